@@ -1,0 +1,2 @@
+//! Load generator, workloads, side-by-side runs against stock servers.
+fn main() {}

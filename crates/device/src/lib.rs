@@ -1,0 +1,155 @@
+//! The boundary to what stores blocks.
+//!
+//! A [`Device`] is one path to one linear space of logical blocks: it is handed operations that own
+//! their buffers, and gives them back as completions, in any order. A volume opens one path per
+//! role; two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
+
+mod buffer;
+mod error;
+
+pub use buffer::{Buffer, MappedFile};
+pub use error::DeviceError;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Size in bytes of one logical block, as everything above this crate counts them.
+///
+/// A device with smaller physical blocks is addressed in groups of them.
+pub const LBA_SIZE: usize = 4096;
+
+/// Address of a logical block, relative to the start of the device or area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lba(pub u64);
+
+/// Half-open range of logical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LbaRange {
+    /// First block of the range.
+    pub start: Lba,
+    /// First block behind the range.
+    pub end: Lba,
+}
+
+/// Where the device should put a write: data that dies together carries the same id.
+/// Zero is the device's default placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct PlacementId(pub u16);
+
+/// The caller's name for an operation in flight; comes back in its [`Completion`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// How a write reaches stable media on this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteCache {
+    /// A completed write is stable: there is no volatile cache, or it is protected.
+    Stable,
+    /// A completed write may be lost until a flush; a durable write costs no extra flush (FUA).
+    VolatileWithFua,
+    /// A completed write may be lost until a flush; a durable write is a write and a flush.
+    Volatile,
+    /// Nothing is known: treated as `Volatile`.
+    Unknown,
+}
+
+/// What a path can do.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// Blocks that can be addressed now. A directory's area grows with [`Device::grow`].
+    pub lba_count: u64,
+    /// Longest transfer of one operation, in blocks.
+    pub transfer_lbas_max: u32,
+    /// Most operations that may be in flight at once on this path.
+    pub in_flight_max: u32,
+    /// What a completed write is worth.
+    pub write_cache: WriteCache,
+}
+
+/// One operation. It owns its buffer until its completion is reaped.
+#[derive(Debug)]
+pub enum Op {
+    /// Fill the whole buffer from `lba` on.
+    Read {
+        /// First block to read.
+        lba: Lba,
+        /// Filled to its whole length.
+        buffer: Buffer,
+    },
+    /// Write the whole buffer at `lba`.
+    Write {
+        /// First block to write.
+        lba: Lba,
+        /// Written in its whole length.
+        buffer: Buffer,
+        /// Where the device should put it.
+        placement: PlacementId,
+        /// Complete only when this write (and only this one) is on stable media.
+        durable: bool,
+    },
+    /// Make stable every write, of any path of this volume, whose completion was reaped before this
+    /// was submitted.
+    Flush,
+    /// Tell the device that these blocks hold nothing. What they read afterwards is undefined.
+    Deallocate {
+        /// Blocks that are free.
+        range: LbaRange,
+    },
+}
+
+/// A finished operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// The caller's name for the operation.
+    pub token: Token,
+    /// The buffer of a read or write comes home whatever happened.
+    pub buffer: Option<Buffer>,
+    /// A transfer shorter than asked for is an error.
+    pub result: Result<(), DeviceError>,
+}
+
+/// One path to one linear space of blocks.
+///
+/// Nothing is ordered: completions come in any order, and two overlapping writes in flight are a
+/// bug of the caller. A write that is not durable may be lost, torn or reordered by a power cut
+/// until a [`Op::Flush`] submitted after its completion was reaped has completed.
+pub trait Device {
+    /// What this path can do.
+    fn geometry(&self) -> Geometry;
+
+    /// Queues an operation. Never blocks. Hands the operation back when `in_flight_max` is reached.
+    ///
+    /// The operation may rest in the queue until [`kick`](Self::kick) or [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// The operation itself, when too many are in flight.
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op>;
+
+    /// Hands everything queued to the device. Never blocks; at most one system call.
+    fn kick(&mut self);
+
+    /// Moves every finished operation into `completions`. Never blocks.
+    fn poll(&mut self, completions: &mut Vec<Completion>);
+
+    /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed, and
+    /// moves what has finished into `completions`. With nothing in flight it returns at once.
+    ///
+    /// Where the path has a worker thread, an operation that it has not begun may run on the
+    /// calling thread instead: a caller with nothing else to do pays no hand-off.
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
+
+    /// Operations submitted whose completion was not reaped yet.
+    fn in_flight(&self) -> usize;
+
+    /// A descriptor that is readable while [`poll`](Self::poll) has something to return; `None`
+    /// where completions exist only after `poll` or `wait` (a simulated device).
+    fn readiness(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Makes at least `lba_count` blocks addressable, with their space reserved. Blocks the caller:
+    /// not for the command thread. New blocks have undefined contents; the growth itself is stable
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSpace`] when there is no room for them; then nothing has changed.
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
+}

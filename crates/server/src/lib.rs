@@ -1,0 +1,1 @@
+//! The server: event loop, connections, connection and server commands, group commit.

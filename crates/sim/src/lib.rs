@@ -1,0 +1,1 @@
+//! A device for tests: reorders, tears, loses what was not flushed, rots, dies.

@@ -1,0 +1,2 @@
+//! `cargo x`: everything a developer runs by name.
+fn main() {}
