@@ -1,11 +1,192 @@
 //! Memory for transfers: aligned for direct I/O, whole blocks long.
 
-/// DMA-aligned memory whose length is whole LBAs.
-///
-/// Either private memory, or a piece of a [`MappedFile`].
-#[derive(Debug)]
-pub struct Buffer {}
+#![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
 
-/// A file mapped shared: what is written to its buffers outlives the process, though not power.
-#[derive(Debug)]
-pub struct MappedFile {}
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::LBA_SIZE;
+use crate::mapped::Mapping;
+
+/// DMA-aligned memory whose length is whole LBAs, at least one.
+///
+/// Either private memory, or a piece of a [`MappedFile`](crate::MappedFile). Its length may be set
+/// anywhere from one block to its capacity, so that part of a large buffer can be transferred; the
+/// bytes behind the length stay as they are.
+pub struct Buffer {
+    memory: NonNull<u8>,
+    len_lbas: usize,
+    capacity_lbas: usize,
+    owner: Owner,
+}
+
+/// Who gives the memory back.
+enum Owner {
+    /// This buffer: from the allocator, with [`layout`].
+    Heap,
+    /// The mapping, when its last buffer is gone.
+    Mapped { mapping: Arc<Mapping>, index: usize },
+}
+
+// SAFETY: a buffer is the only one to point at its bytes: the allocator gave them to it alone, and a
+// mapping is cut into ranges that do not overlap, once.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; a shared reference only reads.
+unsafe impl Sync for Buffer {}
+
+fn layout(lbas: usize) -> Layout {
+    let size = lbas.checked_mul(LBA_SIZE).expect("a buffer is smaller than the address space");
+    Layout::from_size_align(size, LBA_SIZE).expect("a buffer is smaller than the address space")
+}
+
+impl Buffer {
+    /// Private memory of `lbas` blocks, all zero.
+    ///
+    /// # Panics
+    /// When `lbas` is zero.
+    pub fn zeroed(lbas: usize) -> Self {
+        assert!(lbas > 0, "a buffer has at least one block");
+        let layout = layout(lbas);
+        // SAFETY: the layout's size is not zero, `lbas` is not.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner: Owner::Heap }
+    }
+
+    /// A piece of a mapping.
+    ///
+    /// # Safety
+    /// `memory` points at `lbas` blocks inside `mapping`, block-aligned, that no other buffer has.
+    pub(crate) unsafe fn mapped(
+        memory: NonNull<u8>,
+        lbas: usize,
+        mapping: Arc<Mapping>,
+        index: usize,
+    ) -> Self {
+        assert!(lbas > 0, "a buffer has at least one block");
+        let owner = Owner::Mapped { mapping, index };
+        Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner }
+    }
+
+    /// Length in blocks: what a transfer moves.
+    pub fn len_lbas(&self) -> usize {
+        self.len_lbas
+    }
+
+    /// Most blocks that [`set_len_lbas`](Self::set_len_lbas) takes.
+    pub fn capacity_lbas(&self) -> usize {
+        self.capacity_lbas
+    }
+
+    /// Sets the length, from one block to the capacity. No byte changes.
+    ///
+    /// # Panics
+    /// When `lbas` is zero or above the capacity.
+    pub fn set_len_lbas(&mut self, lbas: usize) {
+        assert!(
+            (1..=self.capacity_lbas).contains(&lbas),
+            "a buffer of {} blocks can't be {lbas} long",
+            self.capacity_lbas
+        );
+        self.len_lbas = lbas;
+    }
+
+    /// Which piece of its [`MappedFile`](crate::MappedFile) this is, counted from zero at the
+    /// file's start; `None` for private memory.
+    pub fn index(&self) -> Option<usize> {
+        match &self.owner {
+            Owner::Heap => None,
+            Owner::Mapped { index, .. } => Some(*index),
+        }
+    }
+
+    /// Whether what is written here outlives the process.
+    pub fn outlives_process(&self) -> bool {
+        match &self.owner {
+            Owner::Heap => false,
+            Owner::Mapped { mapping, .. } => mapping.outlives_process(),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `memory` points at `capacity_lbas` blocks of initialised memory that live as long
+        // as `self`, and only a `&mut self` writes to them.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len_lbas * LBA_SIZE) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is the only reference to this buffer.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len_lbas * LBA_SIZE) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if matches!(self.owner, Owner::Heap) {
+            // SAFETY: allocated in `zeroed` with this layout; nothing else frees it.
+            unsafe { dealloc(self.memory.as_ptr(), layout(self.capacity_lbas)) };
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len_lbas", &self.len_lbas)
+            .field("capacity_lbas", &self.capacity_lbas)
+            .field("index", &self.index())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_aligned_and_zero() {
+        for lbas in [1, 2, 64] {
+            let buffer = Buffer::zeroed(lbas);
+            assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);
+            assert_eq!(buffer.len(), lbas * LBA_SIZE);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_shorter_length_keeps_the_bytes_behind_it() {
+        let mut buffer = Buffer::zeroed(3);
+        buffer.fill(7);
+        buffer.set_len_lbas(1);
+        assert_eq!(buffer.len(), LBA_SIZE);
+        buffer.fill(8);
+        buffer.set_len_lbas(3);
+        assert!(buffer[..LBA_SIZE].iter().all(|&byte| byte == 8));
+        assert!(buffer[LBA_SIZE..].iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    #[should_panic(expected = "can't be 3 long")]
+    fn a_length_above_the_capacity_is_a_bug() {
+        Buffer::zeroed(2).set_len_lbas(3);
+    }
+
+    #[test]
+    fn may_be_filled_on_another_thread() {
+        let mut buffer = Buffer::zeroed(1);
+        let buffer = std::thread::spawn(move || {
+            buffer.fill(1);
+            buffer
+        });
+        assert!(buffer.join().expect("the thread ends").iter().all(|&byte| byte == 1));
+    }
+}

@@ -1,6 +1,8 @@
 //! What can go wrong on a device.
 
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Why an operation failed, by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,3 +41,81 @@ impl fmt::Display for DeviceError {
 }
 
 impl std::error::Error for DeviceError {}
+
+/// Why a device, or a file of it, could not be opened; by what the caller can do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// Another process has it: stop that one, or take another volume.
+    InUse {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Process id of the holder, where it is known.
+        holder: Option<u32>,
+    },
+    /// It does not exist.
+    Missing {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// There is no room for it.
+    NoSpace {
+        /// What was to be made or grown.
+        path: PathBuf,
+    },
+    /// It exists, but can't be used for this.
+    Unsuitable {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Why not, as the end of a sentence.
+        why: String,
+    },
+    /// The kernel refused.
+    Io {
+        /// What was tried, as a word: "opening".
+        doing: &'static str,
+        /// What it was tried on.
+        path: PathBuf,
+        /// Positive error number.
+        errno: i32,
+    },
+}
+
+impl OpenError {
+    /// What an error of the kernel means for the one who opens.
+    pub(crate) fn io(doing: &'static str, path: &Path, error: &io::Error) -> Self {
+        let path = path.to_path_buf();
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Self::Missing { path },
+            Some(libc::ENOSPC | libc::EDQUOT) => Self::NoSpace { path },
+            errno => Self::Io { doing, path, errno: errno.unwrap_or(libc::EIO) },
+        }
+    }
+
+    pub(crate) fn unsuitable(path: &Path, why: String) -> Self {
+        Self::Unsuitable { path: path.to_path_buf(), why }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { path, holder: Some(pid) } => {
+                write!(f, "{} is in use by process {pid}", path.display())
+            }
+            Self::InUse { path, holder: None } => {
+                write!(f, "{} is in use by another process", path.display())
+            }
+            Self::Missing { path } => write!(f, "{} does not exist", path.display()),
+            Self::NoSpace { path } => write!(f, "no space left for {}", path.display()),
+            Self::Unsuitable { path, why } => {
+                write!(f, "{} can't be used: {why}", path.display())
+            }
+            Self::Io { doing, path, errno } => {
+                let reason = io::Error::from_raw_os_error(*errno);
+                write!(f, "{doing} {}: {reason}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}

@@ -6,9 +6,12 @@
 
 mod buffer;
 mod error;
+mod mapped;
+mod sys;
 
-pub use buffer::{Buffer, MappedFile};
-pub use error::DeviceError;
+pub use buffer::Buffer;
+pub use error::{DeviceError, OpenError};
+pub use mapped::MappedFile;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

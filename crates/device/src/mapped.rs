@@ -1,0 +1,305 @@
+//! Files mapped into memory, cut into buffers.
+//!
+//! What is stored in a mapped buffer is in the kernel's hands the moment it is stored: it outlives
+//! the process, whatever ends it, though not power. The same memory may be the source of a direct
+//! write to another file. It should not be the target of a direct read.
+
+#![expect(unsafe_code, reason = "mapped memory is raw")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::{Buffer, LBA_SIZE, OpenError, sys};
+
+/// Bytes written at once when space is zeroed.
+const ZEROES_SIZE: usize = 1 << 20;
+
+/// Memory that a file is mapped to.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    file: File,
+    /// Where in the file the mapping starts, in bytes.
+    offset: u64,
+    /// Length in bytes: whole blocks.
+    size: usize,
+    memory: NonNull<u8>,
+    outlives_process: bool,
+}
+
+// SAFETY: the pointer is never dereferenced here; the buffers that share the memory own disjoint
+// ranges of it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub(crate) fn outlives_process(&self) -> bool {
+        self.outlives_process
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `MappedFile::map` with this size; every buffer that points into it
+        // holds this mapping by `Arc`, so none is left.
+        unsafe { sys::unmap(self.memory, self.size) };
+    }
+}
+
+/// A file mapped shared: what is written to its buffers outlives the process, though not power.
+///
+/// Its space is allocated and written before it is mapped, so that a store never finds the file
+/// system full (which would be a SIGBUS). Truncating the file from outside would be one too.
+#[derive(Debug)]
+pub struct MappedFile {
+    mapping: Arc<Mapping>,
+    is_cut: bool,
+}
+
+impl MappedFile {
+    /// Makes the file, or makes an old one empty, with `size` zero bytes, and maps it. Neither the
+    /// file nor its name is made durable: it is for what need not outlive power.
+    ///
+    /// # Errors
+    /// [`OpenError::NoSpace`] when there is no room; a new file is then removed again.
+    ///
+    /// # Panics
+    /// When `size` is not a whole number of blocks, or zero.
+    pub fn create(path: &Path, size: usize) -> Result<Self, OpenError> {
+        assert_whole_blocks(size);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(|error| OpenError::io("making", path, &error))?;
+        let made = write_zeroes(&file, 0, size)
+            .map_err(|error| OpenError::io("filling", path, &error))
+            .and_then(|()| Self::map(file, 0, size, true, path));
+        if made.is_err() {
+            // The error above is what the caller must hear of.
+            drop(std::fs::remove_file(path));
+        }
+        made
+    }
+
+    /// Maps a file that [`create`](Self::create) made, with what is in it.
+    ///
+    /// # Errors
+    /// When it is missing, or [`OpenError::Unsuitable`] when its length is not whole blocks or part
+    /// of it has no space.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| OpenError::io("opening", path, &error))?;
+        let metadata =
+            file.metadata().map_err(|error| OpenError::io("looking at", path, &error))?;
+        let size = metadata.len() as usize;
+        if size == 0 || !size.is_multiple_of(LBA_SIZE) {
+            return Err(OpenError::unsuitable(
+                path,
+                format!("{size} bytes are no whole number of blocks of {LBA_SIZE} bytes"),
+            ));
+        }
+        // A hole could not be filled any more when the file system is full. Files that a file
+        // system stores compressed look like this too, and are as unfit.
+        if metadata.blocks() * 512 < metadata.len() {
+            return Err(OpenError::unsuitable(path, "part of it has no space on the disk".into()));
+        }
+        Self::map(file, 0, size, true, path)
+    }
+
+    /// Maps `size` zero bytes of memory that has no file: it dies with the process. For tests, and
+    /// where nothing can be mapped that would live longer.
+    ///
+    /// # Errors
+    /// When the kernel has no memory.
+    ///
+    /// # Panics
+    /// When `size` is not a whole number of blocks, or zero.
+    pub fn anonymous(size: usize) -> Result<Self, OpenError> {
+        assert_whole_blocks(size);
+        let path = Path::new("memfd");
+        let file =
+            sys::memfd(c"slimio-buffers").map_err(|error| OpenError::io("making", path, &error))?;
+        write_zeroes(&file, 0, size).map_err(|error| OpenError::io("filling", path, &error))?;
+        Self::map(file, 0, size, false, path)
+    }
+
+    /// Maps a range of a block device (opened without direct I/O), with what is in it. Nothing else
+    /// may write to the range.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsuitable`] when it is no block device or shorter than the range.
+    ///
+    /// # Panics
+    /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
+    pub fn device_range(path: &Path, offset: u64, size: usize) -> Result<Self, OpenError> {
+        assert_whole_blocks(size);
+        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range starts with a block");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| OpenError::io("opening", path, &error))?;
+        let metadata =
+            file.metadata().map_err(|error| OpenError::io("looking at", path, &error))?;
+        if !metadata.file_type().is_block_device() {
+            return Err(OpenError::unsuitable(path, "it is no block device".into()));
+        }
+        let device_size = sys::block_device_size(&file)
+            .map_err(|error| OpenError::io("measuring", path, &error))?;
+        if offset + size as u64 > device_size {
+            return Err(OpenError::unsuitable(
+                path,
+                format!("it has {device_size} bytes, {} are wanted", offset + size as u64),
+            ));
+        }
+        Self::map(file, offset, size, true, path)
+    }
+
+    fn map(
+        file: File,
+        offset: u64,
+        size: usize,
+        outlives_process: bool,
+        path: &Path,
+    ) -> Result<Self, OpenError> {
+        let memory = sys::map_shared(&file, offset, size)
+            .map_err(|error| OpenError::io("mapping", path, &error))?;
+        let mapping = Arc::new(Mapping { file, offset, size, memory, outlives_process });
+        Ok(Self { mapping, is_cut: false })
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> usize {
+        self.mapping.size
+    }
+
+    /// Cuts the whole file into buffers of `size` bytes, in order. They keep the mapping alive.
+    ///
+    /// # Panics
+    /// When it was cut before, or when `size` is not whole blocks or does not divide the file.
+    pub fn buffers(&mut self, size: usize) -> Vec<Buffer> {
+        assert_whole_blocks(size);
+        assert!(!self.is_cut, "a mapped file is cut once");
+        let whole = self.mapping.size;
+        assert!(whole.is_multiple_of(size), "{whole} bytes can't be cut into pieces of {size}");
+        self.is_cut = true;
+        (0..whole / size)
+            .map(|index| {
+                // SAFETY: `index * size` is below the mapping's size.
+                let memory = unsafe { self.mapping.memory.add(index * size) };
+                // SAFETY: `memory` has `size` bytes left in the mapping, starts with a block, and
+                // no buffer has it yet: this loop visits each piece once and runs once.
+                unsafe { Buffer::mapped(memory, size / LBA_SIZE, self.mapping.clone(), index) }
+            })
+            .collect()
+    }
+
+    /// What is in the file now, read through its descriptor: also while buffers are out.
+    ///
+    /// # Errors
+    /// When the kernel can't read it.
+    pub fn read_all(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.mapping.size];
+        self.mapping.file.read_exact_at(&mut bytes, self.mapping.offset)?;
+        Ok(bytes)
+    }
+}
+
+fn assert_whole_blocks(size: usize) {
+    assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
+}
+
+/// Writes zeroes, so that the space is allocated, and as written blocks rather than promised ones.
+pub(crate) fn write_zeroes(file: &File, offset: u64, size: usize) -> io::Result<()> {
+    let zeroes = vec![0; ZEROES_SIZE.min(size)];
+    let mut done = 0;
+    while done < size {
+        let step = zeroes.len().min(size - done);
+        file.write_all_at(&zeroes[..step], offset + done as u64)?;
+        done += step;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 8 * LBA_SIZE;
+
+    #[test]
+    fn what_is_stored_is_in_the_file_at_once() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        let mut mapped = MappedFile::create(&path, SIZE).expect("there is room");
+        let mut buffers = mapped.buffers(2 * LBA_SIZE);
+        assert_eq!(buffers.len(), 4);
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            assert_eq!(buffer.index(), Some(index));
+            assert_eq!(buffer.len_lbas(), 2);
+            assert!(buffer.outlives_process());
+            buffer.fill(index as u8 + 1);
+        }
+        let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
+        assert_eq!(mapped.read_all().expect("readable"), expected);
+        assert_eq!(std::fs::read(&path).expect("readable"), expected);
+
+        // The buffers keep the memory when the file's owner is gone, and a second life finds it.
+        drop(mapped);
+        buffers[3].fill(9);
+        let second = MappedFile::open(&path).expect("it exists");
+        assert_eq!(second.size(), SIZE);
+        assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
+    }
+
+    #[test]
+    fn making_it_again_empties_it() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        MappedFile::create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
+        let again = MappedFile::create(&path, 2 * SIZE).expect("there is room");
+        assert_eq!(again.read_all().expect("readable"), vec![0; 2 * SIZE]);
+    }
+
+    #[test]
+    fn an_anonymous_one_does_not_outlive_the_process() {
+        let mut mapped = MappedFile::anonymous(SIZE).expect("there is memory");
+        let mut buffers = mapped.buffers(SIZE);
+        buffers[0][5] = 5;
+        assert!(!buffers[0].outlives_process());
+        assert_eq!(mapped.read_all().expect("readable")[5], 5);
+    }
+
+    #[test]
+    fn a_file_with_holes_or_a_strange_length_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        assert!(matches!(MappedFile::open(&path), Err(OpenError::Missing { .. })));
+        let file = File::create(&path).expect("it can be made");
+        for size in [0, 100, SIZE as u64] {
+            file.set_len(size).expect("the length can be set");
+            let refused = MappedFile::open(&path);
+            assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{size}: {refused:?}");
+        }
+        let refused = MappedFile::device_range(&path, 0, SIZE);
+        assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "cut once")]
+    fn cutting_it_twice_is_a_bug() {
+        let mut mapped = MappedFile::anonymous(SIZE).expect("there is memory");
+        let _first = mapped.buffers(SIZE);
+        let _second = mapped.buffers(SIZE);
+    }
+}
