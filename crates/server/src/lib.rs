@@ -1,1 +1,3 @@
 //! The server: event loop, connections, connection and server commands, group commit.
+
+pub mod config;

@@ -1,0 +1,304 @@
+//! Configuration: a `redis.conf`-style file, `--directive value` flags, `CONFIG GET` and `SET`.
+//!
+//! A directive is one row of [`DIRECTIVES`]; nothing else in the crate knows names, defaults or
+//! bounds. Code asks for a value by the directive's name, at start or after a change, never per
+//! request.
+
+mod table;
+mod value;
+mod words;
+
+pub use table::{
+    APPENDFSYNC, DIRECTIVES, Directive, Effect, IO_BACKEND, LOGLEVEL, VOLUME_FALLBACK,
+};
+pub use value::{Kind, OUTPUT_CLASSES, OutputLimit, Value};
+pub use words::split;
+
+use std::fmt;
+use std::path::Path;
+
+/// Deepest nesting of `include`.
+const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// Why a configuration was not accepted: a sentence that says where and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError(pub String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The value of every directive.
+#[derive(Clone, Debug)]
+pub struct Config {
+    values: Vec<Value>,
+    /// Directives that were set and have no effect here, for one warning each.
+    inert: Vec<&'static str>,
+    /// The file read, for INFO; empty if none.
+    file: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let values = DIRECTIVES
+            .iter()
+            .map(|row| {
+                let words = split(row.default).unwrap_or_default();
+                let words = if words.is_empty() || matches!(row.kind, Kind::Text) {
+                    vec![row.default.to_owned()]
+                } else {
+                    words
+                };
+                row.kind.parse(&words, None).expect("defaults are checked by a test")
+            })
+            .collect();
+        Self { values, inert: Vec::new(), file: String::new() }
+    }
+}
+
+impl Config {
+    /// Reads the arguments of `slimio serve`: an optional file, then `--directive value…`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with where it stands.
+    pub fn from_args(args: &[String]) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        let mut rest = args;
+        if let Some(file) = args.first().filter(|a| !a.starts_with("--")) {
+            config.read_file(file)?;
+            rest = &args[1..];
+        }
+        while let Some((flag, behind)) = rest.split_first() {
+            let Some(flag_text) = flag.strip_prefix("--") else {
+                return Err(ConfigError(format!(
+                    "unexpected argument '{flag}': directives are given as --directive value"
+                )));
+            };
+            let (name, inline) = match flag_text.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (flag_text, None),
+            };
+            let count = behind.iter().take_while(|a| !is_flag(a)).count();
+            let mut words: Vec<String> = inline.into_iter().collect();
+            words.extend_from_slice(&behind[..count]);
+            // A single argument may hold several words, as in --save "60 1".
+            config
+                .apply(name, &words, 0)
+                .map_err(|e| ConfigError(format!("argument --{name}: {}", e.0)))?;
+            rest = &behind[count..];
+        }
+        Ok(config)
+    }
+
+    fn read_file(&mut self, path: &str) -> Result<(), ConfigError> {
+        let text = if path == "-" {
+            std::io::read_to_string(std::io::stdin())
+        } else {
+            std::fs::read_to_string(path)
+        }
+        .map_err(|e| ConfigError(format!("cannot read the configuration file {path}: {e}")))?;
+        self.file = std::fs::canonicalize(path)
+            .map_or_else(|_| path.to_owned(), |p| p.to_string_lossy().into_owned());
+        self.read_lines(path, &text, 0)
+    }
+
+    fn read_lines(&mut self, path: &str, text: &str, depth: usize) -> Result<(), ConfigError> {
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let place = |what: &str| ConfigError(format!("{path}:{}: {what}", index + 1));
+            let words = split(line).ok_or_else(|| place("unbalanced quotes"))?;
+            let Some((name, values)) = words.split_first() else { continue };
+            self.apply(name, values, depth).map_err(|e| place(&e.0))?;
+        }
+        Ok(())
+    }
+
+    fn include(&mut self, path: &str, depth: usize) -> Result<(), ConfigError> {
+        if depth >= INCLUDE_DEPTH_MAX {
+            return Err(ConfigError(format!("include {path}: nested too deep, or in a circle")));
+        }
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ConfigError(format!("cannot read the included file {path}: {e}")))?;
+        self.read_lines(path, &text, depth + 1)
+    }
+
+    /// One directive of a file or flag.
+    fn apply(&mut self, name: &str, words: &[String], depth: usize) -> Result<(), ConfigError> {
+        if name.eq_ignore_ascii_case("include") {
+            return words.iter().try_for_each(|path| self.include(path, depth));
+        }
+        let index = find(name).ok_or_else(|| ConfigError(unknown(name)))?;
+        let row = &DIRECTIVES[index];
+        // Redis reads `--save ""` and a repeated `save 60 1` this way too.
+        if words.is_empty() {
+            return Err(ConfigError(format!("{} needs a value", row.name)));
+        }
+        let value = row
+            .kind
+            .parse(words, Some(&self.values[index]))
+            .map_err(|e| ConfigError(format!("{}: {e}", row.name)))?;
+        self.put(index, value).map_err(|e| ConfigError(format!("{} {e}", row.name)))
+    }
+
+    fn put(&mut self, index: usize, value: Value) -> Result<(), String> {
+        let row = &DIRECTIVES[index];
+        if self.values[index] == value {
+            return Ok(());
+        }
+        match row.effect {
+            Effect::OnlyDefault(why) => {
+                let default = if row.default.is_empty() { "\"\"" } else { row.default };
+                return Err(format!("can only be {default}: {why}"));
+            }
+            Effect::None if !self.inert.contains(&row.name) => self.inert.push(row.name),
+            _ => {}
+        }
+        self.values[index] = value;
+        Ok(())
+    }
+
+    /// `CONFIG SET` of pairs: all of them or none. Returns the names of those that were set.
+    ///
+    /// # Errors
+    /// The text of the error reply, without its `ERR`.
+    pub fn set_pairs(&mut self, pairs: &[(String, String)]) -> Result<Vec<&'static str>, String> {
+        let mut rows = Vec::with_capacity(pairs.len());
+        for (name, _) in pairs {
+            let index = find(name).ok_or_else(|| {
+                format!("Unknown option or number of arguments for CONFIG SET - '{name}'")
+            })?;
+            rows.push(index);
+        }
+        let failed = |name: &str, why: &str| {
+            format!("CONFIG SET failed (possibly related to argument '{name}') - {why}")
+        };
+        let mut changed = self.clone();
+        for (i, (name, text)) in pairs.iter().enumerate() {
+            let row = &DIRECTIVES[rows[i]];
+            if row.effect == Effect::AtStart {
+                return Err(failed(name, "can't set immutable config"));
+            }
+            if rows[..i].contains(&rows[i]) {
+                return Err(failed(name, "duplicate parameter"));
+            }
+            let old = &changed.values[rows[i]];
+            let value = row
+                .kind
+                .parse(std::slice::from_ref(text), Some(old))
+                .map_err(|why| failed(name, &why))?;
+            changed.put(rows[i], value).map_err(|why| failed(name, &why))?;
+        }
+        *self = changed;
+        Ok(rows.into_iter().map(|index| DIRECTIVES[index].name).collect())
+    }
+
+    /// `CONFIG GET` of the directives whose name or alias `matches`.
+    pub fn get_matching(
+        &self,
+        mut matches: impl FnMut(&str) -> bool,
+    ) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        for (row, value) in DIRECTIVES.iter().zip(&self.values) {
+            for name in [row.name, row.alias] {
+                if !name.is_empty() && matches(name) {
+                    found.push((name, row.kind.render(value)));
+                }
+            }
+        }
+        found
+    }
+
+    fn value(&self, name: &str) -> &Value {
+        let index = find(name).unwrap_or_else(|| panic!("no row for directive {name}"));
+        &self.values[index]
+    }
+
+    /// Value of an `Int`, `Memory` or `Octal` directive.
+    pub fn int(&self, name: &str) -> i64 {
+        match self.value(name) {
+            Value::Int(value) => *value,
+            other => panic!("{name} is no number: {other:?}"),
+        }
+    }
+
+    /// Value of a `Bool` directive.
+    pub fn yes(&self, name: &str) -> bool {
+        match self.value(name) {
+            Value::Bool(value) => *value,
+            other => panic!("{name} is not yes or no: {other:?}"),
+        }
+    }
+
+    /// Value of a `Choice` directive, as its word.
+    pub fn choice(&self, name: &str) -> &'static str {
+        let index = find(name).unwrap_or_else(|| panic!("no row for directive {name}"));
+        match (&DIRECTIVES[index].kind, &self.values[index]) {
+            (Kind::Choice(words), Value::Choice(chosen)) => words[*chosen],
+            (_, other) => panic!("{name} is no choice: {other:?}"),
+        }
+    }
+
+    /// Value of a `Text` or `Words` directive.
+    pub fn text(&self, name: &str) -> &str {
+        match self.value(name) {
+            Value::Text(value) => value,
+            other => panic!("{name} is no text: {other:?}"),
+        }
+    }
+
+    /// The output limit of normal clients.
+    pub fn output_limit_normal(&self) -> OutputLimit {
+        match self.value("client-output-buffer-limit") {
+            Value::Limits(limits) => limits[0],
+            other => panic!("no output limits: {other:?}"),
+        }
+    }
+
+    /// Directives that were set although they have no effect here.
+    pub fn without_effect(&self) -> &[&'static str] {
+        &self.inert
+    }
+
+    /// Path of the file that was read; empty if none.
+    pub fn file(&self) -> &Path {
+        Path::new(&self.file)
+    }
+
+    /// Sets a directive as a flag would; for programs that embed the server.
+    ///
+    /// # Errors
+    /// As [`Config::from_args`].
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        self.apply(name, &[value.to_owned()], 0)
+    }
+}
+
+/// A flag, as opposed to a value like `-2`.
+fn is_flag(arg: &str) -> bool {
+    arg.strip_prefix("--").is_some_and(|rest| !rest.is_empty())
+}
+
+fn find(name: &str) -> Option<usize> {
+    DIRECTIVES.iter().position(|row| {
+        row.name.eq_ignore_ascii_case(name)
+            || (!row.alias.is_empty() && row.alias.eq_ignore_ascii_case(name))
+    })
+}
+
+fn unknown(name: &str) -> String {
+    let names = DIRECTIVES.iter().flat_map(|row| [row.name, row.alias]).filter(|n| !n.is_empty());
+    match words::nearest(name, names) {
+        Some(near) => format!("unknown directive '{name}'; did you mean '{near}'?"),
+        None => format!("unknown directive '{name}'"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

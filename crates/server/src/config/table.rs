@@ -1,0 +1,296 @@
+//! One row per directive.
+
+use super::value::Kind;
+
+/// What setting a directive does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does what it says, also while the server runs.
+    Live,
+    /// It does what it says, at start only.
+    AtStart,
+    /// It is accepted, kept for `CONFIG GET`, and changes nothing; setting it is worth a warning.
+    None,
+    /// Only its default is possible. The text says why, or what to use instead.
+    OnlyDefault(&'static str),
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Directive {
+    /// As in the file and in `CONFIG GET`.
+    pub name: &'static str,
+    /// Older name of the same thing; empty if none.
+    pub alias: &'static str,
+    /// What its value is.
+    pub kind: Kind,
+    /// The value in force when nobody sets it, as it would stand in a file.
+    pub default: &'static str,
+    /// What setting it does.
+    pub effect: Effect,
+    /// One line for people.
+    pub doc: &'static str,
+}
+
+const INT_MAX: i64 = i32::MAX as i64;
+const SIZE_MAX: i64 = i64::MAX;
+const ANY: i64 = i64::MIN;
+const BIG: i64 = i64::MAX;
+
+const fn row(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    effect: Effect,
+    doc: &'static str,
+) -> Directive {
+    Directive { name, alias: "", kind, default, effect, doc }
+}
+
+/// Accepted without an effect.
+const fn inert(name: &'static str, kind: Kind, default: &'static str) -> Directive {
+    row(name, kind, default, Effect::None, "")
+}
+
+/// Accepted with its default only.
+const fn only(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    instead: &'static str,
+) -> Directive {
+    row(name, kind, default, Effect::OnlyDefault(instead), "")
+}
+
+const fn also(mut row: Directive, alias: &'static str) -> Directive {
+    row.alias = alias;
+    row
+}
+
+/// How much may be lost and when; the order is that of Redis's own table of words.
+pub const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
+/// How much the server says.
+pub const LOGLEVEL: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
+/// Which kernel interfaces may be used.
+pub const IO_BACKEND: &[&str] = &["auto", "uring", "plain"];
+/// What to do when the volume's best path is not available.
+pub const VOLUME_FALLBACK: &[&str] = &["allow", "require"];
+
+const MAXMEMORY_POLICY: &[&str] = &[
+    "volatile-lru",
+    "volatile-lfu",
+    "volatile-random",
+    "volatile-ttl",
+    "allkeys-lru",
+    "allkeys-lfu",
+    "allkeys-random",
+    "noeviction",
+];
+const SYSLOG_FACILITY: &[&str] =
+    &["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"];
+
+const NO_CLUSTER: &str = "this server is not a cluster node";
+const NO_REPLICA: &str = "this server is not a replica";
+const NO_TLS: &str = "put a TLS proxy in front";
+const NO_ACL: &str = "only the default user exists; use requirepass";
+const NO_EVENTS: &str = "keyspace events are not published";
+const NO_EVICTION: &str = "keys are not evicted; leave maxmemory at 0 and bound memory outside";
+
+/// Every directive, by name.
+#[rustfmt::skip]
+pub static DIRECTIVES: &[Directive] = &[
+    // Network.
+    row("bind", Kind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; one that begins with - may be missing"),
+    row("port", Kind::Int(0, 65535), "6379", Effect::AtStart, "TCP port; 0 listens on none"),
+    row("tcp-backlog", Kind::Int(0, INT_MAX), "511", Effect::AtStart, "connections the kernel may hold for us to accept"),
+    row("tcp-keepalive", Kind::Int(0, INT_MAX), "300", Effect::Live, "seconds between probes of a silent connection; 0 sends none"),
+    row("timeout", Kind::Int(0, INT_MAX), "0", Effect::Live, "seconds after which an idle client is disconnected; 0 is never"),
+    row("unixsocket", Kind::Text, "", Effect::AtStart, "path of a Unix socket to listen on"),
+    row("unixsocketperm", Kind::Octal, "0", Effect::AtStart, "permissions of that socket; 0 leaves them to the umask"),
+    row("protected-mode", Kind::Bool, "yes", Effect::Live, "without a password only the same machine may connect"),
+    row("maxclients", Kind::Int(1, 4_294_967_295), "10000", Effect::Live, "most clients at once"),
+    row("client-query-buffer-limit", Kind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of a request not yet complete"),
+    row("client-output-buffer-limit", Kind::OutputLimits, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", Effect::Live, "most bytes of replies that wait for one client"),
+    row("proto-max-bulk-len", Kind::Memory(1 << 20, SIZE_MAX), "512mb", Effect::Live, "longest string in a request"),
+    row("io-backend", Kind::Choice(IO_BACKEND), "auto", Effect::AtStart, "io_uring, plain system calls, or the better one that the kernel allows"),
+    // Security.
+    row("requirepass", Kind::Text, "", Effect::Live, "password of the default user; empty asks for none"),
+    row("enable-debug-command", Kind::Choice(&["no", "yes", "local"]), "no", Effect::AtStart, "who may use DEBUG"),
+    // The log.
+    row("appendonly", Kind::Bool, "yes", Effect::AtStart, "keep a log of writes, so that data survive"),
+    row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"),
+    row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory or block device that holds the data"),
+    row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path"),
+    row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "1024gb", Effect::AtStart, "most bytes the log may take on the volume"),
+    row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made"),
+    row("log-buffers", Kind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once"),
+    row("log-buffer-size", Kind::Memory(16 << 10, 16 << 20), "256kb", Effect::AtStart, "size of one of them"),
+    // The data set.
+    row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),
+    row("hz", Kind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),
+    row("active-expire-effort", Kind::Int(1, 10), "1", Effect::Live, "how hard to look for expired keys"),
+    // Process.
+    row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume is in it"),
+    row("loglevel", Kind::Choice(LOGLEVEL), "notice", Effect::Live, "how much is logged"),
+    row("logfile", Kind::Text, "", Effect::AtStart, "where messages go; empty is standard error"),
+    row("pidfile", Kind::Text, "", Effect::AtStart, "file to write the process id to"),
+    row("supervised", Kind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"),
+    row("always-show-logo", Kind::Bool, "no", Effect::None, ""),
+    only("daemonize", Kind::Bool, "no", "start it from your service manager, or with & in a shell"),
+    // Redis has these; here they can only be off, because somebody relies on them when they are on.
+    only("cluster-enabled", Kind::Bool, "no", NO_CLUSTER),
+    also(only("replicaof", Kind::Words, "", NO_REPLICA), "slaveof"),
+    only("tls-port", Kind::Int(0, 65535), "0", NO_TLS),
+    only("tls-replication", Kind::Bool, "no", NO_TLS),
+    only("tls-cluster", Kind::Bool, "no", NO_TLS),
+    only("aclfile", Kind::Text, "", NO_ACL),
+    only("user", Kind::Words, "", NO_ACL),
+    only("rename-command", Kind::Words, "", "commands keep their names; use requirepass"),
+    only("loadmodule", Kind::Words, "", "there are no modules"),
+    only("notify-keyspace-events", Kind::Text, "", NO_EVENTS),
+    only("maxmemory", Kind::Memory(0, SIZE_MAX), "0", NO_EVICTION),
+    only("maxmemory-clients", Kind::Text, "0", "use client-output-buffer-limit"),
+    only("min-replicas-to-write", Kind::Int(0, INT_MAX), "0", NO_REPLICA),
+    only("syslog-enabled", Kind::Bool, "no", "messages go to standard error or logfile"),
+    only("activedefrag", Kind::Bool, "no", "the allocator does not support it"),
+    only("io-threads", Kind::Int(1, 1), "1", "one thread serves the sockets"),
+    only("aof-timestamp-enabled", Kind::Bool, "no", "records carry no date"),
+    // Redis has these, and without them nothing breaks.
+    inert("save", Kind::Words, ""),
+    inert("dbfilename", Kind::Text, "dump.rdb"),
+    inert("appendfilename", Kind::Text, "appendonly.aof"),
+    inert("appenddirname", Kind::Text, "appendonlydir"),
+    inert("auto-aof-rewrite-percentage", Kind::Int(0, INT_MAX), "100"),
+    inert("auto-aof-rewrite-min-size", Kind::Memory(0, SIZE_MAX), "64mb"),
+    inert("aof-load-truncated", Kind::Bool, "yes"),
+    inert("aof-use-rdb-preamble", Kind::Bool, "yes"),
+    inert("aof-rewrite-incremental-fsync", Kind::Bool, "yes"),
+    inert("aof-disable-auto-gc", Kind::Bool, "no"),
+    inert("no-appendfsync-on-rewrite", Kind::Bool, "no"),
+    inert("stop-writes-on-bgsave-error", Kind::Bool, "yes"),
+    inert("rdbcompression", Kind::Bool, "yes"),
+    inert("rdbchecksum", Kind::Bool, "yes"),
+    inert("rdb-save-incremental-fsync", Kind::Bool, "yes"),
+    inert("rdb-del-sync-files", Kind::Bool, "no"),
+    inert("sanitize-dump-payload", Kind::Choice(&["no", "yes", "clients"]), "no"),
+    inert("maxmemory-policy", Kind::Choice(MAXMEMORY_POLICY), "noeviction"),
+    inert("maxmemory-samples", Kind::Int(1, INT_MAX), "5"),
+    inert("maxmemory-eviction-tenacity", Kind::Int(0, 100), "10"),
+    inert("lfu-log-factor", Kind::Int(0, INT_MAX), "10"),
+    inert("lfu-decay-time", Kind::Int(0, INT_MAX), "1"),
+    inert("lazyfree-lazy-eviction", Kind::Bool, "no"),
+    inert("lazyfree-lazy-expire", Kind::Bool, "no"),
+    inert("lazyfree-lazy-server-del", Kind::Bool, "no"),
+    inert("lazyfree-lazy-user-del", Kind::Bool, "no"),
+    inert("lazyfree-lazy-user-flush", Kind::Bool, "no"),
+    also(inert("replica-lazy-flush", Kind::Bool, "no"), "slave-lazy-flush"),
+    inert("dynamic-hz", Kind::Bool, "yes"),
+    inert("activerehashing", Kind::Bool, "yes"),
+    inert("active-defrag-ignore-bytes", Kind::Memory(1, SIZE_MAX), "100mb"),
+    inert("active-defrag-threshold-lower", Kind::Int(0, 1000), "10"),
+    inert("active-defrag-threshold-upper", Kind::Int(0, 1000), "100"),
+    inert("active-defrag-cycle-min", Kind::Int(1, 99), "1"),
+    inert("active-defrag-cycle-max", Kind::Int(1, 99), "25"),
+    inert("active-defrag-max-scan-fields", Kind::Int(1, BIG), "1000"),
+    inert("jemalloc-bg-thread", Kind::Bool, "yes"),
+    inert("io-threads-do-reads", Kind::Bool, "no"),
+    inert("slowlog-log-slower-than", Kind::Int(ANY, BIG), "10000"),
+    inert("slowlog-max-len", Kind::Int(0, BIG), "128"),
+    inert("latency-monitor-threshold", Kind::Int(0, BIG), "0"),
+    inert("latency-tracking", Kind::Bool, "yes"),
+    inert("latency-tracking-info-percentiles", Kind::Words, "50 99 99.9"),
+    also(inert("busy-reply-threshold", Kind::Int(0, BIG), "5000"), "lua-time-limit"),
+    also(inert("hash-max-listpack-entries", Kind::Int(0, BIG), "512"), "hash-max-ziplist-entries"),
+    also(inert("hash-max-listpack-value", Kind::Memory(0, SIZE_MAX), "64"), "hash-max-ziplist-value"),
+    also(inert("list-max-listpack-size", Kind::Int(-INT_MAX, INT_MAX), "-2"), "list-max-ziplist-size"),
+    inert("list-compress-depth", Kind::Int(0, INT_MAX), "0"),
+    inert("set-max-intset-entries", Kind::Int(0, BIG), "512"),
+    inert("set-max-listpack-entries", Kind::Int(0, BIG), "128"),
+    inert("set-max-listpack-value", Kind::Int(0, BIG), "64"),
+    also(inert("zset-max-listpack-entries", Kind::Int(0, BIG), "128"), "zset-max-ziplist-entries"),
+    also(inert("zset-max-listpack-value", Kind::Memory(0, SIZE_MAX), "64"), "zset-max-ziplist-value"),
+    inert("hll-sparse-max-bytes", Kind::Memory(0, SIZE_MAX), "3000"),
+    inert("stream-node-max-bytes", Kind::Memory(0, SIZE_MAX), "4096"),
+    inert("stream-node-max-entries", Kind::Int(0, BIG), "100"),
+    inert("tracking-table-max-keys", Kind::Int(0, BIG), "1000000"),
+    inert("acllog-max-len", Kind::Int(0, BIG), "128"),
+    inert("acl-pubsub-default", Kind::Choice(&["allchannels", "resetchannels"]), "resetchannels"),
+    inert("enable-protected-configs", Kind::Choice(&["no", "yes", "local"]), "no"),
+    inert("enable-module-command", Kind::Choice(&["no", "yes", "local"]), "no"),
+    inert("bind-source-addr", Kind::Text, ""),
+    inert("socket-mark-id", Kind::Int(0, BIG), "0"),
+    inert("masterauth", Kind::Text, ""),
+    inert("masteruser", Kind::Text, ""),
+    also(inert("replica-serve-stale-data", Kind::Bool, "yes"), "slave-serve-stale-data"),
+    also(inert("replica-read-only", Kind::Bool, "yes"), "slave-read-only"),
+    also(inert("replica-priority", Kind::Int(0, INT_MAX), "100"), "slave-priority"),
+    also(inert("replica-announce-ip", Kind::Text, ""), "slave-announce-ip"),
+    also(inert("replica-announce-port", Kind::Int(0, 65535), "0"), "slave-announce-port"),
+    also(inert("replica-ignore-maxmemory", Kind::Bool, "yes"), "slave-ignore-maxmemory"),
+    inert("replica-announced", Kind::Bool, "yes"),
+    inert("replica-ignore-disk-write-errors", Kind::Bool, "no"),
+    also(inert("repl-ping-replica-period", Kind::Int(1, INT_MAX), "10"), "repl-ping-slave-period"),
+    inert("repl-diskless-sync", Kind::Bool, "yes"),
+    inert("repl-diskless-sync-delay", Kind::Int(0, INT_MAX), "5"),
+    inert("repl-diskless-sync-max-replicas", Kind::Int(0, INT_MAX), "0"),
+    inert("repl-diskless-load", Kind::Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled"),
+    inert("repl-disable-tcp-nodelay", Kind::Bool, "no"),
+    inert("repl-backlog-size", Kind::Memory(1, SIZE_MAX), "1mb"),
+    inert("repl-backlog-ttl", Kind::Int(0, BIG), "3600"),
+    inert("repl-timeout", Kind::Int(1, INT_MAX), "60"),
+    also(inert("min-replicas-max-lag", Kind::Int(0, INT_MAX), "10"), "min-slaves-max-lag"),
+    inert("cluster-config-file", Kind::Text, "nodes.conf"),
+    inert("cluster-node-timeout", Kind::Int(0, BIG), "15000"),
+    inert("cluster-port", Kind::Int(0, 65535), "0"),
+    inert("cluster-announce-ip", Kind::Text, ""),
+    inert("cluster-announce-port", Kind::Int(0, 65535), "0"),
+    inert("cluster-announce-tls-port", Kind::Int(0, 65535), "0"),
+    inert("cluster-announce-bus-port", Kind::Int(0, 65535), "0"),
+    inert("cluster-announce-hostname", Kind::Text, ""),
+    inert("cluster-preferred-endpoint-type", Kind::Text, "ip"),
+    inert("cluster-link-sendbuf-limit", Kind::Memory(0, SIZE_MAX), "0"),
+    inert("cluster-migration-barrier", Kind::Int(0, INT_MAX), "1"),
+    inert("cluster-replica-no-failover", Kind::Bool, "no"),
+    inert("cluster-replica-validity-factor", Kind::Int(0, INT_MAX), "10"),
+    inert("cluster-require-full-coverage", Kind::Bool, "yes"),
+    inert("cluster-allow-reads-when-down", Kind::Bool, "no"),
+    inert("cluster-allow-pubsubshard-when-down", Kind::Bool, "yes"),
+    inert("cluster-allow-replica-migration", Kind::Bool, "yes"),
+    inert("tls-cert-file", Kind::Text, ""),
+    inert("tls-key-file", Kind::Text, ""),
+    inert("tls-key-file-pass", Kind::Text, ""),
+    inert("tls-client-cert-file", Kind::Text, ""),
+    inert("tls-client-key-file", Kind::Text, ""),
+    inert("tls-client-key-file-pass", Kind::Text, ""),
+    inert("tls-dh-params-file", Kind::Text, ""),
+    inert("tls-ca-cert-file", Kind::Text, ""),
+    inert("tls-ca-cert-dir", Kind::Text, ""),
+    inert("tls-auth-clients", Kind::Text, "yes"),
+    inert("tls-protocols", Kind::Text, ""),
+    inert("tls-ciphers", Kind::Text, ""),
+    inert("tls-ciphersuites", Kind::Text, ""),
+    inert("tls-prefer-server-ciphers", Kind::Bool, "no"),
+    inert("tls-session-caching", Kind::Bool, "yes"),
+    inert("tls-session-cache-size", Kind::Int(0, BIG), "20480"),
+    inert("tls-session-cache-timeout", Kind::Int(0, BIG), "300"),
+    inert("set-proc-title", Kind::Bool, "yes"),
+    inert("proc-title-template", Kind::Text, "{title} {listen-addr} {server-mode}"),
+    inert("propagation-error-behavior", Kind::Text, "ignore"),
+    inert("crash-log-enabled", Kind::Bool, "yes"),
+    inert("crash-memcheck-enabled", Kind::Bool, "yes"),
+    inert("disable-thp", Kind::Bool, "yes"),
+    inert("oom-score-adj", Kind::Text, "no"),
+    inert("oom-score-adj-values", Kind::Words, "0 200 800"),
+    inert("shutdown-timeout", Kind::Int(0, INT_MAX), "10"),
+    inert("shutdown-on-sigint", Kind::Words, "default"),
+    inert("shutdown-on-sigterm", Kind::Words, "default"),
+    inert("ignore-warnings", Kind::Words, ""),
+    inert("server_cpulist", Kind::Text, ""),
+    inert("bio_cpulist", Kind::Text, ""),
+    inert("aof_rewrite_cpulist", Kind::Text, ""),
+    inert("bgsave_cpulist", Kind::Text, ""),
+    inert("syslog-ident", Kind::Text, "slimio"),
+    inert("syslog-facility", Kind::Choice(SYSLOG_FACILITY), "local0"),
+    inert("lua-enable-deprecated-api", Kind::Bool, "no"),
+    inert("locale-collate", Kind::Text, ""),
+];

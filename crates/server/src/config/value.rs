@@ -1,0 +1,241 @@
+//! The kinds of value a directive takes: Redis's units, words and error texts.
+
+/// What a directive's value is made of.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A whole number within bounds, both inclusive.
+    Int(i64, i64),
+    /// A size in bytes with Redis's units (`1gb`, `10k`), within bounds, both inclusive.
+    Memory(i64, i64),
+    /// `yes` or `no`.
+    Bool,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Any one word.
+    Text,
+    /// Any number of words.
+    Words,
+    /// File permissions in octal.
+    Octal,
+    /// `class hard soft seconds`, once or several times.
+    OutputLimits,
+}
+
+/// A limit on the memory that replies waiting for one client may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct OutputLimit {
+    /// Bytes at which the client is disconnected at once; 0 is no limit.
+    pub hard_bytes: u64,
+    /// Bytes at which it is disconnected after `soft_seconds` above them; 0 is no limit.
+    pub soft_bytes: u64,
+    /// How long the soft limit may be exceeded.
+    pub soft_seconds: u64,
+}
+
+/// The classes of client that have an output limit of their own, as Redis prints them.
+pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
+
+/// A directive's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of an `Int`, `Memory` or `Octal` directive.
+    Int(i64),
+    /// Of a `Bool` directive.
+    Bool(bool),
+    /// Of a `Choice` directive: which of its words.
+    Choice(usize),
+    /// Of a `Text` or `Words` directive.
+    Text(String),
+    /// Of an `OutputLimits` directive: one for each of [`OUTPUT_CLASSES`].
+    Limits([OutputLimit; 3]),
+}
+
+impl Kind {
+    /// Reads a value from its words. `old` is the value in force, which an output limit changes in
+    /// part only.
+    ///
+    /// # Errors
+    /// Redis's own sentence for what is wrong.
+    pub fn parse(self, words: &[String], old: Option<&Value>) -> Result<Value, String> {
+        if let Kind::Words = self {
+            return Ok(Value::Text(words.join(" ")));
+        }
+        if let Kind::OutputLimits = self {
+            return parse_limits(words, old);
+        }
+        let [word] = words else { return Err("wrong number of arguments".into()) };
+        match self {
+            Kind::Int(min, max) => {
+                let value =
+                    word.parse().map_err(|_| "argument couldn't be parsed into an integer")?;
+                within(value, min, max).map(Value::Int)
+            }
+            Kind::Memory(min, max) => {
+                let value = parse_memory(word).ok_or("argument must be a memory value")?;
+                within(value, min, max).map(Value::Int)
+            }
+            Kind::Bool => match word.to_ascii_lowercase().as_str() {
+                "yes" => Ok(Value::Bool(true)),
+                "no" => Ok(Value::Bool(false)),
+                _ => Err("argument must be 'yes' or 'no'".into()),
+            },
+            Kind::Choice(choices) => {
+                choices.iter().position(|c| c.eq_ignore_ascii_case(word)).map(Value::Choice).ok_or(
+                    format!("argument(s) must be one of the following: {}", choices.join(", ")),
+                )
+            }
+            Kind::Octal => {
+                let value = i64::from_str_radix(word, 8)
+                    .map_err(|_| "argument couldn't be parsed as an octal number")?;
+                if (0..=0o777).contains(&value) {
+                    Ok(Value::Int(value))
+                } else {
+                    Err("argument must be between 0 and 777 inclusive".into())
+                }
+            }
+            Kind::Text => Ok(Value::Text(word.clone())),
+            Kind::Words | Kind::OutputLimits => unreachable!("handled above"),
+        }
+    }
+
+    /// Writes a value as `CONFIG GET` shows it.
+    pub fn render(self, value: &Value) -> String {
+        match (self, value) {
+            (Kind::Octal, Value::Int(value)) => format!("{value:o}"),
+            (_, Value::Int(value)) => value.to_string(),
+            (_, Value::Bool(value)) => if *value { "yes" } else { "no" }.into(),
+            (Kind::Choice(choices), Value::Choice(index)) => choices[*index].into(),
+            (_, Value::Choice(index)) => index.to_string(),
+            (_, Value::Text(text)) => text.clone(),
+            (_, Value::Limits(limits)) => {
+                let mut words = Vec::with_capacity(12);
+                for (class, limit) in OUTPUT_CLASSES.iter().zip(limits) {
+                    words.push((*class).to_owned());
+                    words.push(limit.hard_bytes.to_string());
+                    words.push(limit.soft_bytes.to_string());
+                    words.push(limit.soft_seconds.to_string());
+                }
+                words.join(" ")
+            }
+        }
+    }
+}
+
+fn within(value: i64, min: i64, max: i64) -> Result<i64, String> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("argument must be between {min} and {max} inclusive"))
+    }
+}
+
+/// `10`, `10b`, `10k` (1000), `10kb` (1024), and so on for m and g, in any case. Not negative.
+fn parse_memory(word: &str) -> Option<i64> {
+    let digits_end = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let (digits, unit) = word.split_at(digits_end);
+    let scale: i64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<i64>().ok()?.checked_mul(scale)
+}
+
+fn parse_limits(words: &[String], old: Option<&Value>) -> Result<Value, String> {
+    // One argument of CONFIG SET holds all the words.
+    let words: Vec<&str> = words.iter().flat_map(|w| w.split_ascii_whitespace()).collect();
+    if words.is_empty() || !words.len().is_multiple_of(4) {
+        return Err("Wrong number of arguments in buffer limit configuration.".into());
+    }
+    let mut limits = match old {
+        Some(Value::Limits(limits)) => *limits,
+        _ => Default::default(),
+    };
+    for four in words.chunks_exact(4) {
+        let class = four[0].to_ascii_lowercase();
+        let class = if class == "replica" { "slave" } else { class.as_str() };
+        let index = OUTPUT_CLASSES
+            .iter()
+            .position(|c| *c == class)
+            .ok_or("Invalid client class specified in buffer limit configuration.")?;
+        let numbers = (
+            parse_memory(four[1]),
+            parse_memory(four[2]),
+            four[3].parse::<i64>().ok().filter(|s| *s >= 0),
+        );
+        let (Some(hard), Some(soft), Some(seconds)) = numbers else {
+            return Err(
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration.".into(),
+            );
+        };
+        limits[index] = OutputLimit {
+            hard_bytes: hard as u64,
+            soft_bytes: soft as u64,
+            soft_seconds: seconds as u64,
+        };
+    }
+    Ok(Value::Limits(limits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(kind: Kind, word: &str) -> Result<Value, String> {
+        kind.parse(&[word.to_owned()], None)
+    }
+
+    #[test]
+    fn memory_knows_the_units_of_redis() {
+        let kind = Kind::Memory(0, i64::MAX);
+        for (word, bytes) in [
+            ("0", 0),
+            ("7b", 7),
+            ("2k", 2000),
+            ("2KB", 2048),
+            ("3m", 3_000_000),
+            ("3mb", 3 << 20),
+            ("1g", 1_000_000_000),
+            ("1GB", 1 << 30),
+        ] {
+            assert_eq!(parse(kind, word), Ok(Value::Int(bytes)), "{word}");
+        }
+        for word in ["", "x", "1t", "-1", "1 gb", "99999999999gb"] {
+            assert!(parse(kind, word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn bounds_and_words_are_checked() {
+        assert_eq!(
+            parse(Kind::Int(1, 9), "10"),
+            Err("argument must be between 1 and 9 inclusive".into())
+        );
+        assert_eq!(
+            parse(Kind::Choice(&["a", "b"]), "c"),
+            Err("argument(s) must be one of the following: a, b".into())
+        );
+        assert_eq!(parse(Kind::Choice(&["a", "b"]), "B"), Ok(Value::Choice(1)));
+        assert_eq!(parse(Kind::Octal, "700"), Ok(Value::Int(0o700)));
+        assert_eq!(Kind::Octal.render(&Value::Int(0o700)), "700");
+    }
+
+    #[test]
+    fn output_limits_change_only_the_named_class() {
+        let kind = Kind::OutputLimits;
+        let all = parse(kind, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60").unwrap();
+        let changed = kind.parse(&["normal 1kb 0 9".to_owned()], Some(&all)).unwrap();
+        assert_eq!(
+            kind.render(&changed),
+            "normal 1024 0 9 slave 268435456 67108864 60 pubsub 33554432 8388608 60"
+        );
+        assert!(parse(kind, "normal 1 2").is_err());
+        assert!(parse(kind, "other 1 2 3").is_err());
+        assert!(parse(kind, "normal x 2 3").is_err());
+    }
+}
