@@ -1,2 +1,82 @@
-//! `cargo x`: everything a developer runs by name.
-fn main() {}
+//! `cargo x`: everything a developer runs by name. Without a verb it lists them.
+//!
+//! What CI runs is what these verbs run: nothing there that cannot be had here.
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+mod crash_demo;
+mod lint;
+mod planted;
+mod process;
+mod report;
+mod setup;
+mod suites;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// Why a verb did not succeed, as a sentence for the person who typed it.
+#[derive(Debug)]
+struct Failure(String);
+
+impl<T: Into<String>> From<T> for Failure {
+    fn from(sentence: T) -> Self {
+        Self(sentence.into())
+    }
+}
+
+struct Verb {
+    name: &'static str,
+    doc: &'static str,
+    run: fn(&[String]) -> Result<(), Failure>,
+}
+
+/// In the order in which a newcomer meets them.
+const VERBS: &[Verb] = &[
+    verb("setup", "install what the tests need, or say what is missing", setup::verb),
+    verb("test", "everything that must be green, with a summary at the end", suites::test),
+    verb("lint", "fmt, clippy, tidy; cargo-deny and typos where installed", lint::verb),
+    verb("ci", "lint and test: what CI runs", suites::ci),
+    verb("crash-demo", "write, kill the server, start it again, compare", crash_demo::verb),
+    verb("blackbox", "tests against the binary; words narrow them down", suites::blackbox),
+    verb("differential", "random commands against stock redis-server", suites::differential),
+    verb("planted", "put each planted bug in and see that a test catches it", planted::verb),
+    verb("docs", "render the documents that are made from the code", suites::docs),
+    verb("tidy", "only the house rules of `lint`", tidy::verb),
+];
+
+const fn verb(
+    name: &'static str,
+    doc: &'static str,
+    run: fn(&[String]) -> Result<(), Failure>,
+) -> Verb {
+    Verb { name, doc, run }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = args.split_first() else {
+        print!("{}", list());
+        return ExitCode::SUCCESS;
+    };
+    if matches!(name.as_str(), "help" | "--help" | "-h") {
+        print!("{}", list());
+        return ExitCode::SUCCESS;
+    }
+    let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
+        eprint!("`{name}` is not a verb of cargo x.\n\n{}", list());
+        return ExitCode::FAILURE;
+    };
+    match (verb.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(sentence)) => {
+            eprintln!("cargo x {name}: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list() -> String {
+    let lines = VERBS.iter().map(|verb| format!("  {:<13} {}", verb.name, verb.doc));
+    let lines: Vec<String> = lines.collect();
+    format!("cargo x <verb>\n\n{}\n", lines.join("\n"))
+}

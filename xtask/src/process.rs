@@ -1,0 +1,105 @@
+//! Child processes: started in the workspace root, without stdin, echoed before they run.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Failure;
+
+/// The workspace's root folder.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// A command to run in the root. The environment that cargo sets for xtask itself is taken away:
+/// inherited, it would make nested builds differ from those a person starts.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root()).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("CARGO_PKG_") || name_text == "CARGO_MANIFEST_DIR" {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// A cargo command with its arguments.
+pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = command(program);
+    command.args(args);
+    command
+}
+
+/// Runs to the end; anything but success is a failure that names the command.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+    eprintln!("$ {}", line_of(command));
+    let status = command
+        .status()
+        .map_err(|error| format!("`{}` did not start: {error}", line_of(command)))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`{}` failed: {status}", line_of(command)).into())
+    }
+}
+
+/// As [`run`], and shows each line of stdout to `see` after echoing it.
+pub(crate) fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(), Failure> {
+    eprintln!("$ {}", line_of(command));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("`{}` did not start: {error}", line_of(command)))?;
+    let stdout = child.stdout.take().ok_or("stdout was not piped")?;
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line.map_err(|error| format!("`{}`: {error}", line_of(command)))?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        see(&line);
+    }
+    let status = child.wait().map_err(|error| format!("`{}`: {error}", line_of(command)))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`{}` failed: {status}", line_of(command)).into())
+    }
+}
+
+/// Whether the command runs and succeeds; what it prints is dropped.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Whether a program of this name is on the path.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn line_of(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    if let Some(name) = Path::new(&line).file_name() {
+        line = name.to_string_lossy().into_owned();
+    }
+    for arg in command.get_args() {
+        line.push(' ');
+        line += &arg.to_string_lossy();
+    }
+    line
+}

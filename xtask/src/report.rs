@@ -1,0 +1,139 @@
+//! What a long run says at its end: each step with its time, what failed, and what was skipped.
+
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+/// Lines that start so, in the output of any test, are repeated at the end of the run.
+const SKIP_MARK: &str = "SKIPPED";
+
+/// Steps run one after the other; a failed one does not keep the next from running.
+#[derive(Default)]
+pub(crate) struct Report {
+    steps: Vec<Step>,
+    skips: Vec<String>,
+    counts: Counts,
+}
+
+struct Step {
+    name: String,
+    took: Duration,
+    failure: Option<Failure>,
+}
+
+/// Sums over the `test result:` lines that cargo and the black-box runner print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Report {
+    /// Runs a step and remembers how it went. Returns whether it succeeded.
+    pub(crate) fn step(
+        &mut self,
+        name: &str,
+        run: impl FnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> bool {
+        eprintln!("\n=== {name}");
+        let started = Instant::now();
+        let failure = run(self).err();
+        if let Some(Failure(sentence)) = &failure {
+            eprintln!("{name}: {sentence}");
+        }
+        let succeeded = failure.is_none();
+        self.steps.push(Step { name: name.to_owned(), took: started.elapsed(), failure });
+        succeeded
+    }
+
+    /// Remembers that something was not tested, and why.
+    pub(crate) fn skip(&mut self, what: &str) {
+        self.skips.push(what.to_owned());
+    }
+
+    /// Looks at one line of a test run's output.
+    pub(crate) fn see(&mut self, line: &str) {
+        if let Some(what) = line.strip_prefix(SKIP_MARK) {
+            self.skip(what.trim_start_matches(':').trim());
+        }
+        if let Some(counts) = Counts::parse(line) {
+            self.counts.passed += counts.passed;
+            self.counts.failed += counts.failed;
+            self.counts.ignored += counts.ignored;
+        }
+    }
+
+    /// Prints the summary; fails when any step failed.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        println!("\n=== summary");
+        for step in &self.steps {
+            let verdict = if step.failure.is_none() { "ok" } else { "FAILED" };
+            println!("{:>7.1} s  {:<38} {verdict}", step.took.as_secs_f64(), step.name);
+        }
+        for what in &self.skips {
+            println!("SKIPPED: {what}");
+        }
+        let Counts { passed, failed, ignored } = self.counts;
+        println!(
+            "{passed} tests passed, {failed} failed, {ignored} ignored, {} things skipped",
+            self.skips.len()
+        );
+        let failed: Vec<&str> = self
+            .steps
+            .iter()
+            .filter(|step| step.failure.is_some())
+            .map(|step| step.name.as_str())
+            .collect();
+        if failed.is_empty() {
+            println!("all green");
+            return Ok(());
+        }
+        Err(format!("not green: {}", failed.join(", ")).into())
+    }
+}
+
+impl Counts {
+    /// `test result: ok. 12 passed; 0 failed; 1 ignored; …`
+    fn parse(line: &str) -> Option<Self> {
+        let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
+        let mut counts = Self::default();
+        for part in numbers.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let Ok(number) = number.parse() else { continue };
+            match what {
+                "passed" => counts.passed = number,
+                "failed" => counts.failed = number,
+                "ignored" => counts.ignored = number,
+                _ => {}
+            }
+        }
+        Some(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_come_from_the_line_that_cargo_prints() {
+        let line =
+            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
+        assert_eq!(Counts::parse(line), Some(Counts { passed: 12, failed: 3, ignored: 1 }));
+        assert_eq!(Counts::parse("test wal::tests::torn ... ok"), None);
+    }
+
+    #[test]
+    fn a_failed_step_fails_the_run_and_the_next_one_still_runs() {
+        let mut report = Report::default();
+        assert!(!report.step("first", |_| Err("broken".into())));
+        assert!(report.step("second", |report| {
+            report.see("SKIPPED: dm-flakey: the kernel has no device-mapper");
+            Ok(())
+        }));
+        assert_eq!(report.skips, ["dm-flakey: the kernel has no device-mapper"]);
+        let Failure(sentence) = report.finish().unwrap_err();
+        assert_eq!(sentence, "not green: first");
+    }
+}

@@ -1,0 +1,156 @@
+//! What the tests need beyond Rust: stock Redis to compare with, and redis-py.
+//!
+//! On Debian and as root it is installed; elsewhere a sentence says what to install by hand. A
+//! server that a package would start on port 6379 is kept from starting: the tests run their own.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+use crate::process::{command, is_installed, run, succeeds, target_dir};
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+const BY_HAND: &str = "install the packages redis-server, redis-tools and python3-redis \
+    (Debian, Ubuntu), or Redis 7.0 and `pip install redis` for python3";
+
+/// `cargo x setup`.
+pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
+    let python = install()?;
+    println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
+    Ok(())
+}
+
+/// Installs what is missing. Returns the Python that can import `redis`.
+pub(crate) fn install() -> Result<PathBuf, Failure> {
+    let packages = missing_packages();
+    if !packages.is_empty() {
+        install_packages(&packages)?;
+    }
+    let missing: Vec<&str> =
+        PROGRAMS.iter().map(|(program, _)| *program).filter(|p| !is_installed(p)).collect();
+    if !missing.is_empty() {
+        return Err(format!("{} still missing; {BY_HAND}", missing.join(", ")).into());
+    }
+    if let Some(python) = python_with_redis() {
+        return Ok(python);
+    }
+    make_venv()
+}
+
+/// The Python that can import `redis`, if there is one.
+///
+/// Debian's package serves Debian's Python, which need not be the first on the path.
+pub(crate) fn python_with_redis() -> Option<PathBuf> {
+    let candidates = ["python3".into(), "/usr/bin/python3".into(), venv_python()];
+    candidates.into_iter().find(|python| succeeds(command(python).args(["-c", "import redis"])))
+}
+
+/// Programs, and the Debian package each comes in.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
+    ("redis-benchmark", "redis-tools"),
+    ("python3", "python3"),
+];
+
+fn missing_packages() -> Vec<&'static str> {
+    let mut packages: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !is_installed(program))
+        .map(|(_, package)| *package)
+        .collect();
+    if python_with_redis().is_none() {
+        packages.push("python3-redis");
+    }
+    packages.dedup();
+    packages
+}
+
+fn install_packages(packages: &[&str]) -> Result<(), Failure> {
+    if !is_installed("apt-get") || !is_root() {
+        // Without redis-py alone a virtual environment will do.
+        if packages == ["python3-redis"] {
+            return Ok(());
+        }
+        return Err(format!(
+            "{} missing, and only root with apt-get can be helped: {BY_HAND}",
+            packages.join(", ")
+        )
+        .into());
+    }
+    let server_is_new = packages.contains(&"redis-server");
+    let _policy = NoServiceStarts::ask()?;
+    if apt_install(packages).is_err() {
+        run(command("apt-get").args(["update", "-q"]))?;
+        apt_install(packages)?;
+    }
+    if server_is_new && is_installed("systemctl") {
+        // Not at the next boot either. Without systemd running this fails, and nothing would start.
+        succeeds(command("systemctl").args(["disable", "redis-server"]));
+    }
+    Ok(())
+}
+
+fn apt_install(packages: &[&str]) -> Result<(), Failure> {
+    run(command("apt-get")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args(["install", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"])
+        .args(packages))
+}
+
+/// While this lives, Debian's packages start no service: `policy-rc.d` is the switch they ask.
+struct NoServiceStarts {
+    made: bool,
+}
+
+impl NoServiceStarts {
+    fn ask() -> Result<Self, Failure> {
+        if Path::new(POLICY).exists() {
+            return Ok(Self { made: false });
+        }
+        let made = Self { made: true };
+        fs::write(POLICY, "#!/bin/sh\nexit 101\n")
+            .and_then(|()| fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| format!("{POLICY}: {error}"))?;
+        Ok(made)
+    }
+}
+
+impl Drop for NoServiceStarts {
+    fn drop(&mut self) {
+        if self.made
+            && let Err(error) = fs::remove_file(POLICY)
+        {
+            eprintln!("{POLICY} could not be removed ({error}); remove it by hand");
+        }
+    }
+}
+
+/// redis-py in an environment of its own under the target folder.
+fn make_venv() -> Result<PathBuf, Failure> {
+    let dir = venv_dir();
+    let made = succeeds(command("python3").args(["-m", "venv"]).arg(&dir))
+        && run(command(dir.join("bin/pip")).args(["install", "--quiet", "redis"])).is_ok();
+    match python_with_redis() {
+        Some(python) if made => Ok(python),
+        _ => {
+            Err(format!("redis-py is missing and no virtual environment could be made; {BY_HAND}")
+                .into())
+        }
+    }
+}
+
+fn venv_dir() -> PathBuf {
+    target_dir().join("venv")
+}
+
+fn venv_python() -> PathBuf {
+    venv_dir().join("bin/python3")
+}
+
+/// Whether this process is root: the owner of what it creates in `/proc`.
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}

@@ -1,0 +1,89 @@
+//! The long verbs: everything that must be green, and its parts by name.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::Failure;
+use crate::process::{cargo, command, root, run, run_seeing, target_dir};
+use crate::report::Report;
+use crate::{lint, planted, setup};
+
+/// `cargo x test`.
+pub(crate) fn test(_args: &[String]) -> Result<(), Failure> {
+    let mut report = Report::default();
+    test_steps(&mut report);
+    report.finish()
+}
+
+/// `cargo x ci`: lint, then test, one summary.
+pub(crate) fn ci(_args: &[String]) -> Result<(), Failure> {
+    let mut report = Report::default();
+    lint::steps(&mut report);
+    test_steps(&mut report);
+    report.finish()
+}
+
+fn test_steps(report: &mut Report) {
+    let mut python = None;
+    report.step("tools of the tests", |report| match setup::install() {
+        Ok(found) => {
+            python = Some(found);
+            Ok(())
+        }
+        Err(Failure(why)) => {
+            report.skip(&format!("the tests against the binary: {why}"));
+            Ok(())
+        }
+    });
+    report.step("cargo test", |report| {
+        // Its own output shows what a passing test skipped.
+        run_seeing(
+            &mut cargo(["test", "--workspace", "--no-fail-fast", "--", "--show-output"]),
+            |line| report.see(line),
+        )
+    });
+    report.step("planted bugs", |_| planted::verb(&[]));
+    let Some(python) = python else { return };
+    if !report.step("build the server", |_| build_server()) {
+        return;
+    }
+    report.step("against the binary", |report| run_blackbox(report, &python, &[]));
+    report.step("against the binary, io_uring refused", |report| {
+        run_blackbox(report, &python, &["--without-io-uring".into()])
+    });
+}
+
+/// `cargo x blackbox [word]… [--server CMD] …`.
+pub(crate) fn blackbox(args: &[String]) -> Result<(), Failure> {
+    let python = setup::install()?;
+    build_server()?;
+    run_blackbox(&mut Report::default(), &python, args)
+}
+
+/// `cargo x differential [--seed N] [--rounds N]`.
+pub(crate) fn differential(args: &[String]) -> Result<(), Failure> {
+    let mut all = vec!["differential".to_owned()];
+    all.extend_from_slice(args);
+    blackbox(&all)
+}
+
+/// `cargo x docs`: tests that compare a document with the code write it when told so.
+pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
+    run(cargo(["test", "--quiet", "--package", "slimio-storage", "--test", "format"])
+        .env("UPDATE_EXPECT", "1"))
+}
+
+fn build_server() -> Result<(), Failure> {
+    run(&mut cargo(["build", "--package", "slimio-cli", "--package", "slimio-bench"]))
+}
+
+fn run_blackbox(report: &mut Report, python: &PathBuf, args: &[String]) -> Result<(), Failure> {
+    let mut all: Vec<OsString> = vec!["-B".into(), root().join("tests/run.py").into()];
+    if !args.iter().any(|arg| arg == "--server") {
+        let mut server = target_dir().join("debug/slimio").into_os_string();
+        server.push(" serve");
+        all.extend(["--server".into(), server]);
+    }
+    all.extend(args.iter().map(OsString::from));
+    run_seeing(command(python).args(all), |line| report.see(line))
+}

@@ -1,0 +1,71 @@
+//! House rules that no stock linter knows. Each rule is a function from the files to complaints.
+
+mod dependencies;
+mod paths;
+mod source;
+mod words;
+
+use std::fs;
+
+use crate::Failure;
+use crate::process::{command, root};
+
+/// A tracked (or not yet tracked, but not ignored) text file.
+#[derive(Debug)]
+struct File {
+    /// Relative to the root, with `/`.
+    path: String,
+    text: String,
+}
+
+/// What a rule found, as `path:line: sentence`.
+type Complaints = Vec<String>;
+
+/// `cargo x tidy`.
+pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
+    let files = read_files()?;
+    let mut complaints = Complaints::new();
+    for file in &files {
+        source::check(file, &mut complaints);
+        words::check(file, &mut complaints);
+        paths::check(file, &mut complaints);
+    }
+    dependencies::check(&files, &mut complaints);
+    for complaint in &complaints {
+        println!("{complaint}");
+    }
+    if complaints.is_empty() {
+        println!("tidy: {} files", files.len());
+        return Ok(());
+    }
+    Err(format!("{} complaints", complaints.len()).into())
+}
+
+fn read_files() -> Result<Vec<File>, Failure> {
+    let output = command("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .output()
+        .map_err(|error| format!("git did not start: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let mut files = Vec::new();
+    for path in String::from_utf8_lossy(&output.stdout).split_terminator('\0') {
+        // A file may be deleted and still be tracked; a picture is no text.
+        if let Ok(text) = fs::read_to_string(root().join(path)) {
+            files.push(File { path: path.to_owned(), text });
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+impl File {
+    fn is_rust(&self) -> bool {
+        self.has_extension("rs")
+    }
+
+    fn has_extension(&self, wanted: &str) -> bool {
+        self.path.rsplit_once('.').is_some_and(|(_, extension)| extension == wanted)
+    }
+}
