@@ -1,0 +1,329 @@
+//! Bytes of a connection to requests, a piece at a time.
+
+use std::fmt;
+
+use crate::blob::Blob;
+use crate::inline;
+use crate::integer::parse_i64;
+use crate::request::Request;
+
+/// Size in bytes from which an argument is asked for as a [`Blob`] instead of being left in the
+/// connection's buffer.
+pub const LARGE_ARG_SIZE_MIN: usize = 32 * 1024;
+
+/// Most arguments that one request may have.
+pub const REQUEST_ARGS_MAX: usize = i32::MAX as usize;
+
+/// Longest line, in bytes: an inline request, or the line that announces a count or a length.
+const LINE_SIZE_MAX: usize = 64 * 1024;
+
+/// Most arguments of a request before authentication.
+const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
+
+/// Longest argument, in bytes, before authentication.
+const UNAUTHENTICATED_ARG_SIZE_MAX: i64 = 16 * 1024;
+
+/// What a client may send at this moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest argument in bytes (`proto-max-bulk-len`).
+    pub arg_size_max: usize,
+    /// Whether the client has still to authenticate: then only little is read from it.
+    pub unauthenticated: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { arg_size_max: 512 * 1024 * 1024, unauthenticated: false }
+    }
+}
+
+/// What the bytes so far amount to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A request is complete: [`Parser::request`] names its arguments within the bytes given. When
+    /// it has been run, the first `consumed` bytes are to be dropped. It may be without arguments
+    /// (an empty line): then nothing is run and nothing replied.
+    Complete {
+        /// Bytes that the request took.
+        consumed: usize,
+    },
+    /// The request goes on in bytes still to come. Call again with the same bytes and more.
+    NeedMore,
+    /// The next argument is large: `size` bytes that begin at `header_end`. Move what is there of
+    /// them into a [`BlobBuilder`](crate::BlobBuilder), cut it out of the buffer, receive the rest
+    /// into the builder, then call [`Parser::supply_large`] and go on: what follows the argument
+    /// is expected at `header_end`.
+    Large {
+        /// Length of the argument in bytes.
+        size: usize,
+        /// Where it begins.
+        header_end: usize,
+    },
+    /// Not the protocol. Reply with [`ProtocolError::reply`], read nothing more from the client,
+    /// and close the connection when the reply has left.
+    Error(ProtocolError),
+}
+
+/// How the bytes broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolError {
+    /// The line with the count of arguments does not end.
+    CountLineTooLong,
+    /// The count of arguments is no number, or too large.
+    InvalidCount,
+    /// More arguments than a client may send before it authenticates.
+    UnauthenticatedCount,
+    /// The line with the length of an argument does not end.
+    LengthLineTooLong,
+    /// Something else where the length of an argument should be.
+    ExpectedLength(u8),
+    /// The length of an argument is no number, negative, or above the limit.
+    InvalidLength,
+    /// A longer argument than a client may send before it authenticates.
+    UnauthenticatedLength,
+    /// An inline request does not end.
+    InlineTooLong,
+    /// An inline request has a quote that is not closed, or closed in the middle of a word.
+    UnbalancedQuotes,
+}
+
+impl ProtocolError {
+    /// The error reply, without the leading `-` and the line end.
+    pub fn reply(self) -> String {
+        format!("ERR Protocol error: {self}")
+    }
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CountLineTooLong => "too big mbulk count string",
+            Self::InvalidCount => "invalid multibulk length",
+            Self::UnauthenticatedCount => "unauthenticated multibulk length",
+            Self::LengthLineTooLong => "too big bulk count string",
+            Self::ExpectedLength(byte) => {
+                return write!(f, "expected '$', got '{}'", printable(*byte));
+            }
+            Self::InvalidLength => "invalid bulk length",
+            Self::UnauthenticatedLength => "unauthenticated bulk length",
+            Self::InlineTooLong => "too big inline request",
+            Self::UnbalancedQuotes => "unbalanced quotes in request",
+        })
+    }
+}
+
+/// A byte of the client's as a character of an error line; a line end would end the reply.
+fn printable(byte: u8) -> char {
+    if byte == b'\r' || byte == b'\n' { ' ' } else { char::from(byte) }
+}
+
+/// Reads requests from a connection's bytes. One per connection; keeps its place between calls, so
+/// that a request which arrives in many parts is not read again from its start.
+#[derive(Debug, Default)]
+pub struct Parser {
+    request: Request,
+    state: State,
+    /// Where to go on, from the start of the request.
+    position: usize,
+    /// Arguments still to come.
+    missing: usize,
+    /// The large argument that was asked for.
+    supplied: Option<Blob>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Nothing of the request has been read, or a part of an inline request without its end.
+    #[default]
+    Start,
+    /// The next thing is the length of an argument.
+    Length,
+    /// The next thing is an argument of so many bytes.
+    Arg(usize),
+    /// A large argument was asked for and has to be supplied before anything else.
+    Large(usize),
+    /// The request was handed out; the next call begins another.
+    Done,
+}
+
+/// What looking for a line gave.
+enum Line {
+    /// The line without its end lies before this position; the next one begins two behind it.
+    End(usize),
+    Incomplete,
+    TooLong,
+}
+
+impl Parser {
+    /// A parser at the start of a connection.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads on. `buffer` begins where the request begins: with the bytes that earlier calls for
+    /// this request have seen, less the large arguments that were cut out.
+    ///
+    /// Panics if a large argument that was asked for has not been supplied.
+    pub fn step(&mut self, buffer: &[u8], limits: &Limits) -> Step {
+        if self.state == State::Done {
+            self.reset();
+        }
+        match self.advance(buffer, limits) {
+            Ok(step) => step,
+            Err(error) => Step::Error(error),
+        }
+    }
+
+    /// Hands over the argument that [`Step::Large`] asked for.
+    ///
+    /// Panics if none was asked for, or one of another size.
+    pub fn supply_large(&mut self, blob: Blob) {
+        assert_eq!(self.state, State::Large(blob.size()), "a large argument nobody asked for");
+        self.supplied = Some(blob);
+    }
+
+    /// The request that was completed last; valid until the next call of [`step`](Self::step).
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Count of arguments known to be coming and of those read so far: both zero between requests.
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Done || (self.state == State::Start && self.position == 0)
+    }
+
+    fn reset(&mut self) {
+        self.request.clear();
+        self.state = State::Start;
+        self.position = 0;
+        self.missing = 0;
+    }
+
+    fn advance(&mut self, buffer: &[u8], limits: &Limits) -> Result<Step, ProtocolError> {
+        if self.state == State::Start {
+            match buffer.first() {
+                None => return Ok(Step::NeedMore),
+                Some(b'*') => {
+                    if !self.read_count(buffer, limits)? {
+                        return Ok(Step::NeedMore);
+                    }
+                }
+                Some(_) => return self.read_inline(buffer),
+            }
+        }
+        while self.missing > 0 {
+            match self.state {
+                State::Length => {
+                    let Some(size) = self.read_length(buffer, limits)? else {
+                        return Ok(Step::NeedMore);
+                    };
+                    if size >= LARGE_ARG_SIZE_MIN {
+                        self.state = State::Large(size);
+                        return Ok(Step::Large { size, header_end: self.position });
+                    }
+                    self.state = State::Arg(size);
+                }
+                State::Arg(size) => {
+                    // The line end behind an argument is skipped, whatever it is, as in Redis.
+                    if buffer.len() - self.position < size + 2 {
+                        return Ok(Step::NeedMore);
+                    }
+                    self.request.push_range(self.position, size);
+                    self.finish_arg(size + 2);
+                }
+                State::Large(_) => {
+                    if self.supplied.is_none() || buffer.len() - self.position < 2 {
+                        assert!(self.supplied.is_some(), "a large argument was not supplied");
+                        return Ok(Step::NeedMore);
+                    }
+                    self.request.push_blob(self.supplied.take().unwrap_or_default());
+                    self.finish_arg(2);
+                }
+                State::Start | State::Done => unreachable!("arguments are missing"),
+            }
+        }
+        self.state = State::Done;
+        Ok(Step::Complete { consumed: self.position })
+    }
+
+    fn finish_arg(&mut self, size: usize) {
+        self.position += size;
+        self.missing -= 1;
+        self.state = State::Length;
+    }
+
+    /// Reads `*<count>`; `false` if the line is not there yet.
+    fn read_count(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, ProtocolError> {
+        let end = match find_line(buffer, 0) {
+            Line::End(end) => end,
+            Line::Incomplete => return Ok(false),
+            Line::TooLong => return Err(ProtocolError::CountLineTooLong),
+        };
+        let count = parse_i64(&buffer[1..end]).ok_or(ProtocolError::InvalidCount)?;
+        if count > REQUEST_ARGS_MAX as i64 {
+            return Err(ProtocolError::InvalidCount);
+        }
+        if limits.unauthenticated && count > UNAUTHENTICATED_ARGS_MAX {
+            return Err(ProtocolError::UnauthenticatedCount);
+        }
+        self.position = end + 2;
+        self.missing = usize::try_from(count).unwrap_or(0);
+        self.state = State::Length;
+        Ok(true)
+    }
+
+    /// Reads `$<length>`; `None` if the line is not there yet.
+    fn read_length(
+        &mut self,
+        buffer: &[u8],
+        limits: &Limits,
+    ) -> Result<Option<usize>, ProtocolError> {
+        let start = self.position;
+        let end = match find_line(buffer, start) {
+            Line::End(end) => end,
+            Line::Incomplete => return Ok(None),
+            Line::TooLong => return Err(ProtocolError::LengthLineTooLong),
+        };
+        if buffer[start] != b'$' {
+            return Err(ProtocolError::ExpectedLength(buffer[start]));
+        }
+        let size = parse_i64(&buffer[start + 1..end]).ok_or(ProtocolError::InvalidLength)?;
+        let size_max = i64::try_from(limits.arg_size_max).unwrap_or(i64::MAX);
+        if size < 0 || size > size_max {
+            return Err(ProtocolError::InvalidLength);
+        }
+        if limits.unauthenticated && size > UNAUTHENTICATED_ARG_SIZE_MAX {
+            return Err(ProtocolError::UnauthenticatedLength);
+        }
+        self.position = end + 2;
+        Ok(Some(size as usize))
+    }
+
+    /// Reads a request in the form of words in a line.
+    fn read_inline(&mut self, buffer: &[u8]) -> Result<Step, ProtocolError> {
+        // `position` is how far earlier calls have looked for the end of the line.
+        let Some(found) = buffer[self.position..].iter().position(|&byte| byte == b'\n') else {
+            self.position = buffer.len();
+            if buffer.len() > LINE_SIZE_MAX {
+                return Err(ProtocolError::InlineTooLong);
+            }
+            return Ok(Step::NeedMore);
+        };
+        let end = self.position + found;
+        let line = buffer[..end].strip_suffix(b"\r").unwrap_or(&buffer[..end]);
+        inline::split(line, &mut self.request).ok_or(ProtocolError::UnbalancedQuotes)?;
+        self.state = State::Done;
+        Ok(Step::Complete { consumed: end + 1 })
+    }
+}
+
+/// Looks for the line that begins at `start`. Such lines are short, and looked for again from their
+/// start when they arrive in parts.
+fn find_line(buffer: &[u8], start: usize) -> Line {
+    match buffer[start..].iter().position(|&byte| byte == b'\r') {
+        Some(found) if start + found + 1 < buffer.len() => Line::End(start + found),
+        None if buffer.len() - start > LINE_SIZE_MAX => Line::TooLong,
+        Some(_) | None => Line::Incomplete,
+    }
+}

@@ -1,0 +1,398 @@
+//! Replies to bytes.
+
+use std::ops::Range;
+
+use crate::blob::{Blob, Piece};
+use crate::double::format_double;
+use crate::integer::{DecimalBuffer, format_i64};
+
+/// Size in bytes from which a string is spliced into a reply by reference instead of being copied.
+///
+/// Below it, copying costs less than one more part to send and its reference count.
+pub const SHARED_REPLY_SIZE_MIN: usize = 16 * 1024;
+
+/// The protocol that a connection has agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// The one that every client begins with.
+    #[default]
+    Resp2,
+    /// Asked for with `HELLO 3`.
+    Resp3,
+}
+
+/// Replies that wait to be sent: bytes, and large strings shared with the data set.
+///
+/// Positions count the bytes as they will be sent, shared ones included.
+#[derive(Debug, Default)]
+pub struct ReplyBuf {
+    bytes: Vec<u8>,
+    shared: Vec<Shared>,
+    /// Sum of the sizes of `shared`.
+    shared_size: usize,
+    protocol: Protocol,
+}
+
+/// A string that belongs before the byte at `at` of the reply's own bytes.
+#[derive(Debug)]
+struct Shared {
+    at: usize,
+    piece: Piece,
+    range: Range<usize>,
+}
+
+impl ReplyBuf {
+    /// An empty reply of a protocol.
+    pub fn new(protocol: Protocol) -> Self {
+        Self { protocol, ..Self::default() }
+    }
+
+    /// The protocol that replies are written in.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Changes the protocol of the replies that follow.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// Bytes to send.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.shared_size
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.shared.is_empty()
+    }
+
+    /// Bytes of memory held: the capacity of the own bytes and the shared bytes.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity() + self.shared_size + self.shared.capacity() * size_of::<Shared>()
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.shared.clear();
+        self.shared_size = 0;
+    }
+
+    /// Takes back what was written since the reply was `len` bytes long.
+    ///
+    /// Panics if that lies inside a shared string.
+    pub fn truncate(&mut self, len: usize) {
+        while self.len() > len {
+            let own = self.bytes.len();
+            let floor = self.shared.last().map_or(0, |shared| shared.at);
+            let over = self.len() - len;
+            if own - floor >= over {
+                self.bytes.truncate(own - over);
+            } else {
+                self.bytes.truncate(floor);
+                let shared = self.shared.pop().expect("the own bytes alone are longer than len");
+                self.shared_size -= shared.range.len();
+                assert!(self.len() >= len, "cut inside a shared string");
+            }
+        }
+    }
+
+    /// Gives up everything written so far, leaving a reply of the same protocol that uses the
+    /// memory of `spare`. What is given up owns all that it refers to, so it can be sent from.
+    pub fn take(&mut self, mut spare: ReplyBuf) -> ReplyBuf {
+        spare.clear();
+        spare.protocol = self.protocol;
+        std::mem::replace(self, spare)
+    }
+
+    /// Gives up the first `len` bytes, leaving the rest.
+    ///
+    /// Panics if that is more than there is.
+    pub fn split_front(&mut self, len: usize) -> ReplyBuf {
+        assert!(len <= self.len(), "more than there is");
+        let mut front = ReplyBuf::new(self.protocol);
+        if len == self.len() {
+            std::mem::swap(self, &mut front);
+            return front;
+        }
+        let rest_len = self.len() - len;
+        let mut rest = ReplyBuf::new(self.protocol);
+        rest.append_range(self, len..len + rest_len);
+        front.append_range(self, 0..len);
+        *self = rest;
+        front
+    }
+
+    /// Appends all of `other`, sharing what it shares.
+    pub fn append(&mut self, other: &ReplyBuf) {
+        self.append_range(other, 0..other.len());
+    }
+
+    /// The contiguous stretches of the bytes in `range`, in order: what a vectored send takes.
+    ///
+    /// Panics if `range` reaches behind the end.
+    pub fn segments(&self, range: Range<usize>) -> Segments<'_> {
+        assert!(range.end <= self.len(), "range behind the end of a reply");
+        Segments {
+            reply: self,
+            index: 0,
+            own: 0,
+            in_own: true,
+            skip: range.start,
+            left: range.len(),
+        }
+    }
+
+    fn append_range(&mut self, other: &ReplyBuf, range: Range<usize>) {
+        let mut position = 0;
+        let mut own = 0;
+        let clip = |start: usize, size: usize| {
+            let from = range.start.clamp(start, start + size) - start;
+            let to = range.end.clamp(start, start + size) - start;
+            from..to
+        };
+        for shared in &other.shared {
+            let part = clip(position, shared.at - own);
+            self.bytes.extend_from_slice(&other.bytes[own + part.start..own + part.end]);
+            position += shared.at - own;
+            own = shared.at;
+            let part = clip(position, shared.range.len());
+            if !part.is_empty() {
+                let start = shared.range.start;
+                self.splice(&shared.piece, start + part.start..start + part.end);
+            }
+            position += shared.range.len();
+        }
+        let part = clip(position, other.bytes.len() - own);
+        self.bytes.extend_from_slice(&other.bytes[own + part.start..own + part.end]);
+    }
+
+    /// `+text`. The text must not hold a line end.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// `+OK`
+    pub fn ok(&mut self) {
+        self.bytes.extend_from_slice(b"+OK\r\n");
+    }
+
+    /// An error. `text` begins with its code (`ERR …`); line ends in it become spaces.
+    pub fn error(&mut self, text: &str) {
+        self.error_bytes(text.as_bytes());
+    }
+
+    /// An error of bytes that a client may have chosen.
+    pub fn error_bytes(&mut self, text: &[u8]) {
+        self.bytes.push(b'-');
+        self.bytes.extend(
+            text.iter().map(|&byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }),
+        );
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// An integer.
+    pub fn integer(&mut self, value: i64) {
+        match value {
+            0 => self.bytes.extend_from_slice(b":0\r\n"),
+            1 => self.bytes.extend_from_slice(b":1\r\n"),
+            _ => self.number_line(b':', value),
+        }
+    }
+
+    /// A string, copied.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.bytes.reserve(bytes.len() + 32);
+        self.number_line(b'$', bytes.len() as i64);
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// An integer as a string.
+    pub fn bulk_integer(&mut self, value: i64) {
+        self.bulk(DecimalBuffer::new().format(value).as_bytes());
+    }
+
+    /// A string that is part of a piece; shared from [`SHARED_REPLY_SIZE_MIN`] on.
+    pub fn bulk_piece(&mut self, piece: &Piece, range: Range<usize>) {
+        if range.len() < SHARED_REPLY_SIZE_MIN {
+            self.bulk(&piece[range]);
+            return;
+        }
+        self.number_line(b'$', range.len() as i64);
+        self.splice(piece, range);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// A string that is part of a large one; its pieces are shared, short stretches copied.
+    pub fn bulk_blob(&mut self, blob: &Blob, range: Range<usize>) {
+        self.number_line(b'$', range.len() as i64);
+        for part in blob.parts(range) {
+            if part.range.len() < SHARED_REPLY_SIZE_MIN {
+                self.bytes.extend_from_slice(&part.piece[part.range]);
+            } else {
+                self.splice(&part.piece, part.range);
+            }
+        }
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// A missing value: RESP2 has it as a string.
+    pub fn null(&mut self) {
+        self.by_protocol(b"$-1\r\n", b"_\r\n");
+    }
+
+    /// A missing array.
+    pub fn null_array(&mut self) {
+        self.by_protocol(b"*-1\r\n", b"_\r\n");
+    }
+
+    /// The head of an array of `len` replies, which follow.
+    pub fn array(&mut self, len: usize) {
+        self.number_line(b'*', len as i64);
+    }
+
+    /// The head of a map of `len` pairs, which follow; RESP2 has it as an array.
+    pub fn map(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.number_line(b'*', len as i64 * 2),
+            Protocol::Resp3 => self.number_line(b'%', len as i64),
+        }
+    }
+
+    /// The head of a set of `len` replies, which follow; RESP2 has it as an array.
+    pub fn set(&mut self, len: usize) {
+        self.number_line(self.either(b'*', b'~'), len as i64);
+    }
+
+    /// The head of an out-of-band message of `len` replies, which follow; RESP2 has it as an array.
+    pub fn push(&mut self, len: usize) {
+        self.number_line(self.either(b'*', b'>'), len as i64);
+    }
+
+    /// The head of a map of `len` attributes, which follow. RESP2 has no such thing.
+    ///
+    /// Panics in RESP2.
+    pub fn attribute(&mut self, len: usize) {
+        assert_eq!(self.protocol, Protocol::Resp3, "RESP2 has no attributes");
+        self.number_line(b'|', len as i64);
+    }
+
+    /// A floating-point number; RESP2 has it as a string.
+    pub fn double(&mut self, value: f64) {
+        let mut text = Vec::with_capacity(32);
+        format_double(value, &mut text);
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(&text),
+            Protocol::Resp3 => self.line(b',', &text),
+        }
+    }
+
+    /// Yes or no; RESP2 has it as 1 or 0.
+    pub fn boolean(&mut self, value: bool) {
+        match value {
+            true => self.by_protocol(b":1\r\n", b"#t\r\n"),
+            false => self.by_protocol(b":0\r\n", b"#f\r\n"),
+        }
+    }
+
+    /// A string to be shown as it is, of a three-letter format (`txt`, `mkd`); RESP2 has it as a
+    /// plain string.
+    ///
+    /// Panics if `format` is not of three bytes.
+    pub fn verbatim(&mut self, format: &str, text: &[u8]) {
+        assert_eq!(format.len(), 3, "a verbatim format has three letters");
+        if self.protocol == Protocol::Resp2 {
+            self.bulk(text);
+            return;
+        }
+        self.number_line(b'=', text.len() as i64 + 4);
+        self.bytes.extend_from_slice(format.as_bytes());
+        self.bytes.push(b':');
+        self.bytes.extend_from_slice(text);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// An integer of any size, given in digits; RESP2 has it as a string.
+    pub fn big_number(&mut self, digits: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(digits.as_bytes()),
+            Protocol::Resp3 => self.line(b'(', digits.as_bytes()),
+        }
+    }
+
+    fn either(&self, resp2: u8, resp3: u8) -> u8 {
+        match self.protocol {
+            Protocol::Resp2 => resp2,
+            Protocol::Resp3 => resp3,
+        }
+    }
+
+    fn by_protocol(&mut self, resp2: &[u8], resp3: &[u8]) {
+        self.bytes.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => resp2,
+            Protocol::Resp3 => resp3,
+        });
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(text);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn number_line(&mut self, kind: u8, value: i64) {
+        self.bytes.push(kind);
+        format_i64(value, &mut self.bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn splice(&mut self, piece: &Piece, range: Range<usize>) {
+        self.shared_size += range.len();
+        self.shared.push(Shared { at: self.bytes.len(), piece: Piece::clone(piece), range });
+    }
+}
+
+/// The contiguous stretches of a range of a [`ReplyBuf`].
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    reply: &'a ReplyBuf,
+    /// The next shared string.
+    index: usize,
+    /// Where the next own bytes begin.
+    own: usize,
+    /// Whether own bytes come before that shared string.
+    in_own: bool,
+    /// Bytes to leave out before the range.
+    skip: usize,
+    /// Bytes of the range still to come.
+    left: usize,
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.left > 0 {
+            let shared = self.reply.shared.get(self.index);
+            let whole = if self.in_own {
+                let end = shared.map_or(self.reply.bytes.len(), |shared| shared.at);
+                &self.reply.bytes[std::mem::replace(&mut self.own, end)..end]
+            } else {
+                self.index += 1;
+                let shared = shared.expect("the range ends before the last string");
+                &shared.piece[shared.range.clone()]
+            };
+            self.in_own = !self.in_own;
+            let segment = &whole[self.skip.min(whole.len())..];
+            self.skip -= whole.len() - segment.len();
+            let segment = &segment[..segment.len().min(self.left)];
+            self.left -= segment.len();
+            if !segment.is_empty() {
+                return Some(segment);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,56 @@
+//! Finds the end of a reply, for whoever is a client.
+
+use crate::integer::parse_i64;
+
+/// Deepest nesting of aggregates in a reply that is followed.
+const NESTING_MAX: usize = 32;
+
+/// The bytes are no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyError;
+
+/// Size in bytes of the reply at the start of `bytes`, or `None` if it goes on in bytes still to
+/// come. An attribute counts as part of the reply that it precedes.
+pub fn reply_size(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
+    let mut position = 0;
+    // Replies still to come on each level.
+    let mut levels = vec![1u64];
+    while let Some(missing) = levels.last_mut() {
+        if *missing == 0 {
+            levels.pop();
+            continue;
+        }
+        *missing -= 1;
+        let Some(&kind) = bytes.get(position) else { return Ok(None) };
+        let Some(end) = bytes[position..].iter().position(|&byte| byte == b'\r') else {
+            return Ok(None);
+        };
+        let text = &bytes[position + 1..position + end];
+        position += end + 2;
+        match kind {
+            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
+            b'$' | b'=' | b'!' => {
+                if let Ok(size) = usize::try_from(parse_i64(text).ok_or(ReplyError)?) {
+                    position = position.checked_add(size).ok_or(ReplyError)? + 2;
+                }
+            }
+            b'*' | b'~' | b'>' | b'%' | b'|' => {
+                let len = u64::try_from(parse_i64(text).ok_or(ReplyError)?).unwrap_or(0);
+                let replies = match kind {
+                    b'%' => len * 2,
+                    b'|' => len * 2 + 1,
+                    _ => len,
+                };
+                if levels.len() == NESTING_MAX {
+                    return Err(ReplyError);
+                }
+                levels.push(replies);
+            }
+            _ => return Err(ReplyError),
+        }
+        if position > bytes.len() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(position))
+}
