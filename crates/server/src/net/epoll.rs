@@ -1,0 +1,409 @@
+//! Sockets over epoll, for kernels and containers that refuse io_uring.
+//!
+//! Reading is done when the event is taken, into one buffer that all connections share, so the
+//! bytes are in the cache when they are parsed. Sending is tried at once; what the kernel does not
+//! take waits for the socket to become writable.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::event::{Timespec, epoll::EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+
+use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
+
+/// Bytes read from one connection before the next one's turn.
+const RECEIVE_SIZE: usize = 64 << 10;
+/// Readiness events taken from the kernel at once.
+const READY_MAX: usize = 512;
+/// Connections accepted in one go before others are served.
+const ACCEPT_BATCH_MAX: usize = 64;
+/// Pieces sent with one system call.
+const SLICES_MAX: usize = 64;
+
+const KIND_LISTENER: u64 = 1 << 62;
+const KIND_WATCH: u64 = 2 << 62;
+const KIND_MASK: u64 = 3 << 62;
+
+/// The back end.
+pub struct EpollNet {
+    epoll: OwnedFd,
+    listeners: Vec<OwnedFd>,
+    conns: Vec<Conn>,
+    free: Vec<u32>,
+    ready: Vec<epoll::Event>,
+    /// Events of the kernel not looked at yet in this turn.
+    todo: VecDeque<(u64, EventFlags)>,
+    /// Events that were made outside `next`.
+    made: VecDeque<Made>,
+    scratch: Vec<u8>,
+    accept_retry_at: Option<Instant>,
+    /// Accepted in this turn.
+    accepted: usize,
+    syscalls: u64,
+}
+
+#[derive(Debug)]
+enum Made {
+    Accept(usize),
+    Ended(ConnId),
+}
+
+#[derive(Debug, Default)]
+struct Conn {
+    generation: u32,
+    socket: Option<OwnedFd>,
+    reading: bool,
+    /// What the kernel was told to report.
+    interest: EventFlags,
+    /// The end was reported; there is nothing more to say.
+    ended: bool,
+    filling: Option<Filling>,
+    outgoing: Option<Outgoing>,
+}
+
+impl EpollNet {
+    /// Opens the event queue.
+    ///
+    /// # Errors
+    /// When the kernel has no room for one.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            listeners: Vec::new(),
+            conns: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::with_capacity(READY_MAX),
+            todo: VecDeque::new(),
+            made: VecDeque::new(),
+            scratch: vec![0; RECEIVE_SIZE],
+            accept_retry_at: None,
+            accepted: 0,
+            syscalls: 0,
+        })
+    }
+
+    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let conn = self.conns.get_mut(id.index as usize)?;
+        (conn.generation == id.generation && conn.socket.is_some()).then_some(conn)
+    }
+
+    /// Tells the kernel what we want to hear about a connection, if that has changed.
+    fn update(&mut self, id: ConnId) {
+        let Some(conn) = self.conn(id) else { return };
+        let mut interest = EventFlags::empty();
+        if conn.reading && !conn.ended {
+            interest |= EventFlags::IN;
+        }
+        if conn.outgoing.is_some() && !conn.ended {
+            interest |= EventFlags::OUT;
+        }
+        if interest == conn.interest {
+            return;
+        }
+        let was_empty = conn.interest.is_empty();
+        conn.interest = interest;
+        let data = epoll::EventData::new_u64(pack(id));
+        let conn = &self.conns[id.index as usize];
+        let socket = conn.socket.as_ref().expect("looked up above");
+        // A descriptor without interest would still report hang-ups, for ever; so it is taken out.
+        let result = if interest.is_empty() {
+            epoll::delete(&self.epoll, socket)
+        } else if was_empty {
+            epoll::add(&self.epoll, socket, data, interest)
+        } else {
+            epoll::modify(&self.epoll, socket, data, interest)
+        };
+        self.syscalls += 1;
+        if result.is_err() {
+            self.end(id);
+        }
+    }
+
+    fn end(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.ended
+        {
+            conn.ended = true;
+            self.made.push_back(Made::Ended(id));
+            self.update(id);
+        }
+    }
+
+    fn accept(&mut self, listener: usize) -> Option<Event<'static>> {
+        self.syscalls += 1;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match rustix::net::accept_with(&self.listeners[listener], flags) {
+            Ok(socket) => {
+                if self.accept_retry_at.take().is_some() {
+                    self.listen_again();
+                }
+                self.made.push_back(Made::Accept(listener));
+                let index = self.free.pop().unwrap_or_else(|| {
+                    self.conns.push(Conn::default());
+                    self.conns.len() as u32 - 1
+                });
+                let generation = self.conns[index as usize].generation;
+                self.conns[index as usize] =
+                    Conn { generation, socket: Some(socket), ..Conn::default() };
+                Some(Event::Accepted(ConnId { index, generation }, listener))
+            }
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => None,
+            Err(errno) => {
+                // The listener stays readable: asking the kernel about it again would spin.
+                let first = self.accept_retry_at.replace(Instant::now() + ACCEPT_RETRY).is_none();
+                if first {
+                    for fd in &self.listeners {
+                        self.syscalls += 1;
+                        let _ = epoll::delete(&self.epoll, fd);
+                    }
+                }
+                first.then_some(Event::AcceptFailed(errno))
+            }
+        }
+    }
+
+    fn listen_again(&mut self) {
+        for (index, fd) in self.listeners.iter().enumerate() {
+            let data = epoll::EventData::new_u64(KIND_LISTENER | index as u64);
+            self.syscalls += 1;
+            let _ = epoll::add(&self.epoll, fd, data, EventFlags::IN);
+        }
+    }
+
+    fn write(&mut self, id: ConnId) -> Option<Event<'static>> {
+        let conn = self.conn(id)?;
+        let outgoing = conn.outgoing.take()?;
+        let outgoing = self.send(id, outgoing);
+        if let Some(outgoing) = outgoing {
+            self.update(id);
+            return Some(Event::Sent(id, outgoing));
+        }
+        None
+    }
+
+    /// Reads from a readable connection: how much came, into which memory.
+    fn read(&mut self, id: ConnId) -> Option<Read> {
+        self.syscalls += 1;
+        let conn = self.conns.get_mut(id.index as usize)?;
+        if conn.generation != id.generation || !conn.reading || conn.ended {
+            return None;
+        }
+        let socket = conn.socket.as_ref()?;
+        if let Some(mut filling) = conn.filling.take() {
+            let before = filling.buffer.len();
+            let result = if filling.buffer.capacity() - before == filling.wanted {
+                rustix::io::read(socket, rustix::buffer::spare_capacity(&mut filling.buffer))
+            } else {
+                // The allocator gave more than was asked for: the end must be said, in zeros.
+                filling.buffer.resize(before + filling.wanted, 0);
+                let result = rustix::io::read(socket, &mut filling.buffer[before..]);
+                filling.buffer.truncate(before + result.unwrap_or(0));
+                result
+            };
+            return match result {
+                Ok(0) => {
+                    self.end(id);
+                    Some(Read::Filled(filling))
+                }
+                Ok(_) => Some(Read::Filled(filling)),
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    conn.filling = Some(filling);
+                    None
+                }
+                Err(_) => {
+                    self.end(id);
+                    Some(Read::Filled(filling))
+                }
+            };
+        }
+        match rustix::io::read(socket, &mut self.scratch[..]) {
+            Ok(0) => self.end(id),
+            Ok(count) => return Some(Read::Scratch(count)),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.end(id),
+        }
+        None
+    }
+}
+
+enum Read {
+    Scratch(usize),
+    Filled(Filling),
+}
+
+fn pack(id: ConnId) -> u64 {
+    // The two top bits tell connections from listeners and watches.
+    (u64::from(id.generation) << 32 | u64::from(id.index)) & !KIND_MASK
+}
+
+impl Net for EpollNet {
+    fn listen(&mut self, fd: OwnedFd) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(KIND_LISTENER | self.listeners.len() as u64);
+        self.syscalls += 1;
+        epoll::add(&self.epoll, &fd, data, EventFlags::IN)?;
+        self.listeners.push(fd);
+        Ok(())
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(KIND_WATCH | u64::from(id.0));
+        self.syscalls += 1;
+        epoll::add(&self.epoll, fd, data, EventFlags::IN)
+    }
+
+    fn receive(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.reading = true;
+            self.update(id);
+        }
+    }
+
+    fn pause(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.reading = false;
+            self.update(id);
+        }
+    }
+
+    fn fill(&mut self, id: ConnId, filling: Filling) {
+        if let Some(conn) = self.conn(id) {
+            conn.filling = Some(filling);
+        }
+    }
+
+    fn send(&mut self, id: ConnId, mut outgoing: Outgoing) -> Option<Outgoing> {
+        loop {
+            if outgoing.is_empty() {
+                return Some(outgoing);
+            }
+            let conn = self.conn(id)?;
+            if conn.ended {
+                return None;
+            }
+            assert!(conn.outgoing.is_none(), "one send at a time");
+            let socket = conn.socket.as_ref().expect("looked up");
+            let result = if let Some(bytes) = outgoing.single() {
+                rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)
+            } else {
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let count = outgoing.slices(&mut slices);
+                // SIGPIPE is ignored by the process; writev has no flag for it.
+                rustix::io::writev(socket, &slices[..count])
+            };
+            match result {
+                Ok(count) => outgoing.advance(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    conn.outgoing = Some(outgoing);
+                    self.update(id);
+                    return None;
+                }
+                Err(_) => {
+                    self.end(id);
+                    return None;
+                }
+            }
+            self.syscalls += 1;
+        }
+    }
+
+    fn close(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            // Closing takes the descriptor out of the event queue.
+            let generation = conn.generation.wrapping_add(1) & (u32::MAX >> 2);
+            *conn = Conn { generation, ..Conn::default() };
+            self.syscalls += 1;
+            self.free.push(id.index);
+        }
+    }
+
+    fn socket(&self, id: ConnId) -> Option<BorrowedFd<'_>> {
+        let conn = self.conns.get(id.index as usize)?;
+        (conn.generation == id.generation).then_some(conn.socket.as_ref()?.as_fd())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        let now = Instant::now();
+        let mut timeout = if self.made.is_empty() { timeout } else { Some(Duration::ZERO) };
+        if let Some(at) = self.accept_retry_at {
+            let rest = at.saturating_duration_since(now);
+            timeout = Some(timeout.map_or(rest, |t| t.min(rest)));
+        }
+        let timespec = timeout
+            .map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        self.accepted = 0;
+        self.ready.clear();
+        self.syscalls += 1;
+        let spare = rustix::buffer::spare_capacity(&mut self.ready);
+        // An interrupted wait is a turn without events.
+        let _ = epoll::wait(&self.epoll, spare, timespec.as_ref());
+        for event in &self.ready {
+            self.todo.push_back((event.data.u64(), event.flags));
+        }
+        if self.accept_retry_at.is_some_and(|at| at <= Instant::now()) {
+            for listener in 0..self.listeners.len() {
+                self.made.push_back(Made::Accept(listener));
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Event<'_>> {
+        loop {
+            match self.made.pop_front() {
+                Some(Made::Ended(conn)) => {
+                    if self.conn(conn).is_some() {
+                        return Some(Event::Ended(conn));
+                    }
+                    continue;
+                }
+                Some(Made::Accept(listener)) => {
+                    self.accepted += 1;
+                    if self.accepted <= ACCEPT_BATCH_MAX
+                        && let Some(event) = self.accept(listener)
+                    {
+                        return Some(event);
+                    }
+                    continue;
+                }
+                None => {}
+            }
+            let (data, flags) = self.todo.pop_front()?;
+            match data & KIND_MASK {
+                KIND_LISTENER => {
+                    self.made.push_back(Made::Accept((data & !KIND_MASK) as usize));
+                }
+                KIND_WATCH => return Some(Event::Ready(WatchId((data & !KIND_MASK) as u32))),
+                _ => {
+                    let id = ConnId { index: data as u32, generation: (data >> 32) as u32 };
+                    if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP)
+                        && let Some(event) = self.write(id)
+                    {
+                        // Readability is reported again in the next turn.
+                        return Some(event);
+                    }
+                    if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
+                        match self.read(id) {
+                            Some(Read::Scratch(count)) => {
+                                let bytes = &self.scratch[..count];
+                                return Some(Event::Received(id, bytes));
+                            }
+                            Some(Read::Filled(filling)) => {
+                                return Some(Event::Filled(id, filling));
+                            }
+                            None => {}
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn syscalls(&self) -> u64 {
+        self.syscalls
+    }
+}

@@ -1,0 +1,160 @@
+//! Opening the sockets to accept on.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::config::{Config, ConfigError};
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub struct Listener {
+    /// Non-blocking.
+    pub fd: OwnedFd,
+    /// The TCP address that it is bound to; `None` for a Unix socket.
+    pub address: Option<SocketAddr>,
+}
+
+/// Opens what `bind`, `port` and `unixsocket` say.
+///
+/// # Errors
+/// When an address that must be there cannot be bound, or there is nothing to listen on.
+pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
+    let mut listeners = Vec::new();
+    let backlog = config.int("tcp-backlog") as i32;
+    let port = config.int("port") as u16;
+    if port != 0 || config.text("unixsocket").is_empty() {
+        for word in config.text("bind").split_ascii_whitespace() {
+            let (name, optional) = match word.strip_prefix('-') {
+                Some(rest) => (rest, true),
+                None => (word, false),
+            };
+            let ip = parse_ip(name)?;
+            // All addresses share the port that the kernel chose for the first (port 0 in tests).
+            let chosen = listeners
+                .iter()
+                .find_map(|l: &Listener| l.address)
+                .filter(|_| port == 0)
+                .map_or(port, |a| a.port());
+            match listen_tcp(SocketAddr::new(ip, chosen), backlog) {
+                Ok(listener) => listeners.push(listener),
+                Err(errno) if optional && !matches!(errno, Errno::ADDRINUSE) => {
+                    log::debug!("not listening on {ip}: {errno}");
+                }
+                Err(Errno::ADDRINUSE) => {
+                    return Err(ConfigError(format!(
+                        "port {port} on {ip} is in use: stop the server that holds it, or choose \
+                         another with --port"
+                    )));
+                }
+                Err(errno) => {
+                    return Err(ConfigError(format!(
+                        "cannot listen on {ip} port {port}: {errno}; check bind and port"
+                    )));
+                }
+            }
+        }
+    }
+    let path = config.text("unixsocket");
+    if !path.is_empty() {
+        listeners.push(listen_unix(path, config.int("unixsocketperm") as u32, backlog)?);
+    }
+    if listeners.is_empty() {
+        return Err(ConfigError("nothing to listen on: set port, bind or unixsocket".into()));
+    }
+    Ok(listeners)
+}
+
+fn parse_ip(name: &str) -> Result<IpAddr, ConfigError> {
+    match name {
+        "*" => Ok(IpAddr::from([0, 0, 0, 0])),
+        "::*" => Ok(IpAddr::from([0u16; 8])),
+        "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
+        _ => name.parse().map_err(|_| {
+            ConfigError(format!("bind: '{name}' is no IP address (like 127.0.0.1, ::1 or *)"))
+        }),
+    }
+}
+
+fn listen_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    rustix::net::bind(&fd, &address)?;
+    rustix::net::listen(&fd, backlog)?;
+    let bound = rustix::net::getsockname(&fd)?;
+    Ok(Listener { address: SocketAddr::try_from(bound).ok(), fd })
+}
+
+fn listen_unix(path: &str, permissions: u32, _backlog: i32) -> Result<Listener, ConfigError> {
+    let failed = |e: std::io::Error| {
+        ConfigError(format!("cannot listen on the Unix socket {path}: {e}; check unixsocket"))
+    };
+    // A socket that a killed server left behind is in nobody's way; one that answers is.
+    if UnixStream::connect(path).is_ok() {
+        return Err(ConfigError(format!(
+            "the Unix socket {path} is in use: stop the server that holds it, or choose another \
+             with --unixsocket"
+        )));
+    }
+    let is_socket = std::fs::symlink_metadata(path)
+        .is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type()));
+    if is_socket {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    if permissions != 0 {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))
+            .map_err(failed)?;
+    }
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(Listener { fd: listener.into(), address: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_said_with_the_remedy() {
+        let mut config = Config::default();
+        config.set("port", "0").unwrap();
+        config.set("bind", "127.0.0.1").unwrap();
+        let first = open(&config).unwrap();
+        let port = first[0].address.unwrap().port();
+        config.set("port", &port.to_string()).unwrap();
+        let error = open(&config).unwrap_err().0;
+        assert!(error.contains(&format!("port {port} on 127.0.0.1 is in use")), "{error}");
+        assert!(error.contains("--port"), "{error}");
+        config.set("bind", "nonsense").unwrap();
+        assert!(open(&config).unwrap_err().0.contains("'nonsense' is no IP address"));
+    }
+
+    #[test]
+    fn a_dead_unix_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let mut config = Config::default();
+        config.set("port", "0").unwrap();
+        config.set("unixsocket", path.to_str().unwrap()).unwrap();
+        config.set("unixsocketperm", "700").unwrap();
+        let live = open(&config).unwrap();
+        assert_eq!(live.len(), 1, "no TCP with port 0 beside a Unix socket");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(open(&config).unwrap_err().0.contains("is in use"));
+        drop(live);
+        open(&config).unwrap();
+    }
+}
