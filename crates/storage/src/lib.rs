@@ -1,1 +1,35 @@
 //! What is on the volume: superblock, areas, write-ahead log, recovery. Payloads are opaque bytes.
+//!
+//! ```text
+//!            append            drive                 reap
+//!  records ─────────► batch ──────────► device ───────────────► durable LSN
+//!                     (mapped buffer:                │
+//!                      outlives the process)         │ room is short
+//!                                                    ▼
+//!                     superblock ◄──────────────── Keeper
+//!                     (which slot holds which segment, where the log starts, epoch, cut)
+//! ```
+//!
+//! The invariant: what was acknowledged under the policy in force comes back from [`recover`], as a
+//! prefix of what was appended, in order, without gaps. Nothing here has a thread or reads a clock:
+//! devices and time are arguments.
+
+mod error;
+mod keeper;
+mod log;
+mod lsn;
+mod media;
+mod policy;
+mod recover;
+mod superblock;
+
+pub use error::{Error, Latch, LatchCause};
+pub use keeper::{Job, Keeper, KeeperPaths, Outcome};
+pub use log::{Log, LogStats};
+pub use lsn::Lsn;
+pub use media::{Area, Media};
+pub use policy::{ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Policy, Room, WRITE_AFTER};
+pub use recover::{
+    FormatOptions, Progress, Record, RecoverOptions, Report, Volume, format, recover,
+};
+pub use superblock::{Cut, LogStart, VolumeId};

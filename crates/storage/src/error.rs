@@ -1,0 +1,131 @@
+//! What can be wrong with a volume.
+
+use std::fmt;
+
+use slimio_device::{DeviceError, OpenError};
+
+use crate::Lsn;
+
+/// Why a volume can't be made, opened or read; by what its owner can do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// A path of the volume could not be opened.
+    Open(OpenError),
+    /// There is no SlimIO volume here: format one, or look elsewhere.
+    NoVolume,
+    /// There is a SlimIO volume here already.
+    AlreadyFormatted,
+    /// Written by another version of SlimIO: use that one, or export and import.
+    OtherVersion {
+        /// The format version found.
+        found: u32,
+        /// The format version that this program reads and writes.
+        supported: u32,
+    },
+    /// No copy of the superblock can be read: restore the volume from a backup.
+    SuperblocksDamaged {
+        /// One line for each copy: what is wrong with it.
+        copies: Vec<String>,
+    },
+    /// An area is shorter than the superblock says: it was cut off from outside.
+    Truncated {
+        /// Which area, as its name.
+        area: &'static str,
+        /// Blocks it has.
+        found_lbas: u64,
+        /// Blocks it must have.
+        expected_lbas: u64,
+    },
+    /// The log can't be read to its end. It may be salvaged up to `lsn`.
+    Damaged {
+        /// Up to where the log is whole.
+        lsn: Lsn,
+        /// Where and why, as a sentence.
+        what: String,
+    },
+    /// A record is whole, but who applies it refused it: another version wrote it, or a bug.
+    Refused {
+        /// The record.
+        lsn: Lsn,
+        /// Why, as the end of a sentence.
+        why: String,
+    },
+    /// The device failed while `doing` something. Nothing was decided.
+    Device {
+        /// What was being done, as the end of "while".
+        doing: &'static str,
+        /// How it failed.
+        error: DeviceError,
+    },
+    /// The volume has too little room for this.
+    TooSmall {
+        /// What there is no room for, as a sentence.
+        what: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => error.fmt(f),
+            Self::NoVolume => write!(f, "there is no SlimIO volume here"),
+            Self::AlreadyFormatted => write!(f, "there is a SlimIO volume here already"),
+            Self::OtherVersion { found, supported } => {
+                write!(f, "the volume has format version {found}; this program reads {supported}")
+            }
+            Self::SuperblocksDamaged { copies } => {
+                write!(f, "no copy of the superblock can be read ({})", copies.join("; "))
+            }
+            Self::Truncated { area, found_lbas, expected_lbas } => {
+                write!(f, "the {area} area has {found_lbas} blocks instead of {expected_lbas}")
+            }
+            Self::Damaged { lsn, what } => {
+                write!(f, "the log is damaged; it is whole up to LSN {lsn}: {what}")
+            }
+            Self::Refused { lsn, why } => write!(f, "the record at LSN {lsn} was refused: {why}"),
+            Self::Device { doing, error } => write!(f, "the device failed while {doing}: {error}"),
+            Self::TooSmall { what } => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+/// Why the log has stopped for good: the first failure of the log or the superblock.
+///
+/// What was not durable then never is; replies that wait for it must not leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latch {
+    /// What failed.
+    pub cause: LatchCause,
+    /// How.
+    pub error: DeviceError,
+}
+
+/// What failed when the log was latched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LatchCause {
+    /// A write of the log.
+    LogWrite,
+    /// A flush of the log.
+    LogFlush,
+    /// An update of the superblock.
+    Superblock,
+}
+
+impl fmt::Display for Latch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.cause {
+            LatchCause::LogWrite => "a write of the log",
+            LatchCause::LogFlush => "a flush of the log",
+            LatchCause::Superblock => "an update of the superblock",
+        };
+        write!(f, "{what} failed: {}", self.error)
+    }
+}

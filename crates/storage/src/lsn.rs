@@ -1,0 +1,23 @@
+//! Positions in the log.
+
+use std::fmt;
+
+/// Position in the logical stream of records, in bytes since the volume was formatted.
+///
+/// A record's LSN is the position right behind its last byte: everything up to a record, and the
+/// record itself, is durable when the durable LSN is at least the record's. Zero is the empty log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Bytes from `earlier` to here; zero when `earlier` is not earlier.
+    pub fn bytes_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
