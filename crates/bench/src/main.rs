@@ -1,2 +1,35 @@
-//! Load generator, workloads, side-by-side runs against stock servers.
-fn main() {}
+//! `slimio-bench`: the benchmark and the ledger on the command line.
+#![expect(clippy::print_stdout, reason = "a command-line program prints")]
+
+use std::process::ExitCode;
+
+use slimio_bench::args::Args;
+use slimio_bench::commands::load;
+use slimio_bench::error::{BenchError, Result};
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let verb = words.next().unwrap_or_default();
+    match run(&verb, words) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("slimio-bench: {error}");
+            ExitCode::from(if matches!(error, BenchError::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
+    match verb {
+        "load" => load::run(Args::parse(words, load::SWITCHES)?),
+        "help" | "--help" | "-h" => Ok(help()),
+        _ => Err(BenchError::Usage(format!("what shall I do?\n\n{}", help()))),
+    }
+}
+
+fn help() -> String {
+    format!("{}\n", [load::HELP].join("\n\n"))
+}

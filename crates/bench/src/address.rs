@@ -1,0 +1,54 @@
+//! Where a server listens, and a connection to it.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use crate::error::{Doing, Result};
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Port `port` of this machine.
+    pub fn local(port: u16) -> Self {
+        Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// A blocking connection, as a bare descriptor; TCP without Nagle's delay.
+    pub fn connect(&self) -> Result<OwnedFd> {
+        let what = || format!("connecting to {self}");
+        match self {
+            Self::Tcp(address) => {
+                let stream = TcpStream::connect(address).doing(what())?;
+                stream.set_nodelay(true).doing(what())?;
+                Ok(stream.into())
+            }
+            Self::Unix(path) => Ok(UnixStream::connect(path).doing(what())?.into()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A port that was free a moment ago. Another process may take it first: whoever starts a server on
+/// it checks who answers there and picks again.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("looking for a free port")?;
+    Ok(listener.local_addr().doing("looking for a free port")?.port())
+}

@@ -1,0 +1,3 @@
+//! The subcommands: flags in, text out.
+
+pub mod load;

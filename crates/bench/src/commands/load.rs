@@ -1,0 +1,166 @@
+//! `slimio-bench load`: drives one running server.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::args::Args;
+use crate::error::{BenchError, Result};
+use crate::keys::KeyDistribution;
+use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
+use crate::mix::Mix;
+use crate::proc::CpuTime;
+use crate::request::RequestWriter;
+use crate::values::ValuePool;
+
+/// Flags without a value.
+pub const SWITCHES: &[&str] = &["preload", "check-values", "allow-errors"];
+
+/// What the flags of `load` mean.
+pub const HELP: &str = "\
+load: drives a running server, prints throughput and latency
+  --port N | --host IP:PORT | --socket PATH   the server (127.0.0.1:6379)
+  --clients N        connections (50)
+  --pipeline N       requests in flight per connection (1)
+  --mix NAME         set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f (set)
+  --keys N           size of the key range (1000000)
+  --distribution D   uniform, zipfian, latest, sequential (the mix's own)
+  --value-size N     bytes (4096)
+  --compressible F   share of a value that compresses away, 0 to 1 (0.5)
+  --rate R           open loop: R requests per second; without it, closed loop
+  --arrival A        open loop: poisson or fixed (poisson)
+  --seconds S | --requests N   length of the run (10 s)
+  --warmup S         seconds before the clock counts (1)
+  --preload          sets every key once before the run
+  --check-values     a value read must be one that this generator wrote
+  --allow-errors     error replies are counted but do not fail the run
+  --seed N           of every random choice (1)";
+
+/// Runs the load that `args` describe; the result is the text to print.
+pub fn run(mut args: Args) -> Result<String> {
+    let address = address(&mut args)?;
+    let key_count = args.value("keys", 1_000_000u64)?.max(1);
+    let seed = args.value("seed", 1)?;
+    let value_size = args.value("value-size", 4096)?;
+    let compressible: f64 = args.value("compressible", 0.5)?;
+    if !(0.0..=1.0).contains(&compressible) {
+        return Err(BenchError::Usage("--compressible is between 0 and 1".into()));
+    }
+    let mix_name: String = args.value("mix", "set".to_owned())?;
+    let mix = Mix::named(&mix_name, key_count, distribution(&mut args)?)?;
+    let arrival = arrival(&mut args)?;
+    let preload = args.switch("preload");
+    let config = LoadConfig {
+        address,
+        clients: args.value("clients", 50)?,
+        pipeline: args.value("pipeline", 1)?,
+        arrival,
+        check_values: args.switch("check-values"),
+        seed,
+    };
+    let warmup = seconds(args.value("warmup", 1.0)?)?;
+    let length = seconds(args.value("seconds", 10.0)?)?;
+    let until = match args.optional("requests")? {
+        Some(count) => Until::Requests(count),
+        None => Until::Elapsed(length),
+    };
+    let allow_errors = args.switch("allow-errors");
+    args.finish()?;
+
+    let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));
+    if preload {
+        preload_keys(&config, key_count, &writer)?;
+    }
+    let mut generator = Generator::connect(config, mix, writer)?;
+    if !warmup.is_zero() && matches!(until, Until::Elapsed(_)) {
+        generator.run(Until::Elapsed(warmup))?;
+    }
+    let cpu_before = CpuTime::of_self()?;
+    let report = generator.run(until)?;
+    let cpu = CpuTime::of_self()?.since(cpu_before);
+    if report.errors > 0 && !allow_errors {
+        let text = report.first_error.unwrap_or_default();
+        return Err(BenchError::Reply(format!("{} error replies, first: {text}", report.errors)));
+    }
+    Ok(describe(&report, cpu.total()))
+}
+
+/// Sets every key of the range once, in order, through 16 connections.
+pub fn preload_keys(config: &LoadConfig, key_count: u64, writer: &RequestWriter) -> Result<()> {
+    let config = LoadConfig {
+        clients: 16,
+        pipeline: 16,
+        arrival: Arrival::Closed,
+        seed: config.seed ^ 1,
+        ..config.clone()
+    };
+    let mix = Mix::named("set", key_count, Some(KeyDistribution::Sequential))?;
+    let report =
+        Generator::connect(config, mix, writer.clone())?.run(Until::Requests(key_count))?;
+    match report.first_error {
+        None => Ok(()),
+        Some(text) => Err(BenchError::Reply(format!("while setting the keys: {text}"))),
+    }
+}
+
+fn describe(report: &PhaseReport, cpu: Duration) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<26}{value}");
+    };
+    line("requests", report.requests.to_string());
+    line("seconds", format!("{:.3}", report.elapsed.as_secs_f64()));
+    line("requests/s", format!("{:.0}", report.requests_per_s()));
+    for percentile in [50.0, 99.0, 99.9] {
+        line(&format!("p{percentile} us"), format!("{:.1}", report.latency_us(percentile)));
+    }
+    line("max us", format!("{:.1}", report.latency_us_max()));
+    if !report.own_lag.is_empty() {
+        let lag_us = report.own_lag.value_at_percentile(99.9) as f64 / 1000.0;
+        line("own lag p99.9 us", format!("{lag_us:.1}"));
+        line("never sent", report.never_sent.to_string());
+    }
+    line("hits, misses, errors", format!("{} {} {}", report.hits, report.misses, report.errors));
+    let per_request = cpu.as_secs_f64() * 1e6 / report.requests.max(1) as f64;
+    line("generator CPU us/request", format!("{per_request:.2}"));
+    text
+}
+
+fn address(args: &mut Args) -> Result<Address> {
+    if let Some(path) = args.text("socket") {
+        return Ok(Address::Unix(path.into()));
+    }
+    if let Some(host) = args.optional("host")? {
+        return Ok(Address::Tcp(host));
+    }
+    Ok(Address::local(args.value("port", 6379)?))
+}
+
+fn distribution(args: &mut Args) -> Result<Option<KeyDistribution>> {
+    let Some(name) = args.text("distribution") else { return Ok(None) };
+    Ok(Some(match name.as_str() {
+        "uniform" => KeyDistribution::Uniform,
+        "zipfian" => KeyDistribution::Zipfian,
+        "latest" => KeyDistribution::Latest,
+        "sequential" => KeyDistribution::Sequential,
+        _ => return Err(BenchError::Usage(format!("unknown distribution {name}"))),
+    }))
+}
+
+fn arrival(args: &mut Args) -> Result<Arrival> {
+    let kind = args.value("arrival", "poisson".to_owned())?;
+    let Some(per_s) = args.optional::<f64>("rate")? else { return Ok(Arrival::Closed) };
+    match kind.as_str() {
+        _ if !(per_s > 0.0 && per_s.is_finite()) => {
+            Err(BenchError::Usage("--rate must be above zero".into()))
+        }
+        "poisson" => Ok(Arrival::Poisson { per_s }),
+        "fixed" => Ok(Arrival::Fixed { per_s }),
+        _ => Err(BenchError::Usage(format!("unknown arrival {kind}"))),
+    }
+}
+
+fn seconds(value: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| BenchError::Usage(format!("{value} is not a length of time")))
+}

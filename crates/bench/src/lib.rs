@@ -1,0 +1,16 @@
+//! Load generator, side-by-side runs against stock servers, and the ledger that checks what was
+//! promised. Invariant: it knows the servers only by their sockets, files and `/proc`, so whatever
+//! it says of one it would say of the other.
+
+pub mod address;
+pub mod args;
+pub mod commands;
+pub mod error;
+pub mod keys;
+pub mod load;
+pub mod mix;
+pub mod proc;
+pub mod reply;
+pub mod request;
+pub mod rng;
+pub mod values;

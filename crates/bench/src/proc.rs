@@ -1,0 +1,138 @@
+//! What `/proc` says of a process and of the machine.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::error::{BenchError, Doing, Result};
+
+/// CPU time used, as the kernel accounts for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: Duration,
+    /// In the kernel on the process's behalf.
+    pub system: Duration,
+}
+
+impl CpuTime {
+    /// Of all threads of a process, ended ones and io_uring workers included, and of the children it
+    /// has waited for. In steps of 10 ms. Work that the kernel does in its own threads (writeback,
+    /// block completions, other interrupts) is not in it: see [`CpuTime::of_machine`].
+    pub fn of_process(pid: u32) -> Result<Self> {
+        let fields = stat_fields(pid)?;
+        Ok(Self { user: ticks(fields[11] + fields[13]), system: ticks(fields[12] + fields[14]) })
+    }
+
+    /// Of this process, without its children.
+    pub fn of_self() -> Result<Self> {
+        let fields = stat_fields(std::process::id())?;
+        Ok(Self { user: ticks(fields[11]), system: ticks(fields[12]) })
+    }
+
+    /// Of the children that this process has waited for.
+    pub fn of_reaped_children() -> Result<Self> {
+        let fields = stat_fields(std::process::id())?;
+        Ok(Self { user: ticks(fields[13]), system: ticks(fields[14]) })
+    }
+
+    /// Of everything on the machine: every process, the kernel's own threads and interrupts.
+    pub fn of_machine() -> Result<Self> {
+        let text = read("/proc/stat")?;
+        let line = text.lines().next().unwrap_or_default();
+        let fields: Vec<u64> =
+            line.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0)).collect();
+        if fields.len() < 7 {
+            return Err(BenchError::Server(format!("cannot read /proc/stat: {line}")));
+        }
+        // user nice system idle iowait irq softirq
+        Ok(Self {
+            user: ticks(fields[0] + fields[1]),
+            system: ticks(fields[2] + fields[5] + fields[6]),
+        })
+    }
+
+    /// User and system time together.
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    /// What was used since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
+/// Fields of `/proc/PID/stat` from the state on, so index 11 is `utime`, 13 `cutime`; what is not a
+/// number is 0.
+fn stat_fields(pid: u32) -> Result<Vec<u64>> {
+    let text = read(&format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold anything, a parenthesis too.
+    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<u64> =
+        after_name.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+    if fields.len() < 15 {
+        return Err(BenchError::Server(format!("cannot read /proc/{pid}/stat: {text}")));
+    }
+    Ok(fields)
+}
+
+fn ticks(count: u64) -> Duration {
+    let per_s = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_nanos(count * (1_000_000_000 / per_s))
+}
+
+/// Proportional set size in bytes: memory of the process, shared pages counted by their share.
+pub fn pss_bytes(pid: u32) -> Result<u64> {
+    let text = read(&format!("/proc/{pid}/smaps_rollup"))?;
+    field_kib(&text, "Pss:")
+        .map(|kib| kib * 1024)
+        .ok_or_else(|| BenchError::Server("smaps_rollup has no Pss".into()))
+}
+
+/// Bytes that the process caused to be written to storage; `None` where the kernel does not say.
+pub fn written_bytes(pid: u32) -> Option<u64> {
+    field_kib(&read(&format!("/proc/{pid}/io")).ok()?, "write_bytes:")
+}
+
+fn field_kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(path).doing(format!("reading {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_shows_as_cpu_time() {
+        let before = CpuTime::of_self().unwrap();
+        let machine_before = CpuTime::of_machine().unwrap();
+        let mut x = 1u64;
+        while CpuTime::of_self().unwrap().since(before).total() < Duration::from_millis(50) {
+            for _ in 0..100_000 {
+                x = crate::rng::mix64(x);
+            }
+        }
+        assert_ne!(x, 0);
+        let machine = CpuTime::of_machine().unwrap().since(machine_before);
+        assert!(machine.total() >= Duration::from_millis(30), "{machine:?}");
+    }
+
+    #[test]
+    fn memory_shows_as_pss() {
+        let pid = std::process::id();
+        let before = pss_bytes(pid).unwrap();
+        let held = vec![1u8; 64 << 20];
+        let after = pss_bytes(pid).unwrap();
+        assert_eq!(held[held.len() - 1], 1);
+        assert!(after >= before + (60 << 20), "{before} {after}");
+    }
+}

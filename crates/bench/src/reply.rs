@@ -1,0 +1,235 @@
+//! Replies, parsed no further than a check needs, from whatever pieces the socket delivers.
+
+use crate::error::{BenchError, Result};
+use crate::request::MARK_SIZE;
+
+/// Longest line (status, error, length) accepted, in bytes.
+const LINE_SIZE_MAX: usize = 64 * 1024;
+/// Largest length of a string or array accepted.
+const LENGTH_MAX: u64 = 1 << 32;
+
+/// What one whole reply was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// `+…`.
+    Status,
+    /// `-…`; the text is in [`ReplyReader::error_text`].
+    Error,
+    /// `:…`.
+    Integer,
+    /// A string of `len` bytes that starts with `mark` (zeros where it is shorter).
+    Bulk {
+        /// Length in bytes.
+        len: usize,
+        /// First bytes.
+        mark: [u8; MARK_SIZE],
+    },
+    /// No value.
+    Nil,
+    /// An array; nested elements are counted as elements.
+    Array {
+        /// Elements that were strings.
+        strings: u64,
+        /// Elements that were nil.
+        nils: u64,
+    },
+}
+
+/// Reads the replies of one connection. Keeps no bytes but an unfinished line.
+#[derive(Clone, Debug, Default)]
+pub struct ReplyReader {
+    /// A line that is not complete yet.
+    line: Vec<u8>,
+    /// Bytes of the present string and its end of line still to come.
+    skip: usize,
+    bulk_len: usize,
+    mark: [u8; MARK_SIZE],
+    mark_len: usize,
+    /// Elements of the array still to come, and what was seen of it.
+    elements_left: u64,
+    array: Option<(u64, u64)>,
+    error_text: String,
+}
+
+impl ReplyReader {
+    /// Text of the last error reply.
+    pub fn error_text(&self) -> &str {
+        &self.error_text
+    }
+
+    /// Takes bytes until one reply is complete or there are no more; returns how many were taken,
+    /// and the reply. Errors when the bytes are not RESP2.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Seen>)> {
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.skip > 0 {
+                at += self.feed_bulk(&bytes[at..]);
+                if self.skip == 0
+                    && let Some(seen) =
+                        self.element(Seen::Bulk { len: self.bulk_len, mark: self.mark })
+                {
+                    return Ok((at, Some(seen)));
+                }
+                continue;
+            }
+            let rest = &bytes[at..];
+            let Some(end) = rest.iter().position(|&byte| byte == b'\n') else {
+                self.line.extend_from_slice(rest);
+                if self.line.len() > LINE_SIZE_MAX {
+                    return Err(BenchError::Reply("a reply line that does not end".into()));
+                }
+                return Ok((bytes.len(), None));
+            };
+            at += end + 1;
+            let seen = if self.line.is_empty() {
+                self.line_complete(&rest[..end])?
+            } else {
+                let mut line = std::mem::take(&mut self.line);
+                line.extend_from_slice(&rest[..end]);
+                let seen = self.line_complete(&line)?;
+                line.clear();
+                self.line = line;
+                seen
+            };
+            if let Some(seen) = seen.and_then(|seen| self.element(seen)) {
+                return Ok((at, Some(seen)));
+            }
+        }
+        Ok((at, None))
+    }
+
+    fn feed_bulk(&mut self, bytes: &[u8]) -> usize {
+        let taken = self.skip.min(bytes.len());
+        let mark_left = MARK_SIZE.min(self.bulk_len) - self.mark_len;
+        if mark_left > 0 {
+            let copied = mark_left.min(taken);
+            self.mark[self.mark_len..self.mark_len + copied].copy_from_slice(&bytes[..copied]);
+            self.mark_len += copied;
+        }
+        self.skip -= taken;
+        taken
+    }
+
+    /// Reads one line; a reply or element that is complete with it is returned.
+    fn line_complete(&mut self, line: &[u8]) -> Result<Option<Seen>> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let (&kind, rest) =
+            line.split_first().ok_or_else(|| BenchError::Reply("an empty reply line".into()))?;
+        Ok(match kind {
+            b'+' => Some(Seen::Status),
+            b':' => Some(Seen::Integer),
+            b'-' => {
+                self.error_text = String::from_utf8_lossy(rest).into_owned();
+                Some(Seen::Error)
+            }
+            b'$' => match length(rest)? {
+                None => Some(Seen::Nil),
+                Some(len) => {
+                    self.bulk_len = len as usize;
+                    self.skip = len as usize + 2;
+                    self.mark = [0; MARK_SIZE];
+                    self.mark_len = 0;
+                    None
+                }
+            },
+            b'*' => match length(rest)? {
+                None => Some(Seen::Nil),
+                Some(0) if self.array.is_none() => Some(Seen::Array { strings: 0, nils: 0 }),
+                Some(len) => {
+                    if self.array.is_none() {
+                        self.array = Some((0, 0));
+                    } else {
+                        self.elements_left -= 1;
+                    }
+                    self.elements_left += len;
+                    (self.elements_left == 0).then(|| self.finish_array())
+                }
+            },
+            other => {
+                let shown = char::from(other);
+                return Err(BenchError::Reply(format!("a reply that starts with {shown:?}")));
+            }
+        })
+    }
+
+    /// Counts `seen` in the array under way; gives back what is a whole reply.
+    fn element(&mut self, seen: Seen) -> Option<Seen> {
+        if matches!(seen, Seen::Array { .. }) {
+            return Some(seen);
+        }
+        let Some((strings, nils)) = &mut self.array else { return Some(seen) };
+        match seen {
+            Seen::Nil => *nils += 1,
+            Seen::Bulk { .. } => *strings += 1,
+            _ => {}
+        }
+        self.elements_left -= 1;
+        (self.elements_left == 0).then(|| self.finish_array())
+    }
+
+    fn finish_array(&mut self) -> Seen {
+        let (strings, nils) = self.array.take().unwrap_or_default();
+        Seen::Array { strings, nils }
+    }
+}
+
+fn length(digits: &[u8]) -> Result<Option<u64>> {
+    if digits == b"-1" {
+        return Ok(None);
+    }
+    let text = std::str::from_utf8(digits).unwrap_or("?");
+    match text.parse::<u64>() {
+        Ok(length) if length <= LENGTH_MAX => Ok(Some(length)),
+        _ => Err(BenchError::Reply(format!("a reply of length {text:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_in_pieces(bytes: &[u8], piece_size: usize) -> Vec<Seen> {
+        let mut reader = ReplyReader::default();
+        let mut all = Vec::new();
+        for piece in bytes.chunks(piece_size) {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let (taken, seen) = reader.feed(rest).unwrap();
+                rest = &rest[taken..];
+                all.extend(seen);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn replies_read_alike_however_they_arrive() {
+        let bytes = b"+OK\r\n:12\r\n$-1\r\n$0\r\n\r\n$10\r\n0123\r\n6789\r\n-ERR no\r\n*0\r\n\
+            *3\r\n$2\r\nab\r\n$-1\r\n:1\r\n*2\r\n*1\r\n$1\r\nx\r\n+OK\r\n*-1\r\n";
+        let expected = vec![
+            Seen::Status,
+            Seen::Integer,
+            Seen::Nil,
+            Seen::Bulk { len: 0, mark: [0; 8] },
+            Seen::Bulk { len: 10, mark: *b"0123\r\n67" },
+            Seen::Error,
+            Seen::Array { strings: 0, nils: 0 },
+            Seen::Array { strings: 1, nils: 1 },
+            Seen::Array { strings: 1, nils: 0 },
+            Seen::Nil,
+        ];
+        for piece_size in 1..=bytes.len() {
+            assert_eq!(read_in_pieces(bytes, piece_size), expected, "pieces of {piece_size}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_reply_is_refused() {
+        for bytes in [&b"hello\r\n"[..], b"\r\n", b"$x\r\n", b"*-2\r\n"] {
+            let mut reader = ReplyReader::default();
+            assert!(matches!(reader.feed(bytes), Err(BenchError::Reply(_))), "{bytes:?}");
+        }
+        let endless = vec![b'+'; LINE_SIZE_MAX + 1];
+        assert!(ReplyReader::default().feed(&endless).is_err());
+    }
+}
