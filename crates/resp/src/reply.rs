@@ -98,6 +98,21 @@ impl ReplyBuf {
         }
     }
 
+    /// An empty reply of a protocol that writes into memory used before.
+    pub fn with_memory(mut memory: Vec<u8>, protocol: Protocol) -> Self {
+        memory.clear();
+        Self { bytes: memory, protocol, ..Self::default() }
+    }
+
+    /// Takes the reply apart for a sender that owns what it sends: the reply's own bytes, and the
+    /// shared strings, each with the position in the own bytes that it belongs before.
+    pub fn into_parts(
+        self,
+    ) -> (Vec<u8>, impl ExactSizeIterator<Item = (usize, Piece, Range<usize>)>) {
+        let shared = self.shared.into_iter().map(|shared| (shared.at, shared.piece, shared.range));
+        (self.bytes, shared)
+    }
+
     /// Gives up everything written so far, leaving a reply of the same protocol that uses the
     /// memory of `spare`. What is given up owns all that it refers to, so it can be sent from.
     pub fn take(&mut self, mut spare: ReplyBuf) -> ReplyBuf {
@@ -394,5 +409,29 @@ impl<'a> Iterator for Segments<'a> {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_apart_a_reply_is_the_same_bytes() {
+        let piece = Piece::new(vec![b'v'; SHARED_REPLY_SIZE_MIN]);
+        let mut reply = ReplyBuf::with_memory(b"left over".to_vec(), Protocol::Resp2);
+        reply.ok();
+        reply.bulk_piece(&piece, 0..SHARED_REPLY_SIZE_MIN);
+        reply.integer(7);
+        let whole: Vec<u8> = reply.segments(0..reply.len()).flatten().copied().collect();
+        let (bytes, shared) = reply.into_parts();
+        let (mut again, mut done) = (Vec::new(), 0);
+        for (at, piece, range) in shared {
+            again.extend_from_slice(&bytes[done..at]);
+            again.extend_from_slice(&piece[range]);
+            done = at;
+        }
+        again.extend_from_slice(&bytes[done..]);
+        assert_eq!(again, whole);
     }
 }
