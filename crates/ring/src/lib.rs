@@ -1,1 +1,59 @@
-//! A safe io_uring: an operation owns its buffer until its completion is reaped.
+//! A safe io_uring: an operation owns its memory until its completion is reaped.
+//!
+//! A [`Ring`] is handed operations, each with a payload of the caller's, and gives back
+//! [`Completion`]s. Whatever an operation needs (bytes to send, a buffer to fill, the open
+//! descriptor) moves into the ring with it and comes back with its last completion, whatever
+//! happened, so nothing the kernel may still touch can be freed.
+//!
+//! ```text
+//!   caller ── receive(fd, payload) ──► slots ──► submission queue ──► kernel
+//!   caller ◄── reap() ◄── list of completions ◄── completion queue ◄────┘
+//! ```
+//!
+//! A ring belongs to the thread that first submits to it. It sleeps when there is nothing to do,
+//! and allocates nothing per operation once it has been as busy as it gets. Where the kernel lacks
+//! a feature ([`Features`]) the ring does the same with more calls: the caller sees no difference.
+//!
+//! ```
+//! use slimio_ring::{Outcome, Ring, Setup};
+//! use std::os::fd::OwnedFd;
+//!
+//! let Ok(mut ring) = Ring::<&str>::new(Setup::default()) else { return };
+//! let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+//! let (near, far) = (ring.adopt(OwnedFd::from(near)), ring.adopt(OwnedFd::from(far)));
+//! ring.send(near, b"hello".to_vec(), "sent");
+//! ring.receive_into(far, Vec::with_capacity(16), 16, "received");
+//! let mut completions = Vec::new();
+//! while completions.len() < 2 {
+//!     ring.submit_and_wait(1, None).unwrap();
+//!     ring.reap(&mut completions);
+//! }
+//! let received = completions.iter().find(|completion| completion.payload == "received").unwrap();
+//! let Outcome::ReceivedInto { bytes, result: Ok(5) } = &received.outcome else { panic!() };
+//! assert_eq!(bytes, b"hello");
+//! ```
+
+mod errno;
+mod eventfd;
+mod files;
+mod memory;
+mod operations;
+mod pool;
+mod reap;
+mod refused;
+mod ring;
+mod segments;
+mod setup;
+mod slots;
+
+pub use errno::{Errno, TransferError, returned, transferred};
+pub use eventfd::EventFd;
+pub use files::Fd;
+pub use memory::Memory;
+pub use operations::Interest;
+pub use pool::{PROVIDED_BUFFERS_MAX, Provided};
+pub use reap::{Completion, Outcome};
+pub use refused::{Cause, Refused};
+pub use ring::{OpId, Ring};
+pub use segments::Segments;
+pub use setup::{Features, SUBMISSIONS_MAX, Setup, probe};

@@ -1,0 +1,67 @@
+//! A counter in the kernel that another thread can raise and a ring can poll.
+
+#![expect(unsafe_code, reason = "system calls are foreign functions")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::Errno;
+
+/// Wakes a thread that waits in a ring (or `poll`): any thread [`raise`](Self::raise)s it, the
+/// waiting one polls it for reading and [`lower`](Self::lower)s it. Clones share one counter.
+#[derive(Clone, Debug)]
+pub struct EventFd(Arc<OwnedFd>);
+
+impl EventFd {
+    /// A new one, not raised.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors.
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: no pointer is passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    /// Makes it readable. Never blocks; raising it again before it is lowered changes nothing.
+    pub fn raise(&self) {
+        let one = 1_u64;
+        // SAFETY: eight bytes are read from `one`. The only failure is a full counter, which is
+        // readable already.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+    }
+
+    /// Makes it unreadable until it is raised again. Returns whether it was raised.
+    pub fn lower(&self) -> bool {
+        let mut count = 0_u64;
+        // SAFETY: eight bytes are written to `count`. The only failure is a counter of zero.
+        let moved =
+            unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        moved > 0
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raised_until_lowered() {
+        let event = EventFd::new().expect("descriptors are left");
+        assert!(!event.lower());
+        event.clone().raise();
+        event.raise();
+        assert!(event.lower());
+        assert!(!event.lower());
+    }
+}

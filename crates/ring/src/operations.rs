@@ -1,0 +1,296 @@
+//! What a ring can be asked to do, and how each is put to the kernel.
+
+#![expect(unsafe_code, reason = "the kernel is handed what points to memory")]
+
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+use io_uring::types::{self, CancelBuilder, FsyncFlags};
+
+use crate::files::Fd;
+use crate::reap::{Completion, Outcome};
+use crate::ring::{OpId, Ring};
+use crate::slots::Name;
+use crate::{Errno, Memory, Segments, pool};
+
+/// Most bytes of one transfer (the kernel's own limit, rounded down to a block).
+pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
+
+/// User data of entries whose completion nobody waits for. No [`Name`] is all ones.
+pub(crate) const NOBODY: u64 = u64::MAX;
+
+/// An operation that has not ended, with all that it owns.
+pub(crate) struct InFlight<T, M> {
+    pub(crate) payload: T,
+    pub(crate) fd: Fd,
+    pub(crate) is_cancelled: bool,
+    pub(crate) kind: Kind<M>,
+}
+
+/// What an operation does.
+pub(crate) enum Kind<M> {
+    Accept,
+    Receive,
+    ReceiveInto { bytes: Vec<u8>, limit: usize },
+    Send { bytes: Vec<u8>, sent: usize },
+    SendSegments { segments: Segments },
+    Poll { events: u32, is_multishot: bool },
+    Read { memory: M, offset: u64 },
+    Write { memory: M, offset: u64, is_durable: bool },
+    Flush { with_metadata: bool },
+    Allocate { offset: u64, size: u64, mode: i32 },
+    Shutdown,
+}
+
+/// What a [`Ring::poll`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to read, or the end of it.
+    Readable,
+    /// Room to write, or the end of it.
+    Writable,
+}
+
+impl<T: Copy, M: Memory> Ring<T, M> {
+    /// Accepts connections until it fails or is cancelled: each is a completion with
+    /// [`Outcome::Accepted`], the last one with an error. Out of descriptors (`EMFILE`) ends it.
+    pub fn accept(&mut self, listener: Fd, payload: T) -> OpId {
+        self.begin(listener, payload, Kind::Accept)
+    }
+
+    /// Receives until the end of the stream, an error or a cancel: each time data arrives, a
+    /// completion with [`Outcome::Received`] has it in a buffer of the ring's. While all buffers
+    /// are out, it waits for one to be given back.
+    ///
+    /// # Panics
+    /// When [`provide_buffers`](Self::provide_buffers) was not called.
+    pub fn receive(&mut self, socket: Fd, payload: T) -> OpId {
+        assert!(self.pool.is_some(), "there are no buffers to receive into");
+        self.begin(socket, payload, Kind::Receive)
+    }
+
+    /// Receives once, behind the end of `bytes`, at most `limit` bytes and never more than its
+    /// capacity has room for. Completes with [`Outcome::ReceivedInto`] as soon as there is
+    /// anything.
+    ///
+    /// # Panics
+    /// When there is no room.
+    pub fn receive_into(&mut self, socket: Fd, bytes: Vec<u8>, limit: usize, payload: T) -> OpId {
+        let limit = limit.min(bytes.capacity() - bytes.len()).min(TRANSFER_SIZE_MAX);
+        assert!(limit > 0, "there is no room to receive into");
+        self.begin(socket, payload, Kind::ReceiveInto { bytes, limit })
+    }
+
+    /// Sends all of `bytes`, however many calls it takes; then completes with [`Outcome::Sent`].
+    ///
+    /// # Panics
+    /// When there is nothing to send.
+    pub fn send(&mut self, socket: Fd, bytes: Vec<u8>, payload: T) -> OpId {
+        assert!(!bytes.is_empty(), "there is nothing to send");
+        self.begin(socket, payload, Kind::Send { bytes, sent: 0 })
+    }
+
+    /// Sends all that is left in `segments`, however many calls it takes; then completes with
+    /// [`Outcome::SentSegments`].
+    ///
+    /// # Panics
+    /// When there is nothing to send.
+    pub fn send_segments(&mut self, socket: Fd, segments: Segments, payload: T) -> OpId {
+        assert!(!segments.is_empty(), "there is nothing to send");
+        self.begin(socket, payload, Kind::SendSegments { segments })
+    }
+
+    /// Completes once, with [`Outcome::Polled`], when the descriptor is ready: at once if it is
+    /// already.
+    pub fn poll(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
+        self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: false })
+    }
+
+    /// Completes with [`Outcome::Polled`] whenever the descriptor has become ready anew, until the
+    /// completion that says it is the last.
+    pub fn poll_repeatedly(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
+        self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: true })
+    }
+
+    /// Fills `memory` from `offset` on, in bytes. Completes with [`Outcome::Transferred`].
+    pub fn read(&mut self, file: Fd, memory: M, offset: u64, payload: T) -> OpId {
+        assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one read", memory.size());
+        self.begin(file, payload, Kind::Read { memory, offset })
+    }
+
+    /// Writes all of `memory` at `offset`, in bytes; with `is_durable` (`RWF_DSYNC`) it completes
+    /// when that is on stable media. Completes with [`Outcome::Transferred`].
+    pub fn write(
+        &mut self,
+        file: Fd,
+        memory: M,
+        offset: u64,
+        is_durable: bool,
+        payload: T,
+    ) -> OpId {
+        assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one write", memory.size());
+        self.begin(file, payload, Kind::Write { memory, offset, is_durable })
+    }
+
+    /// Makes every write that has completed stable (`fdatasync`, or `fsync` if `with_metadata`).
+    /// Completes with [`Outcome::Done`].
+    pub fn flush(&mut self, file: Fd, with_metadata: bool, payload: T) -> OpId {
+        self.begin(file, payload, Kind::Flush { with_metadata })
+    }
+
+    /// `fallocate`, with its `mode`. Completes with [`Outcome::Done`].
+    pub fn allocate(&mut self, file: Fd, mode: i32, offset: u64, size: u64, payload: T) -> OpId {
+        self.begin(file, payload, Kind::Allocate { offset, size, mode })
+    }
+
+    /// Ends both directions of a connection; what was sent is still delivered. Completes with
+    /// [`Outcome::Done`].
+    pub fn shutdown(&mut self, socket: Fd, payload: T) -> OpId {
+        self.begin(socket, payload, Kind::Shutdown)
+    }
+
+    /// Asks for the end of an operation. Its last completion comes in any case, as usual: with
+    /// [`Errno::CANCELED`], or with what it had done before.
+    pub fn cancel(&mut self, op: OpId) {
+        let Some(in_flight) = self.in_flight.get_mut(op.0) else { return };
+        in_flight.is_cancelled = true;
+        if let Some(place) = self.starved.iter().position(|&name| name == op.0) {
+            self.starved.swap_remove(place);
+            self.end_cancelled(op.0);
+            return;
+        }
+        let entry = opcode::AsyncCancel::new(op.0.to_u64()).build().user_data(NOBODY);
+        // SAFETY: the entry points to nothing.
+        unsafe { self.push(entry) };
+    }
+
+    /// Cancels every operation on the descriptor and closes it when the last one has ended: their
+    /// completions still come. No new operation may be begun on it.
+    ///
+    /// # Panics
+    /// When it was closed before.
+    pub fn close(&mut self, fd: Fd) {
+        if !self.files.close(fd) {
+            return;
+        }
+        while let Some(place) = self
+            .starved
+            .iter()
+            .position(|name| self.in_flight.get(*name).is_some_and(|op| op.fd == fd))
+        {
+            let name = self.starved.swap_remove(place);
+            self.end_cancelled(name);
+        }
+        if self.files.borrow(fd).is_none() {
+            return;
+        }
+        if self.features.multishot_accept {
+            let number = types::Fd(self.files.number(fd));
+            let entry = opcode::AsyncCancel2::new(CancelBuilder::fd(number).all());
+            // SAFETY: the entry points to nothing.
+            unsafe { self.push(entry.build().user_data(NOBODY)) };
+            return;
+        }
+        let names = self.in_flight.iter_mut().filter(|(_, op)| op.fd == fd).map(|(name, _)| name);
+        for name in names.collect::<Vec<_>>() {
+            self.cancel(OpId(name));
+        }
+    }
+
+    /// Cancels everything that is in flight.
+    pub(crate) fn cancel_all(&mut self) {
+        let names = self.in_flight.iter_mut().map(|(name, _)| name);
+        for name in names.collect::<Vec<_>>() {
+            self.cancel(OpId(name));
+        }
+    }
+
+    /// Ends an operation that the kernel does not have.
+    fn end_cancelled(&mut self, name: Name) {
+        let op = self.in_flight.remove(name).expect("a starved receive is in flight");
+        self.files.end(op.fd);
+        self.made.push(Completion {
+            op: OpId(name),
+            payload: op.payload,
+            is_last: true,
+            outcome: Outcome::Received(Err(Errno::CANCELED)),
+        });
+    }
+
+    fn begin(&mut self, fd: Fd, payload: T, kind: Kind<M>) -> OpId {
+        self.files.begin(fd);
+        let name = self.in_flight.insert(InFlight { payload, fd, is_cancelled: false, kind });
+        self.put(name);
+        OpId(name)
+    }
+
+    /// Puts an operation to the kernel: what is left of it.
+    pub(crate) fn put(&mut self, name: Name) {
+        let in_flight = self.in_flight.get_mut(name).expect("it is in flight");
+        let fd = types::Fd(self.files.number(in_flight.fd));
+        let is_multishot = self.features;
+        let entry = match &mut in_flight.kind {
+            Kind::Accept if is_multishot.multishot_accept => {
+                opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
+            }
+            Kind::Accept => {
+                let nowhere = std::ptr::null_mut();
+                opcode::Accept::new(fd, nowhere, nowhere.cast()).flags(libc::SOCK_CLOEXEC).build()
+            }
+            Kind::Receive if is_multishot.multishot_receive => {
+                opcode::RecvMulti::new(fd, pool::GROUP).build()
+            }
+            // The kernel could only be given a buffer now, which an idle connection would hold.
+            Kind::Receive => opcode::PollAdd::new(fd, Interest::Readable.events()).build(),
+            Kind::ReceiveInto { bytes, limit } => {
+                let address = bytes.spare_capacity_mut().as_mut_ptr().cast();
+                opcode::Recv::new(fd, address, *limit as u32).build()
+            }
+            Kind::Send { bytes, sent } => {
+                let left = &bytes[*sent..];
+                opcode::Send::new(fd, left.as_ptr(), left.len().min(TRANSFER_SIZE_MAX) as u32)
+                    .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
+                    .build()
+            }
+            Kind::SendSegments { segments } => opcode::SendMsg::new(fd, segments.describe())
+                .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32)
+                .build(),
+            Kind::Poll { events, is_multishot } => {
+                opcode::PollAdd::new(fd, *events).multi(*is_multishot).build()
+            }
+            Kind::Read { memory, offset } => {
+                opcode::Read::new(fd, memory.address(), memory.size() as u32)
+                    .offset(*offset)
+                    .build()
+            }
+            Kind::Write { memory, offset, is_durable } => {
+                let flags = if *is_durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, memory.address(), memory.size() as u32)
+                    .offset(*offset)
+                    .rw_flags(flags)
+                    .build()
+            }
+            Kind::Flush { with_metadata } => {
+                let flags = if *with_metadata { FsyncFlags::empty() } else { FsyncFlags::DATASYNC };
+                opcode::Fsync::new(fd).flags(flags).build()
+            }
+            Kind::Allocate { offset, size, mode } => {
+                opcode::Fallocate::new(fd, *size).offset(*offset).mode(*mode).build()
+            }
+            Kind::Shutdown => opcode::Shutdown::new(fd, libc::SHUT_RDWR).build(),
+        };
+        let entry: Entry = entry.user_data(name.to_u64());
+        // SAFETY: whatever the entry points to is owned by the slot of its name, which keeps it
+        // unchanged until the completion is reaped.
+        unsafe { self.push(entry) };
+    }
+}
+
+impl Interest {
+    fn events(self) -> u32 {
+        let events = match self {
+            Self::Readable => libc::POLLIN | libc::POLLRDHUP,
+            Self::Writable => libc::POLLOUT,
+        };
+        events as u32
+    }
+}

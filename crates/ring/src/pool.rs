@@ -1,0 +1,216 @@
+//! Buffers that the kernel picks from when data arrives, so that an idle connection holds none.
+//!
+//! Each buffer is either the kernel's (in its ring, or in our list where the kernel has no such
+//! rings) or handed out as a [`Provided`]. `is_out` says which, and only bytes of a buffer that is
+//! out are ever looked at.
+
+#![expect(unsafe_code, reason = "the kernel writes to this memory")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::IoUring;
+use io_uring::types::BufRingEntry;
+
+use crate::Errno;
+
+/// Most buffers of a pool (the kernel's own limit).
+pub const PROVIDED_BUFFERS_MAX: u16 = 32_768;
+
+/// The one group of buffers of a ring.
+pub(crate) const GROUP: u16 = 0;
+
+/// Alignment of both the buffers and the kernel's ring of them.
+const PAGE_SIZE: usize = 4096;
+
+/// A buffer with received bytes. Give it back to its ring when they are used up; until then it is
+/// missing there.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a buffer that is not given back is lost to the ring"]
+pub struct Provided {
+    index: u16,
+    size: u32,
+}
+
+impl Provided {
+    /// Bytes that were received.
+    pub fn size(&self) -> usize {
+        self.size as usize
+    }
+}
+
+/// All buffers of a ring.
+pub(crate) struct Pool {
+    memory: NonNull<u8>,
+    buffer_size: usize,
+    is_out: Vec<bool>,
+    out_count: usize,
+    source: Source,
+}
+
+/// Where buffers that are not out wait.
+enum Source {
+    /// In a ring shared with the kernel, which takes them from its head.
+    Kernel { entries: NonNull<BufRingEntry>, tail: u16 },
+    /// In a list of ours.
+    List(Vec<u16>),
+}
+
+// SAFETY: the pool owns the memory it points to.
+unsafe impl Send for Pool {}
+// SAFETY: a shared reference only reads buffers that are out, to which nobody writes.
+unsafe impl Sync for Pool {}
+
+fn layout(count: usize, item_size: usize) -> Layout {
+    Layout::from_size_align(count * item_size, PAGE_SIZE).expect("a pool is smaller than memory")
+}
+
+fn allocate(layout: Layout) -> NonNull<u8> {
+    // SAFETY: the caller's counts and sizes are not zero.
+    NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+impl Pool {
+    /// `count` buffers of `buffer_size` bytes; in the kernel's hands if `uring` is given.
+    pub(crate) fn new(
+        count: u16,
+        buffer_size: u32,
+        uring: Option<&IoUring>,
+    ) -> Result<Self, Errno> {
+        assert!(count.is_power_of_two() && count <= PROVIDED_BUFFERS_MAX, "{count} buffers");
+        assert!(buffer_size > 0 && i32::try_from(buffer_size).is_ok(), "{buffer_size} bytes each");
+        let buffer_size = buffer_size as usize;
+        let memory = allocate(layout(count.into(), buffer_size));
+        let mut pool = Self {
+            memory,
+            buffer_size,
+            is_out: vec![false; count.into()],
+            out_count: 0,
+            source: Source::List((0..count).rev().collect()),
+        };
+        if let Some(uring) = uring {
+            let entries = allocate(layout(count.into(), size_of::<BufRingEntry>()));
+            pool.source = Source::Kernel { entries: entries.cast(), tail: 0 };
+            // SAFETY: the entries are `count` long and freed only after they were unregistered, or
+            // never.
+            let registered = unsafe {
+                let address = entries.as_ptr() as u64;
+                uring.submitter().register_buf_ring_with_flags(address, count, GROUP, 0)
+            };
+            registered.map_err(|error| Errno::of(&error))?;
+            for index in 0..count {
+                pool.put(index);
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Whether some buffer is not handed out.
+    pub(crate) fn has_some(&self) -> bool {
+        self.out_count < self.is_out.len()
+    }
+
+    /// Notes that the kernel has filled a buffer, and hands it out.
+    pub(crate) fn filled(&mut self, index: u16, size: usize) -> Provided {
+        assert!(size <= self.buffer_size, "the kernel does not write past a buffer");
+        let is_out = &mut self.is_out[usize::from(index)];
+        assert!(!*is_out, "the kernel does not own buffer {index}");
+        *is_out = true;
+        self.out_count += 1;
+        Provided { index, size: size as u32 }
+    }
+
+    /// Takes a buffer for `fill`, which is told where it is and how long, and says how many bytes
+    /// it has put there. `None` when no buffer is left. Only where the kernel has no ring of them.
+    pub(crate) fn fill(
+        &mut self,
+        fill: impl FnOnce(*mut u8, usize) -> Result<usize, Errno>,
+    ) -> Option<Result<Option<Provided>, Errno>> {
+        let Source::List(list) = &mut self.source else {
+            unreachable!("the kernel fills its buffers itself")
+        };
+        let index = list.pop()?;
+        // SAFETY: the index is below the count.
+        let address = unsafe { self.memory.as_ptr().add(usize::from(index) * self.buffer_size) };
+        Some(match fill(address, self.buffer_size) {
+            Ok(size) if size > 0 => Ok(Some(self.filled(index, size))),
+            other => {
+                self.put(index);
+                other.map(|_| None)
+            }
+        })
+    }
+
+    /// What was received into a buffer.
+    pub(crate) fn bytes(&self, provided: &Provided) -> &[u8] {
+        let index = usize::from(provided.index);
+        // A buffer of another ring could pass as ours, so both are checked here, not trusted.
+        assert!(self.is_out[index], "buffer {index} is not out");
+        assert!(provided.size() <= self.buffer_size, "buffer {index} is shorter");
+        // SAFETY: the buffer is within the memory, initialised, and out: neither the kernel nor we
+        // write to it before it is given back, which takes `&mut self`.
+        unsafe {
+            let address = self.memory.as_ptr().add(index * self.buffer_size);
+            std::slice::from_raw_parts(address, provided.size())
+        }
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn give_back(&mut self, provided: &Provided) {
+        let is_out = &mut self.is_out[usize::from(provided.index)];
+        assert!(std::mem::take(is_out), "buffer {} is not out", provided.index);
+        self.out_count -= 1;
+        self.put(provided.index);
+    }
+
+    /// Lets a buffer be filled again.
+    fn put(&mut self, index: u16) {
+        match &mut self.source {
+            Source::List(list) => list.push(index),
+            Source::Kernel { entries, tail } => {
+                let mask = self.is_out.len() - 1;
+                // SAFETY: the masked index is within the entries; the kernel does not read the
+                // entry before the tail has passed it. Of the first entry the tail is a part: the
+                // setters leave it alone.
+                unsafe {
+                    let entry = &mut *entries.as_ptr().add(usize::from(*tail) & mask);
+                    let address = self.memory.as_ptr().add(usize::from(index) * self.buffer_size);
+                    entry.set_addr(address as u64);
+                    entry.set_len(self.buffer_size as u32);
+                    entry.set_bid(index);
+                }
+                *tail = tail.wrapping_add(1);
+                // SAFETY: the entries are initialised and page-aligned; the kernel only reads the
+                // tail, and we write it through this atomic alone.
+                let published =
+                    unsafe { AtomicU16::from_ptr(BufRingEntry::tail(entries.as_ptr()).cast_mut()) };
+                published.store(*tail, Ordering::Release);
+            }
+        }
+    }
+
+    /// Ends the kernel's use of the buffers; nothing that could pick one is in flight.
+    pub(crate) fn unregister(&mut self, uring: &IoUring) {
+        if matches!(self.source, Source::Kernel { .. })
+            && uring.submitter().unregister_buf_ring(GROUP).is_err()
+        {
+            // The kernel still knows where the entries are: they are never freed.
+            self.source = Source::List(Vec::new());
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let count = self.is_out.len();
+        if let Source::Kernel { entries, .. } = &self.source {
+            let layout = layout(count, size_of::<BufRingEntry>());
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(entries.as_ptr().cast(), layout) };
+        }
+        // SAFETY: allocated in `new` with this layout; nothing that could write here is in flight,
+        // or the pool would have been forgotten.
+        unsafe { dealloc(self.memory.as_ptr(), layout(count, self.buffer_size)) };
+    }
+}

@@ -1,0 +1,265 @@
+//! From the kernel's completions to the caller's.
+
+#![expect(unsafe_code, reason = "the kernel has made descriptors and written to memory")]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use io_uring::cqueue;
+
+use crate::errno::{returned, transferred};
+use crate::files::Fd;
+use crate::operations::{InFlight, Kind, NOBODY};
+use crate::ring::{OpId, Ring};
+use crate::slots::Name;
+use crate::{Errno, Memory, Provided, Segments, TransferError};
+
+/// An operation that has ended, or a part of one that goes on.
+#[derive(Debug)]
+#[must_use = "it may hold a connection or a buffer of the ring's"]
+pub struct Completion<T, M = Vec<u8>> {
+    /// Which operation.
+    pub op: OpId,
+    /// What the caller has called it.
+    pub payload: T,
+    /// Whether the operation has ended: what it owned is in `outcome`.
+    pub is_last: bool,
+    /// What has come of it.
+    pub outcome: Outcome<M>,
+}
+
+/// What has come of an operation, by its kind.
+#[derive(Debug)]
+pub enum Outcome<M = Vec<u8>> {
+    /// A connection, which the ring owns: [`Ring::close`] it.
+    Accepted(Result<Fd, Errno>),
+    /// Bytes in a buffer of the ring's: [`Ring::give_back`] it. `None` at the end of the stream.
+    Received(Result<Option<Provided>, Errno>),
+    /// Bytes were appended, as many as `result` says: none at the end of the stream.
+    ReceivedInto {
+        /// What was given to the operation, longer now.
+        bytes: Vec<u8>,
+        /// Bytes that were appended.
+        result: Result<usize, Errno>,
+    },
+    /// Everything was sent, unless `result` says otherwise.
+    Sent {
+        /// What was given to the operation.
+        bytes: Vec<u8>,
+        /// An error hides how many bytes had been sent.
+        result: Result<(), Errno>,
+    },
+    /// Everything was sent, unless `result` says otherwise.
+    SentSegments {
+        /// What was given to the operation; what was sent is taken off its front.
+        segments: Segments,
+        /// Why the rest was not sent.
+        result: Result<(), Errno>,
+    },
+    /// The descriptor is ready.
+    Polled(Result<(), Errno>),
+    /// A read or write of a file has ended.
+    Transferred {
+        /// What was given to the operation.
+        memory: M,
+        /// Whether all of it was moved.
+        result: Result<(), TransferError>,
+    },
+    /// An operation without memory has ended.
+    Done(Result<(), Errno>),
+}
+
+/// A completion as the kernel gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) name: u64,
+    pub(crate) res: i32,
+    pub(crate) flags: u32,
+}
+
+/// What a completion means for its operation.
+enum Verdict<M> {
+    /// Something has come of it, and it goes on.
+    Yield(Outcome<M>),
+    /// It is to be put to the kernel again.
+    Again,
+    /// It is to be put to the kernel when there is a buffer.
+    Starve,
+    /// It has ended, with this `res`.
+    End(i32),
+}
+
+impl<T: Copy, M: Memory> Ring<T, M> {
+    /// Moves what has finished into `completions`, oldest first. Never waits. Call
+    /// [`submit`](Self::submit) or [`submit_and_wait`](Self::submit_and_wait) afterwards: parts of
+    /// operations that go on may have been queued.
+    pub fn reap(&mut self, completions: &mut Vec<Completion<T, M>>) {
+        completions.append(&mut self.made);
+        self.collect_all();
+        while let Some(arrived) = self.arrived.pop_front() {
+            if arrived.name != NOBODY {
+                self.handle(arrived, completions);
+            }
+        }
+    }
+
+    fn handle(&mut self, arrived: Arrived, completions: &mut Vec<Completion<T, M>>) {
+        let name = Name::from_u64(arrived.name);
+        let Some(op) = self.in_flight.get(name) else {
+            debug_assert!(false, "a completion of nothing: {arrived:?}");
+            return;
+        };
+        let payload = op.payload;
+        let is_cancelled = op.is_cancelled || self.files.is_closing(op.fd);
+        let complete = |is_last, outcome| Completion { op: OpId(name), payload, is_last, outcome };
+        match self.judge(name, arrived) {
+            Verdict::Yield(outcome) => {
+                let goes_on = cqueue::more(arrived.flags);
+                let is_last = !goes_on && is_cancelled;
+                completions.push(complete(is_last, outcome));
+                if is_last {
+                    self.remove(name);
+                } else if !goes_on {
+                    self.put(name);
+                }
+            }
+            Verdict::Again | Verdict::Starve if is_cancelled => {
+                let outcome = ending(self.remove(name), -libc::ECANCELED);
+                completions.push(complete(true, outcome));
+            }
+            Verdict::Again => self.put(name),
+            Verdict::Starve => {
+                self.starved.push(name);
+                self.feed_starved();
+            }
+            Verdict::End(res) => {
+                let outcome = ending(self.remove(name), res);
+                completions.push(complete(true, outcome));
+            }
+        }
+    }
+
+    fn remove(&mut self, name: Name) -> InFlight<T, M> {
+        let op = self.in_flight.remove(name).expect("an operation ends once");
+        self.files.end(op.fd);
+        op
+    }
+
+    /// Decides what a completion means, and notes the progress it tells of.
+    fn judge(&mut self, name: Name, arrived: Arrived) -> Verdict<M> {
+        let Arrived { res, flags, .. } = arrived;
+        let op = self.in_flight.get_mut(name).expect("it is in flight");
+        let result = returned(res);
+        match &mut op.kind {
+            Kind::Accept => match result {
+                Ok(number) => {
+                    // SAFETY: the kernel has just made the descriptor, for this completion.
+                    let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
+                    Verdict::Yield(Outcome::Accepted(Ok(self.files.adopt(descriptor))))
+                }
+                // The connection was gone before it was accepted, or a signal came.
+                Err(Errno::ABORTED | Errno::INTERRUPTED) => Verdict::Again,
+                Err(_) => Verdict::End(res),
+            },
+            Kind::Receive if self.features.multishot_receive => {
+                let pool = self.pool.as_mut().expect("there are buffers to receive into");
+                let size = *result.as_ref().unwrap_or(&0);
+                let provided = cqueue::buffer_select(flags).map(|index| pool.filled(index, size));
+                match (result, provided) {
+                    (Ok(1..), provided @ Some(_)) => {
+                        Verdict::Yield(Outcome::Received(Ok(provided)))
+                    }
+                    (result, provided) => {
+                        if let Some(unused) = provided {
+                            pool.give_back(&unused);
+                        }
+                        match result {
+                            Err(Errno::NO_BUFFERS) => Verdict::Starve,
+                            Err(Errno::INTERRUPTED) => Verdict::Again,
+                            _ => Verdict::End(res),
+                        }
+                    }
+                }
+            }
+            Kind::Receive if result.is_err() => Verdict::End(res),
+            Kind::Receive => {
+                let fd = self.files.number(op.fd);
+                let pool = self.pool.as_mut().expect("there are buffers to receive into");
+                match pool.fill(|address, size| receive_now(fd, address, size)) {
+                    None => Verdict::Starve,
+                    Some(Ok(Some(provided))) => {
+                        Verdict::Yield(Outcome::Received(Ok(Some(provided))))
+                    }
+                    Some(Ok(None)) => Verdict::End(0),
+                    Some(Err(Errno::INTERRUPTED | Errno::WOULD_BLOCK)) => Verdict::Again,
+                    Some(Err(errno)) => Verdict::End(-errno.number()),
+                }
+            }
+            Kind::Send { bytes, sent } => match result {
+                Ok(0) => Verdict::End(-libc::EPIPE),
+                Ok(count) => {
+                    *sent += count;
+                    if *sent < bytes.len() { Verdict::Again } else { Verdict::End(0) }
+                }
+                Err(Errno::INTERRUPTED) => Verdict::Again,
+                Err(_) => Verdict::End(res),
+            },
+            Kind::SendSegments { segments } => match result {
+                Ok(0) => Verdict::End(-libc::EPIPE),
+                Ok(count) => {
+                    segments.advance(count);
+                    if segments.is_empty() { Verdict::End(0) } else { Verdict::Again }
+                }
+                Err(Errno::INTERRUPTED) => Verdict::Again,
+                Err(_) => Verdict::End(res),
+            },
+            Kind::Poll { .. } if cqueue::more(flags) => {
+                Verdict::Yield(Outcome::Polled(result.map(drop)))
+            }
+            _ if result == Err(Errno::INTERRUPTED) => Verdict::Again,
+            _ => Verdict::End(res),
+        }
+    }
+
+    /// Puts the receives that wait for a buffer to the kernel again, if there is one now.
+    pub(crate) fn feed_starved(&mut self) {
+        if self.pool.as_ref().is_some_and(crate::pool::Pool::has_some) {
+            for name in std::mem::take(&mut self.starved) {
+                self.put(name);
+            }
+        }
+    }
+}
+
+/// What comes of an operation that has ended with `res`.
+fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
+    let result = returned(res).map(drop);
+    match op.kind {
+        Kind::Accept => Outcome::Accepted(Err(result.err().unwrap_or(Errno::CANCELED))),
+        Kind::Receive => Outcome::Received(result.map(|()| None)),
+        Kind::ReceiveInto { mut bytes, limit } => {
+            let result = returned(res);
+            if let Ok(size) = result {
+                assert!(size <= limit, "the kernel does not write past the limit");
+                // SAFETY: the kernel has written `size` bytes behind the length, within the
+                // capacity.
+                unsafe { bytes.set_len(bytes.len() + size) };
+            }
+            Outcome::ReceivedInto { bytes, result }
+        }
+        Kind::Send { bytes, .. } => Outcome::Sent { bytes, result },
+        Kind::SendSegments { segments } => Outcome::SentSegments { segments, result },
+        Kind::Poll { .. } => Outcome::Polled(result),
+        Kind::Read { memory, .. } | Kind::Write { memory, .. } => {
+            let result = transferred(res, memory.size());
+            Outcome::Transferred { memory, result }
+        }
+        Kind::Flush { .. } | Kind::Allocate { .. } | Kind::Shutdown => Outcome::Done(result),
+    }
+}
+
+/// Receives what is there, without waiting.
+fn receive_now(fd: std::os::fd::RawFd, address: *mut u8, size: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller gives `size` bytes at `address`, which nothing else refers to.
+    let count = unsafe { libc::recv(fd, address.cast(), size, libc::MSG_DONTWAIT) };
+    usize::try_from(count).map_err(|_| Errno::last())
+}

@@ -1,0 +1,321 @@
+//! The ring itself: what is in flight, and handing it to the kernel.
+
+#![expect(unsafe_code, reason = "the kernel is handed what points to memory")]
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use io_uring::squeue::Entry;
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring};
+
+use crate::files::{Fd, Files};
+use crate::operations::InFlight;
+use crate::pool::{Pool, Provided};
+use crate::reap::{Arrived, Completion};
+use crate::slots::{Name, Slots};
+use crate::{Errno, Features, Memory, Refused, Setup, setup};
+
+/// How long a dropped ring waits for its operations to end before it gives up their memory.
+const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How often a submission that the kernel has no memory for is tried, a millisecond apart.
+const SUBMIT_TRIES_MAX: u32 = 1000;
+
+/// The name of an operation in flight, for [`Ring::cancel`]. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpId(pub(crate) Name);
+
+impl std::fmt::Debug for OpId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpId({}.{})", self.0.index, self.0.generation)
+    }
+}
+
+/// An io_uring and everything that is in flight on it.
+///
+/// `T` is the caller's name for an operation and comes back with each of its completions; `M` is
+/// the memory of file reads and writes.
+///
+/// It belongs to the thread that first submits to it: on another thread every submission fails.
+/// Dropping it cancels what is in flight and waits for the end of it; memory that the kernel may
+/// still write to after five seconds is leaked.
+pub struct Ring<T: Copy, M: Memory = Vec<u8>> {
+    /// `ManuallyDrop`: closed after what is in flight has ended.
+    pub(crate) uring: ManuallyDrop<IoUring>,
+    pub(crate) features: Features,
+    pub(crate) in_flight: ManuallyDrop<Slots<InFlight<T, M>>>,
+    pub(crate) files: Files,
+    pub(crate) pool: ManuallyDrop<Option<Pool>>,
+    /// Entries that found no room in the submission queue, oldest first.
+    backlog: VecDeque<Entry>,
+    /// Completions taken from the queue that were not looked at yet.
+    pub(crate) arrived: VecDeque<Arrived>,
+    /// Completions that the kernel knows nothing of.
+    pub(crate) made: Vec<Completion<T, M>>,
+    /// Receives that wait for a buffer to be given back.
+    pub(crate) starved: Vec<Name>,
+    is_enabled: bool,
+}
+
+impl<T: Copy, M: Memory> Ring<T, M> {
+    /// A ring with the best setup that the kernel allows.
+    ///
+    /// # Errors
+    /// Why there is none; see [`probe`](crate::probe).
+    pub fn new(setup: Setup) -> Result<Self, Refused> {
+        let (uring, features) = setup::build(setup)?;
+        Ok(Self {
+            uring: ManuallyDrop::new(uring),
+            features,
+            in_flight: ManuallyDrop::new(Slots::new()),
+            files: Files::new(),
+            pool: ManuallyDrop::new(None),
+            backlog: VecDeque::new(),
+            arrived: VecDeque::new(),
+            made: Vec::new(),
+            starved: Vec::new(),
+            is_enabled: false,
+        })
+    }
+
+    /// What this ring makes use of.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Makes the buffers that [`receive`](Self::receive) receives into: `count` (a power of two)
+    /// of `buffer_size` bytes.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    ///
+    /// # Panics
+    /// When there are some already.
+    pub fn provide_buffers(&mut self, count: u16, buffer_size: u32) -> Result<(), Errno> {
+        assert!(self.pool.is_none(), "a ring has one pool of buffers");
+        let uring = self.features.multishot_receive.then_some(&*self.uring);
+        *self.pool = Some(Pool::new(count, buffer_size, uring)?);
+        Ok(())
+    }
+
+    /// What was received into a buffer.
+    ///
+    /// # Panics
+    /// When the buffer is another ring's.
+    pub fn bytes(&self, provided: &Provided) -> &[u8] {
+        self.pool.as_ref().expect("a buffer comes from a pool").bytes(provided)
+    }
+
+    /// Lets the buffer be filled again.
+    ///
+    /// # Panics
+    /// When the buffer is another ring's.
+    #[expect(clippy::needless_pass_by_value, reason = "it is given back")]
+    pub fn give_back(&mut self, provided: Provided) {
+        self.pool.as_mut().expect("a buffer comes from a pool").give_back(&provided);
+        if !self.starved.is_empty() {
+            self.feed_starved();
+        }
+    }
+
+    /// Takes a descriptor over. It must be in blocking mode: for a descriptor that is not, the
+    /// kernel completes operations that would block with an error instead of waiting.
+    pub fn adopt(&mut self, descriptor: OwnedFd) -> Fd {
+        self.files.adopt(descriptor)
+    }
+
+    /// The descriptor, for calls that need it (socket options, names); `None` when it was closed
+    /// and its last operation has ended.
+    pub fn descriptor(&self, fd: Fd) -> Option<BorrowedFd<'_>> {
+        self.files.borrow(fd)
+    }
+
+    /// Gives a descriptor back that has no operation in flight; `None` when it was closed.
+    ///
+    /// # Panics
+    /// When an operation on it is in flight.
+    pub fn release(&mut self, fd: Fd) -> Option<OwnedFd> {
+        self.files.release(fd)
+    }
+
+    /// Operations that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// A descriptor that is readable while [`reap`](Self::reap) has something to return. It tells
+    /// of completions that arrived after the last submission.
+    pub fn readiness(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's descriptor is open as long as `self`, which the result borrows.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+
+    /// Queues an entry for the next submission.
+    ///
+    /// # Safety
+    /// All that the entry points to stays as it is until its completion was reaped: it is owned by
+    /// the slot that the entry's user data names.
+    pub(crate) unsafe fn push(&mut self, entry: Entry) {
+        // SAFETY: the caller's promise.
+        let pushed =
+            self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok();
+        if !pushed {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    fn refill(&mut self) {
+        let mut submission = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: `push` was promised that what the entry points to stays.
+            if unsafe { submission.push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Hands everything that is queued to the kernel. Never waits.
+    ///
+    /// # Errors
+    /// When the kernel takes nothing: above all on another thread than the ring's (`EEXIST`). What
+    /// is queued stays queued.
+    pub fn submit(&mut self) -> Result<(), Errno> {
+        self.enter(0, None)
+    }
+
+    /// Hands everything that is queued to the kernel and sleeps until `min` completions can be
+    /// reaped or `timeout` has passed. May return earlier, for a signal for example.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_and_wait(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
+        let waiting = self.arrived.len() + self.made.len();
+        self.enter(min.saturating_sub(waiting), timeout)
+    }
+
+    fn enter(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
+        if !self.is_enabled {
+            self.uring.submitter().register_enable_rings().map_err(|error| Errno::of(&error))?;
+            self.is_enabled = true;
+        }
+        let mut tries = 0;
+        loop {
+            self.refill();
+            let submission = self.uring.submission();
+            let (queued, must_run) =
+                (submission.len(), submission.taskrun() || submission.cq_overflow());
+            drop(submission);
+            let is_rest = !self.backlog.is_empty();
+            if queued == 0 && !must_run && self.uring.completion().len() >= min {
+                return Ok(());
+            }
+            let entered = self.enter_once(queued, if is_rest { 0 } else { min }, timeout, must_run);
+            match entered.map_err(|error| Errno::of(&error).number()) {
+                // An entry that fails at once stops the kernel behind it.
+                Ok(count) if is_rest || count < queued => {}
+                Ok(_) | Err(libc::ETIME | libc::EINTR) => return Ok(()),
+                // Completions fill the queue: nothing is taken before they are.
+                Err(libc::EBUSY) if tries < SUBMIT_TRIES_MAX => {
+                    tries += 1;
+                    self.collect();
+                }
+                // No memory for requests, which those in flight may give back.
+                Err(libc::EAGAIN) if tries < SUBMIT_TRIES_MAX => {
+                    tries += 1;
+                    self.collect();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(number) => return Err(Errno::new(number)),
+            }
+        }
+    }
+
+    fn enter_once(
+        &self,
+        queued: usize,
+        min: usize,
+        timeout: Option<Duration>,
+        must_run: bool,
+    ) -> std::io::Result<usize> {
+        let submitter = self.uring.submitter();
+        let mut flags = EnterFlags::EXT_ARG;
+        if min > 0 || must_run {
+            flags |= EnterFlags::GETEVENTS;
+        }
+        let timespec = timeout.map(Timespec::from);
+        let mut arguments = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            arguments = arguments.timespec(timespec);
+        }
+        // SAFETY: the flags say that the argument is a `SubmitArgs`, and it and the time it points
+        // to live during the call.
+        unsafe { submitter.enter(queued as u32, min as u32, flags.bits(), Some(&arguments)) }
+    }
+
+    /// Lets the kernel finish what has arrived, without waiting, and takes it from the queue.
+    pub(crate) fn collect_all(&mut self) {
+        let submission = self.uring.submission();
+        let must_run = submission.taskrun() || submission.cq_overflow();
+        drop(submission);
+        if must_run && self.is_enabled {
+            // What it can't do now (no memory) it does next time: readiness stays.
+            drop(self.enter_once(0, 0, None, true));
+        }
+        self.collect();
+    }
+
+    /// Takes what is in the completion queue.
+    fn collect(&mut self) {
+        let completions = self.uring.completion();
+        self.arrived.extend(completions.map(|entry| Arrived {
+            name: entry.user_data(),
+            res: entry.result(),
+            flags: entry.flags(),
+        }));
+    }
+
+    /// Cancels everything and waits for its end. Returns whether it came.
+    fn finish(&mut self) -> bool {
+        if !self.is_enabled {
+            // The kernel has not seen anything yet, and never will.
+            return true;
+        }
+        let deadline = Instant::now() + DROP_WAIT_MAX;
+        let mut completions = Vec::new();
+        while self.in_flight.len() > 0 {
+            self.cancel_all();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero()
+                || self.submit_and_wait(1, Some(left.min(Duration::from_millis(100)))).is_err()
+            {
+                return false;
+            }
+            self.reap(&mut completions);
+            completions.clear();
+        }
+        true
+    }
+}
+
+impl<T: Copy, M: Memory> Drop for Ring<T, M> {
+    fn drop(&mut self) {
+        // Otherwise what the kernel may still touch is leaked.
+        let is_over = self.finish();
+        if is_over {
+            if let Some(pool) = self.pool.as_mut() {
+                pool.unregister(&self.uring);
+            }
+            // SAFETY: neither is used again.
+            unsafe {
+                ManuallyDrop::drop(&mut self.in_flight);
+                ManuallyDrop::drop(&mut self.pool);
+            }
+        }
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.uring) };
+    }
+}

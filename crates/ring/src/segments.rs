@@ -1,0 +1,263 @@
+//! A list of owned pieces of memory that is sent as one.
+
+#![expect(unsafe_code, reason = "the kernel is told of memory by address")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most pieces that one system call takes (the kernel's `UIO_MAXIOV`). Longer lists go in several.
+pub(crate) const IOVECS_MAX: usize = 1024;
+
+/// Bytes in several places, to be sent in order. It owns them all, by value or by a share.
+///
+/// [`clear`](Self::clear) keeps what was allocated for the list itself, so that one value can be
+/// used for send after send.
+#[derive(Default)]
+pub struct Segments {
+    owned: Vec<Vec<u8>>,
+    pieces: Vec<Piece>,
+    /// Piece that the next byte to send is in.
+    piece: usize,
+    /// Bytes of that piece that are sent.
+    piece_sent: usize,
+    /// Bytes to send that are left.
+    size: usize,
+    /// What the kernel reads while a send is in flight. In a box: `Segments` may move meanwhile.
+    vectors: Box<Vectors>,
+}
+
+enum Piece {
+    Owned { index: usize, range: Range<usize> },
+    Shared { bytes: Arc<Vec<u8>>, range: Range<usize> },
+}
+
+struct Vectors {
+    header: libc::msghdr,
+    iovecs: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers in `vectors` are read by the kernel only, while a send is in flight, and
+// point into memory that this value owns or shares immutably.
+unsafe impl Send for Segments {}
+// SAFETY: as above; a shared reference gives no access to them.
+unsafe impl Sync for Segments {}
+
+impl Default for Vectors {
+    fn default() -> Self {
+        // SAFETY: a `msghdr` is integers and pointers, for which zero is a value.
+        let header = unsafe { std::mem::zeroed() };
+        Self { header, iovecs: Vec::new() }
+    }
+}
+
+impl Segments {
+    /// An empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends all of `bytes`.
+    pub fn push(&mut self, bytes: Vec<u8>) {
+        let range = 0..bytes.len();
+        let index = self.own(bytes);
+        self.push_range(index, range);
+    }
+
+    /// Takes `bytes` without appending any of it. Returns the index that
+    /// [`push_range`](Self::push_range) takes.
+    pub fn own(&mut self, bytes: Vec<u8>) -> usize {
+        self.owned.push(bytes);
+        self.owned.len() - 1
+    }
+
+    /// Appends a range of bytes that [`own`](Self::own) took.
+    ///
+    /// # Panics
+    /// When `index` was not returned by `own` or `range` is not within the bytes.
+    pub fn push_range(&mut self, index: usize, range: Range<usize>) {
+        self.size += self.owned[index][range.clone()].len();
+        self.pieces.push(Piece::Owned { index, range });
+    }
+
+    /// Appends a range of shared bytes; the share is held until [`clear`](Self::clear).
+    ///
+    /// # Panics
+    /// When `range` is not within `bytes`.
+    pub fn push_shared(&mut self, bytes: Arc<Vec<u8>>, range: Range<usize>) {
+        self.size += bytes[range.clone()].len();
+        self.pieces.push(Piece::Shared { bytes, range });
+    }
+
+    /// Bytes that are left to send.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether nothing is left to send.
+    pub fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+
+    /// Gives up everything in the list. The vectors that [`own`](Self::own) and
+    /// [`push`](Self::push) took go to `spare`, emptied, so that their memory can be used again.
+    pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
+        self.pieces.clear();
+        self.vectors.iovecs.clear();
+        (self.piece, self.piece_sent, self.size) = (0, 0, 0);
+        for mut bytes in self.owned.drain(..) {
+            bytes.clear();
+            spare.push(bytes);
+        }
+    }
+
+    /// The pieces that are left to send, in order, as slices. None is empty.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut skip = self.piece_sent;
+        self.pieces[self.piece..].iter().filter_map(move |piece| {
+            let bytes = &self.bytes(piece)[std::mem::take(&mut skip)..];
+            (!bytes.is_empty()).then_some(bytes)
+        })
+    }
+
+    /// Takes `sent` bytes off the front: what a send, short or not, has moved.
+    ///
+    /// # Panics
+    /// When `sent` is more than [`size`](Self::size).
+    pub fn advance(&mut self, mut sent: usize) {
+        assert!(sent <= self.size, "{sent} bytes were sent of {}", self.size);
+        self.size -= sent;
+        while sent > 0 {
+            let left = self.bytes(&self.pieces[self.piece]).len() - self.piece_sent;
+            if sent < left {
+                self.piece_sent += sent;
+                return;
+            }
+            sent -= left;
+            self.piece += 1;
+            self.piece_sent = 0;
+        }
+    }
+
+    fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+        match piece {
+            Piece::Owned { index, range } => &self.owned[*index][range.clone()],
+            Piece::Shared { bytes, range } => &bytes[range.clone()],
+        }
+    }
+
+    /// Describes what is left for `sendmsg`, and returns the description's address, which stays
+    /// until the next call, [`clear`](Self::clear) or drop, also when `self` moves.
+    pub(crate) fn describe(&mut self) -> *const libc::msghdr {
+        let mut iovecs = std::mem::take(&mut self.vectors.iovecs);
+        iovecs.clear();
+        iovecs.extend(self.slices().take(IOVECS_MAX).map(|bytes| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        }));
+        let vectors = &mut *self.vectors;
+        vectors.iovecs = iovecs;
+        vectors.header.msg_iov = vectors.iovecs.as_mut_ptr();
+        vectors.header.msg_iovlen = vectors.iovecs.len();
+        &raw const vectors.header
+    }
+}
+
+impl std::fmt::Debug for Segments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Segments")
+            .field("pieces", &self.pieces.len())
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "abcdefghijk" in five pieces, one of them empty.
+    fn sample() -> Segments {
+        let mut segments = Segments::new();
+        segments.push(b"abc".to_vec());
+        let index = segments.own(b"..defg..".to_vec());
+        segments.push_range(index, 2..4);
+        segments.push_shared(Arc::new(b"xx".to_vec()), 1..1);
+        segments.push_range(index, 4..6);
+        segments.push_shared(Arc::new(b"-hijk-".to_vec()), 1..5);
+        segments
+    }
+
+    fn left(segments: &Segments) -> Vec<u8> {
+        segments.slices().flatten().copied().collect()
+    }
+
+    #[test]
+    fn any_two_short_sends_leave_the_rest() {
+        let whole = b"abcdefghijk";
+        for first in 0..=whole.len() {
+            for second in 0..=whole.len() - first {
+                let mut segments = sample();
+                segments.advance(first);
+                segments.advance(second);
+                assert_eq!(left(&segments), whole[first + second..], "{first} and {second}");
+                assert_eq!(segments.size(), whole.len() - first - second);
+                assert!(segments.slices().all(|slice| !slice.is_empty()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_description_is_what_is_left() {
+        let mut segments = sample();
+        segments.advance(4);
+        let header = segments.describe();
+        let moved = Box::new(segments);
+        // SAFETY: the description's address stays when the list moves, and so do the bytes.
+        let described: Vec<u8> = unsafe {
+            let header = &*header;
+            let iovecs = std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen);
+            iovecs
+                .iter()
+                .flat_map(|iovec| {
+                    std::slice::from_raw_parts(iovec.iov_base.cast::<u8>(), iovec.iov_len)
+                })
+                .copied()
+                .collect()
+        };
+        assert_eq!(described, left(&moved));
+    }
+
+    #[test]
+    fn more_pieces_than_one_call_takes() {
+        let mut segments = Segments::new();
+        let shared = Arc::new(vec![1, 2, 3]);
+        for _ in 0..IOVECS_MAX + 5 {
+            segments.push_shared(shared.clone(), 0..3);
+        }
+        let header = segments.describe();
+        // SAFETY: the list is alive and was not changed since.
+        assert_eq!(unsafe { (*header).msg_iovlen }, IOVECS_MAX);
+        segments.advance(IOVECS_MAX * 3);
+        assert_eq!(left(&segments), [1, 2, 3].repeat(5));
+    }
+
+    #[test]
+    fn clearing_gives_the_memory_back() {
+        let mut segments = sample();
+        let mut spare = Vec::new();
+        segments.advance(5);
+        segments.clear(&mut spare);
+        assert!(segments.is_empty());
+        assert_eq!(segments.slices().count(), 0);
+        assert_eq!(spare.len(), 2);
+        assert!(spare.iter().all(|bytes| bytes.is_empty() && bytes.capacity() > 0));
+        segments.push(b"again".to_vec());
+        assert_eq!(left(&segments), b"again");
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes were sent of 11")]
+    fn more_than_there_was_is_a_bug() {
+        sample().advance(12);
+    }
+}

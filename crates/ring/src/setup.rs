@@ -1,0 +1,176 @@
+//! Makes rings: with the best setup that the kernel has, down to the oldest that will do.
+
+use io_uring::{IoUring, Probe, opcode};
+
+use crate::{Errno, Refused};
+
+/// Entries of the submission queue at most (the kernel's own limit).
+pub const SUBMISSIONS_MAX: u32 = 32_768;
+
+/// How large a ring is to be, and what it may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Operations that can be handed over with one system call. More may be queued at any time:
+    /// they wait in memory. A power of two, or rounded up to one.
+    pub submissions: u32,
+    /// Completions that can wait in the ring. More wait in the kernel, at a cost.
+    pub completions: u32,
+    /// Features not to use although the kernel has them: for tests and measurements.
+    pub avoid: Features,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { submissions: 256, completions: 2048, avoid: Features::NONE }
+    }
+}
+
+/// What the kernel's io_uring can do beyond what every ring needs. Where one is missing, the ring
+/// does the same with more system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is found out on its own")]
+pub struct Features {
+    /// Completions are worked on when the ring's one thread waits, not by interrupting it
+    /// (kernel 6.1).
+    pub deferred: bool,
+    /// Completions do not interrupt a running thread (5.19).
+    pub cooperative: bool,
+    /// One accept yields connection after connection; a cancel can name a descriptor (5.19).
+    pub multishot_accept: bool,
+    /// One receive yields buffer after buffer, taken from a pool when data arrives (6.0).
+    pub multishot_receive: bool,
+}
+
+impl Features {
+    /// None of them.
+    pub const NONE: Self = Self {
+        deferred: false,
+        cooperative: false,
+        multishot_accept: false,
+        multishot_receive: false,
+    };
+
+    /// All of them.
+    pub const ALL: Self =
+        Self { deferred: true, cooperative: true, multishot_accept: true, multishot_receive: true };
+
+    fn without(self, avoid: Self) -> Self {
+        Self {
+            deferred: self.deferred && !avoid.deferred,
+            cooperative: self.cooperative && !avoid.cooperative,
+            multishot_accept: self.multishot_accept && !avoid.multishot_accept,
+            multishot_receive: self.multishot_receive && !avoid.multishot_receive,
+        }
+    }
+}
+
+/// Finds out whether io_uring can be used here, and with what.
+///
+/// ```
+/// match slimio_ring::probe() {
+///     Ok(features) => println!("io_uring works: {features:?}"),
+///     Err(refused) => println!("plain system calls it is: {refused}"),
+/// }
+/// ```
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<Features, Refused> {
+    build(Setup { submissions: 4, completions: 8, avoid: Features::NONE })
+        .map(|(_, features)| features)
+}
+
+/// Makes a ring. It is disabled: the thread that enables it is the one it belongs to.
+pub(crate) fn build(setup: Setup) -> Result<(IoUring, Features), Refused> {
+    let wanted = Features::ALL.without(setup.avoid);
+    // Kernels refuse a flag they do not know with EINVAL; then the next poorer set is tried.
+    let mut last = Errno::new(libc::EINVAL);
+    for (deferred, cooperative) in [(true, true), (false, true), (false, false)] {
+        if (deferred && !wanted.deferred) || (cooperative && !wanted.cooperative) {
+            continue;
+        }
+        let mut builder = IoUring::builder();
+        builder
+            .setup_clamp()
+            .setup_r_disabled()
+            .setup_cqsize(setup.completions.max(setup.submissions.next_power_of_two()));
+        if deferred {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        } else if cooperative {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        match builder.build(setup.submissions.clamp(1, SUBMISSIONS_MAX)) {
+            Ok(uring) => {
+                let found = examine(&uring)?;
+                let features = Features { deferred, cooperative, ..found.without(setup.avoid) };
+                return Ok((uring, features));
+            }
+            Err(error) => last = Errno::of(&error),
+        }
+        if last.number() != libc::EINVAL {
+            break;
+        }
+    }
+    Err(Refused::diagnose(last))
+}
+
+/// Checks that a ring has what is always needed, and finds what else the kernel has.
+fn examine(uring: &IoUring) -> Result<Features, Refused> {
+    let parameters = uring.params();
+    if !parameters.is_feature_nodrop() {
+        return Err(Refused::too_old("keeping completions that find no room"));
+    }
+    if !parameters.is_feature_ext_arg() {
+        return Err(Refused::too_old("waiting with a timeout"));
+    }
+    let mut probe = Probe::new();
+    let probed = uring.submitter().register_probe(&mut probe);
+    probed.map_err(|error| Refused::diagnose(Errno::of(&error)))?;
+    for (code, missing) in [
+        (opcode::Read::CODE, "reading"),
+        (opcode::Write::CODE, "writing"),
+        (opcode::Fsync::CODE, "flushing"),
+        (opcode::Fallocate::CODE, "allocating"),
+        (opcode::PollAdd::CODE, "polling"),
+        (opcode::Accept::CODE, "accepting"),
+        (opcode::Recv::CODE, "receiving"),
+        (opcode::Send::CODE, "sending"),
+        (opcode::SendMsg::CODE, "sending several pieces"),
+        (opcode::AsyncCancel::CODE, "cancelling"),
+    ] {
+        if !probe.is_supported(code) {
+            return Err(Refused::too_old(missing));
+        }
+    }
+    // Multishot has no bit of its own: it came with the opcode that is asked for here.
+    Ok(Features {
+        deferred: true,
+        cooperative: true,
+        multishot_accept: probe.is_supported(opcode::Socket::CODE),
+        multishot_receive: probe.is_supported(opcode::SendZc::CODE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setup_can_be_had_alone() {
+        let Ok(all) = probe() else {
+            // Refusal is tested where it is provoked.
+            eprintln!("SKIPPED: no io_uring here");
+            return;
+        };
+        for avoid in [
+            Features::NONE,
+            Features { deferred: true, ..Features::NONE },
+            Features { deferred: true, cooperative: true, ..Features::NONE },
+            Features::ALL,
+        ] {
+            let (_, features) =
+                build(Setup { avoid, ..Setup::default() }).expect("the poorer setups work too");
+            assert_eq!(features, all.without(avoid));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Tables whose entries have names that are never reused: an index and a generation.
+
+/// The name of an entry: stale names are recognised.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Name {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl Name {
+    pub(crate) fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_u64(name: u64) -> Self {
+        Self { index: name as u32, generation: (name >> 32) as u32 }
+    }
+}
+
+/// A table that allocates only when it has never been so full.
+pub(crate) struct Slots<V> {
+    entries: Vec<Slot<V>>,
+    free: Vec<u32>,
+}
+
+struct Slot<V> {
+    generation: u32,
+    value: Option<V>,
+}
+
+/// Most entries of one table.
+const ENTRIES_MAX: usize = 1 << 24;
+
+impl<V> Slots<V> {
+    pub(crate) fn new() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, value: V) -> Name {
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.entries[index as usize];
+            slot.value = Some(value);
+            return Name { index, generation: slot.generation };
+        }
+        assert!(self.entries.len() < ENTRIES_MAX, "too many at once");
+        self.entries.push(Slot { generation: 0, value: Some(value) });
+        Name { index: (self.entries.len() - 1) as u32, generation: 0 }
+    }
+
+    pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut V> {
+        let slot = self.entries.get_mut(name.index as usize)?;
+        if slot.generation == name.generation { slot.value.as_mut() } else { None }
+    }
+
+    pub(crate) fn get(&self, name: Name) -> Option<&V> {
+        let slot = self.entries.get(name.index as usize)?;
+        if slot.generation == name.generation { slot.value.as_ref() } else { None }
+    }
+
+    pub(crate) fn remove(&mut self, name: Name) -> Option<V> {
+        let slot = self.entries.get_mut(name.index as usize)?;
+        if slot.generation != name.generation {
+            return None;
+        }
+        let value = slot.value.take()?;
+        // The highest generation is never used, so that no name is all ones.
+        slot.generation = (slot.generation + 1) % u32::MAX;
+        self.free.push(name.index);
+        Some(value)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Name, &mut V)> {
+        self.entries.iter_mut().enumerate().filter_map(|(index, slot)| {
+            let name = Name { index: index as u32, generation: slot.generation };
+            Some((name, slot.value.as_mut()?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_names_find_nothing() {
+        let mut slots = Slots::new();
+        let first = slots.insert('a');
+        let second = slots.insert('b');
+        assert_eq!(Name::from_u64(second.to_u64()).to_u64(), second.to_u64());
+        assert_eq!(slots.remove(first), Some('a'));
+        assert_eq!(slots.remove(first), None);
+        let third = slots.insert('c');
+        assert_eq!(third.index, first.index, "places are used again");
+        assert_eq!(slots.get(first), None);
+        assert_eq!(slots.get_mut(third), Some(&mut 'c'));
+        assert_eq!(slots.len(), 2);
+        assert_eq!(slots.iter_mut().map(|(_, value)| *value).collect::<String>(), "cb");
+    }
+}

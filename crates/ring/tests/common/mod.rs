@@ -1,0 +1,57 @@
+//! What the tests of this crate share.
+
+use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use slimio_ring::{Completion, Fd, Features, Ring, Setup};
+
+/// Longest that a test waits for something that must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a test with every set of features that matters, on rings of its making.
+pub(crate) fn with_each_setup(mut test: impl FnMut(Setup)) {
+    if let Err(refused) = slimio_ring::probe() {
+        eprintln!("SKIPPED: {refused}");
+        return;
+    }
+    let no_deferred = Features { deferred: true, ..Features::NONE };
+    let no_multishot =
+        Features { multishot_accept: true, multishot_receive: true, ..Features::NONE };
+    for avoid in [Features::NONE, no_deferred, no_multishot, Features::ALL] {
+        eprintln!("without {avoid:?}");
+        test(Setup { submissions: 8, completions: 16, avoid });
+    }
+}
+
+pub(crate) fn ring<T: Copy>(setup: Setup) -> Ring<T> {
+    Ring::new(setup).expect("the probe was successful")
+}
+
+/// A connection whose one end the ring has.
+pub(crate) fn connection<T: Copy>(ring: &mut Ring<T>) -> (Fd, UnixStream) {
+    let (near, far) = UnixStream::pair().expect("sockets can be made");
+    far.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    (ring.adopt(OwnedFd::from(near)), far)
+}
+
+/// Waits for `count` more completions. The ring may wake without any, for parts of operations.
+pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec<Completion<T>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut completions = Vec::new();
+    while completions.len() < count {
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "only these arrived: {completions:?}");
+        ring.submit_and_wait(1, Some(left)).expect("the ring works");
+        ring.reap(&mut completions);
+    }
+    completions
+}
+
+/// Waits for exactly one completion.
+pub(crate) fn wait_for_one<T: Copy + Debug>(ring: &mut Ring<T>) -> Completion<T> {
+    let mut completions = wait_for(ring, 1);
+    assert_eq!(completions.len(), 1, "{completions:?}");
+    completions.remove(0)
+}
