@@ -1,0 +1,1 @@
+"""Programs and libraries that people use, unchanged."""

@@ -1,0 +1,251 @@
+"""Random commands, drawn to meet every branch: right, nearly right, and wrong ones.
+
+A command here is a list of strings or bytes. Times are chosen so that nothing expires while a run
+lasts: two servers never run a command at the same millisecond.
+"""
+
+import time
+
+KEYS = ["a", "b", "c", "d", "e", "{tag}1", "key with space", "k\x00\r\n"]
+INTEGERS = [0, 1, -1, 2, 7, 10, 100, 2**31, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1]
+NOT_INTEGERS = ["", " 1", "1 ", "+1", "01", "1.0", "1e3", "abc", "0x10", "--1", "9" * 25]
+FLOATS = ["0.1", "3.0e3", "-2.5", "1e-7", "5e-324", "1e308", "-1e308", "inf", "-inf", "nan", "10.5"]
+STRINGS = ["", "x", "hello world", "\x00\x01\xff", "ü", "a" * 43, "b" * 44, "c" * 45, "d" * 300]
+FAR_SECONDS = [100, 1000, 10**6]
+WRONG_TIMES = [0, -1, -(2**63), 2**63 - 1, 2**63, "abc", "", "1.5", 9223372036854775, 2**53]
+PATTERNS = ["*", "?", "a*", "[ab]", "[^a]", "[a-c]", "{tag}*", "*[", "\\*", "", "k*\n", "a", "*e*e*"]
+DBS = [0, 0, 0, 1, 2, 15]
+WRONG_DBS = [16, -1, "abc", "", 99999999999999999999]
+
+
+class Draw:
+    """Draws commands from a random source; the same source gives the same commands."""
+
+    def __init__(self, random):
+        self.random = random
+        self.now = int(time.time())
+
+    def command(self):
+        name = self.random.choice(NAMES)
+        command = [self.cased(name), *getattr(self, name.lower())()]
+        return self.spoilt(command)
+
+    def spoilt(self, command):
+        """Now and then one argument too few, too many, or replaced."""
+        chance = self.random.random()
+        if chance < 0.03 and len(command) > 1:
+            command.pop(self.random.randrange(1, len(command)))
+        elif chance < 0.06:
+            command.insert(self.random.randrange(1, len(command) + 1), self.value())
+        return command
+
+    def cased(self, word):
+        return self.random.choice([word, word, word.lower(), word.title()])
+
+    def one_of(self, *choices):
+        return self.random.choice(choices)
+
+    def some(self, draw, most=4):
+        return [draw() for _ in range(self.random.randint(1, most))]
+
+    # Arguments.
+
+    def key(self):
+        return self.random.choice(KEYS)
+
+    def integer(self):
+        if self.random.random() < 0.15:
+            return self.random.choice(NOT_INTEGERS)
+        return self.random.choice(INTEGERS)
+
+    def small(self):
+        if self.random.random() < 0.1:
+            return self.integer()
+        return self.random.choice([0, 1, 2, 3, 5, 10, -1, -2, -5, 40, 1000])
+
+    def value(self):
+        return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
+
+    def float(self):
+        if self.random.random() < 0.1:
+            return self.random.choice(NOT_INTEGERS)
+        if self.random.random() < 0.3:
+            return repr(self.random.uniform(-1e6, 1e6))
+        return self.random.choice(FLOATS)
+
+    def seconds(self):
+        if self.random.random() < 0.25:
+            return self.random.choice(WRONG_TIMES)
+        return self.random.choice(FAR_SECONDS)
+
+    def milliseconds(self):
+        seconds = self.seconds()
+        return seconds * 1000 if isinstance(seconds, int) and abs(seconds) < 10**9 else seconds
+
+    def date(self):
+        seconds = self.seconds()
+        return seconds + self.now if isinstance(seconds, int) and seconds > 0 else seconds
+
+    def date_milliseconds(self):
+        date = self.date()
+        return date * 1000 if isinstance(date, int) and abs(date) < 10**11 else date
+
+    def db(self):
+        return self.random.choice(DBS if self.random.random() < 0.9 else WRONG_DBS)
+
+    def expiry_option(self):
+        return self.one_of(
+            ["EX", self.seconds()],
+            ["PX", self.milliseconds()],
+            ["EXAT", self.date()],
+            ["PXAT", self.date_milliseconds()],
+        )
+
+    # Commands, by name.
+
+    def set(self):
+        options = []
+        for _ in range(self.one_of(0, 0, 0, 1, 1, 2, 3)):
+            option = self.one_of(["NX"], ["XX"], ["GET"], ["KEEPTTL"], ["nosuch"], self.expiry_option())
+            options += [self.cased(str(option[0])), *option[1:]]
+        return [self.key(), self.value(), *options]
+
+    def get(self):
+        return [self.key()]
+
+    getdel = strlen = type = ttl = pttl = expiretime = pexpiretime = persist = get
+    incr = decr = get
+
+    def getset(self):
+        return [self.key(), self.value()]
+
+    setnx = append = getset
+
+    def getex(self):
+        option = self.one_of([], ["PERSIST"], ["nosuch"], self.expiry_option(), self.expiry_option())
+        return [self.key(), *option]
+
+    def setex(self):
+        return [self.key(), self.seconds(), self.value()]
+
+    def psetex(self):
+        return [self.key(), self.milliseconds(), self.value()]
+
+    def mget(self):
+        return self.some(self.key)
+
+    def mset(self):
+        return [arg for _ in range(self.one_of(1, 2, 3)) for arg in (self.key(), self.value())]
+
+    msetnx = mset
+
+    def incrby(self):
+        return [self.key(), self.integer()]
+
+    decrby = incrby
+
+    def incrbyfloat(self):
+        return [self.key(), self.float()]
+
+    def getrange(self):
+        return [self.key(), self.small(), self.small()]
+
+    def setrange(self):
+        offset = self.one_of(0, 1, 5, 100, -1, 536870912, 2**63 - 1, "abc")
+        return [self.key(), offset, self.one_of("", "x", "patch")]
+
+    def del_(self):
+        return self.some(self.key)
+
+    unlink = exists = del_
+
+    def keys(self):
+        return [self.random.choice(PATTERNS)]
+
+    def scan(self):
+        # All at once: what a cursor looks like is each server's own matter.
+        options = [["COUNT", 100000]]
+        if self.random.random() < 0.5:
+            options.append(["MATCH", self.random.choice(PATTERNS)])
+        if self.random.random() < 0.3:
+            options.append(["TYPE", self.one_of("string", "list", "nosuch", "STRING")])
+        if self.random.random() < 0.1:
+            options.append(self.one_of(["COUNT", 0], ["COUNT", "abc"], ["nosuch"], ["MATCH"]))
+        self.random.shuffle(options)
+        cursor = self.one_of(0, 0, 0, 0, "abc", "")
+        return [cursor, *(arg for option in options for arg in option)]
+
+    def none(self):
+        return []
+
+    dbsize = randomkey = none
+    multi = exec = discard = unwatch = none
+
+    def rename(self):
+        return [self.key(), self.key()]
+
+    renamenx = rename
+
+    def copy(self):
+        options = self.one_of([], [], ["REPLACE"], ["DB", self.db()], ["DB", self.db(), "REPLACE"])
+        return [self.key(), self.key(), *options]
+
+    def expire(self):
+        options = self.one_of([], [], ["NX"], ["XX"], ["GT"], ["LT"], ["NX", "XX"], ["GT", "LT"], ["no"])
+        return [self.key(), self.seconds(), *options]
+
+    def pexpire(self):
+        return [self.key(), self.milliseconds(), *self.expire()[2:]]
+
+    def expireat(self):
+        return [self.key(), self.date(), *self.expire()[2:]]
+
+    def pexpireat(self):
+        return [self.key(), self.date_milliseconds(), *self.expire()[2:]]
+
+    def select(self):
+        return [self.db()]
+
+    def watch(self):
+        return self.some(self.key, 2)
+
+    def ping(self):
+        return self.one_of([], [self.value()])
+
+    def echo(self):
+        return [self.value()]
+
+    def flushdb(self):
+        return self.one_of([], ["ASYNC"], ["SYNC"], ["nosuch"])
+
+    flushall = flushdb
+
+    def hello(self):
+        # 2 and 3 in turn would make every reply map-shaped; 2 again is the plain case.
+        return self.one_of(["2"], ["3"], ["4"], ["abc"], ["3", "SETNAME", "me"], ["2", "SETNAME"])
+
+    def client(self):
+        return self.one_of(
+            ["GETNAME"], ["SETNAME", self.one_of("", "me", "two words", "new\nline")], ["nosuch"], []
+        )
+
+    def reset(self):
+        return []
+
+    def nosuchcommand(self):
+        return self.some(self.value)
+
+
+# Drawing looks a method up by the command's name, and `del` is a word of Python.
+setattr(Draw, "del", Draw.del_)
+
+# Commands by weight.
+WEIGHTS = {
+    20: "SET",
+    6: "GET EXISTS DEL MULTI EXEC INCRBYFLOAT",
+    4: """GETSET GETDEL GETEX SETNX SETEX PSETEX MGET MSET MSETNX APPEND STRLEN INCR DECR INCRBY DECRBY
+        GETRANGE SETRANGE UNLINK TYPE RENAME RENAMENX COPY EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL
+        EXPIRETIME PEXPIRETIME PERSIST WATCH SELECT SCAN KEYS""",
+    1: "DBSIZE RANDOMKEY DISCARD UNWATCH PING ECHO FLUSHDB FLUSHALL HELLO CLIENT RESET NOSUCHCOMMAND",
+}
+NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]

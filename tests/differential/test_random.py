@@ -1,0 +1,175 @@
+"""Random commands on two connections; every reply and then the whole state must be equal.
+
+A difference is cut down to the few commands that still show it. `--seed` reproduces a run.
+"""
+
+import random
+import unittest
+
+from differential.commands import Draw
+from harness.server import Server
+from harness.target import TARGET, TestCase, stock_is_installed
+
+COMMANDS_PER_ROUND = 400
+ROUNDS = 40
+DB_COUNT = 16
+# Replies that depend on the moment: how far apart they may be.
+CLOCK_SLACK = {"ttl": 2, "expiretime": 2, "pttl": 2000, "pexpiretime": 2000}
+
+
+class Pair:
+    """The same connections to both servers."""
+
+    def __init__(self, servers):
+        self.servers = servers
+        self.connections = []
+        self.reset()
+
+    def reset(self):
+        """Fresh connections, empty databases."""
+        self.close()
+        self.connections = [[server.client() for server in self.servers] for _ in range(2)]
+        for client in self.connections[0]:
+            client("FLUSHALL")
+
+    def close(self):
+        for pair in self.connections:
+            for client in pair:
+                client.close()
+
+    def run(self, script):
+        """Runs (connection, command) steps. Returns the first difference, or None."""
+        queued = [[], []]
+        for number, (who, commands) in enumerate(script):
+            replies = [client.pipeline(commands) for client in self.connections[who]]
+            for command, ours, theirs in zip(commands, *replies):
+                name = str(command[0]).lower()
+                if not same(name, ours, theirs, queued[who]):
+                    return number, command, ours, theirs
+                if theirs == (b"+", b"QUEUED"):
+                    queued[who].append(name)
+                elif name in ("exec", "discard", "reset"):
+                    queued[who] = []
+        return self.state_difference(len(script))
+
+    def state_difference(self, number):
+        states = []
+        for server in self.servers:
+            with server.client() as client:
+                states.append(state_of(client))
+        ours, theirs = states
+        for place in sorted(set(ours) | set(theirs)):
+            mine, other = ours.get(place), theirs.get(place)
+            if mine is None or other is None or mine[0] != other[0] or not near(mine[1], other[1], 2000):
+                return number, ["(state of)", place], mine, other
+        return None
+
+
+def state_of(client):
+    """Every key of every database, with its value and its remaining time."""
+    state = {}
+    for db in range(DB_COUNT):
+        client("SELECT", db)
+        keys = client("KEYS", "*")
+        values = client.pipeline([["GET", key] for key in keys])
+        times = client.pipeline([["PTTL", key] for key in keys])
+        for key, value, time in zip(keys, values, times):
+            state[db, key] = (value, time[1])
+    return state
+
+
+def near(ours, theirs, slack):
+    if ours is None or theirs is None or ours < 0 or theirs < 0:
+        return ours == theirs
+    return abs(ours - theirs) <= slack
+
+
+def same(name, ours, theirs, queued=()):
+    """Whether two replies to `name` agree. `queued` are the names that an EXEC replies to."""
+    if name == "exec" and ours[0] == theirs[0] == b"*" and ours[1] and theirs[1]:
+        return len(ours[1]) == len(theirs[1]) and all(
+            same(inner, *pair) for inner, *pair in zip(queued, ours[1], theirs[1])
+        )
+    if ours[0] != theirs[0]:
+        return False
+    if name in CLOCK_SLACK and ours[0] == b":":
+        return near(ours[1], theirs[1], CLOCK_SLACK[name])
+    if name == "randomkey":
+        return (ours[1] is None) == (theirs[1] is None)
+    if ours[0] in b"-+" or ours[1] is None or theirs[1] is None:
+        return ours == theirs
+    if name == "keys":
+        return sorted(ours[1]) == sorted(theirs[1])
+    if name == "scan":
+        return ours[1][0] == theirs[1][0] and sorted(ours[1][1][1]) == sorted(theirs[1][1][1])
+    if name == "hello":
+        return comparable_hello(ours) == comparable_hello(theirs)
+    return ours == theirs
+
+
+def comparable_hello(reply):
+    """HELLO without version and connection id; a map in RESP3, a flat array in RESP2."""
+    kind, items = reply
+    if kind == b"*":
+        items = list(zip(items[::2], items[1::2]))
+    hidden = (b"version", b"id", b"server")
+    return kind, [(key, value) for key, value in items if key[1] not in hidden]
+
+
+def draw_script(draw):
+    """Steps of some commands each, now on one connection, now on the other."""
+    script = []
+    count = 0
+    while count < COMMANDS_PER_ROUND:
+        commands = [draw.command() for _ in range(draw.random.choice([1, 1, 2, 5, 20]))]
+        script.append((draw.random.choice([0, 0, 1]), commands))
+        count += len(commands)
+    return script
+
+
+def cut_down(pair, script, shows):
+    """A shorter script that still shows the difference: halves, quarters, … left out in turn."""
+    script = [(who, [command]) for who, commands in script for command in commands]
+    size = len(script) // 2
+    while size:
+        at = 0
+        while at < len(script):
+            shorter = script[:at] + script[at + size :]
+            pair.reset()
+            if shows(pair.run(shorter)):
+                script = shorter
+            else:
+                at += size
+        size //= 2
+    pair.reset()
+    return script, pair.run(script)
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class RandomCommands(TestCase):
+    seconds = 60
+
+    def test_replies_and_state_are_those_of_redis(self):
+        with Server() as ours, Server(stock=True) as theirs:
+            pair = Pair([ours, theirs])
+            self.addCleanup(pair.close)
+            for seed in range(TARGET.seed, TARGET.seed + (TARGET.rounds or ROUNDS)):
+                pair.reset()
+                script = draw_script(Draw(random.Random(seed)))
+                difference = pair.run(script)
+                if difference is not None:
+                    self.fail(self.explain(pair, seed, script[: difference[0] + 1], difference))
+
+    def explain(self, pair, seed, script, difference):
+        wanted = str(difference[1][0]).lower()
+
+        def shows(found):
+            return found is not None and str(found[1][0]).lower() == wanted
+
+        script, difference = cut_down(pair, script, shows)
+        lines = [f"seed {seed}; these commands, from an empty server:"]
+        lines += [f"  connection {who}: {commands[0]!r}" for who, commands in script]
+        if difference is not None:
+            _, command, ours, theirs = difference
+            lines += [f"at {command!r}", f"  ours:   {ours!r}", f"  Redis's: {theirs!r}"]
+        return "\n".join(lines)

@@ -1,0 +1,286 @@
+"""Connection and server commands, word for word beside stock redis-server."""
+
+import unittest
+
+from harness.resp import encode
+from harness.server import Server
+from harness.target import TARGET, TestCase, stock_is_installed
+
+# Scripts of one connection each. A reply that holds a moment or an address is compared by its shape.
+SCRIPTS = {
+    "ping and echo": ["PING", "PING hello", "PING a b", "ECHO", "ECHO x", "ECHO a b", "ping", "pInG"],
+    "unknown": ["NOSUCH", "NOSUCH a b", "NOSUCH " + "x" * 300, "NOSUCH a " + "y" * 120 + " b c d e f"],
+    "select": ["SELECT 0", "SELECT 15", "SELECT 16", "SELECT -1", "SELECT abc", "SELECT", "SELECT 1 2"],
+    "hello wrong": ["HELLO 1", "HELLO 4", "HELLO abc", "HELLO 3 AUTH", "HELLO 3 AUTH default x",
+                    "HELLO 3 SETNAME", "HELLO 3 NOSUCH", "HELLO 2 SETNAME with\tspace", "PING"],
+    "auth without password": ["AUTH x", "AUTH default x", "AUTH other x", "AUTH", "AUTH a b c"],
+    "resp3 nulls": ["HELLO 2", "GET none", "MGET none other", "SET k v", "SET k v NX", "SET k w GET",
+                    "GETDEL none", "RANDOMKEY", "FLUSHALL", "RANDOMKEY", "EXEC"],
+    "multi": ["MULTI", "MULTI", "SET k 1", "INCR k", "GET k", "EXEC", "EXEC", "DISCARD",
+              "MULTI", "INCR", "SET k 2", "EXEC", "GET k",
+              "MULTI", "NOSUCH", "EXEC",
+              "MULTI", "SET k abc", "INCR k", "SET k 5", "EXEC", "GET k",
+              "MULTI", "WATCH k", "EXEC", "MULTI", "DISCARD", "MULTI", "EXEC",
+              "MULTI", "SELECT 3", "SET k three", "EXEC", "GET k", "SELECT 0", "GET k",
+              "MULTI", "PING", "ECHO x", "DBSIZE", "FLUSHALL", "DBSIZE", "EXEC",
+              "MULTI", "RESET", "EXEC", "MULTI", "UNWATCH", "EXEC", "EXEC x", "MULTI x"],
+    "watch own write": ["SET k 1", "WATCH k", "SET k 2", "MULTI", "GET k", "EXEC",
+                        "WATCH k", "SET k 2", "UNWATCH", "MULTI", "GET k", "EXEC", "WATCH"],
+    "reset": ["SELECT 3", "CLIENT SETNAME me", "MULTI", "RESET", "CLIENT GETNAME", "EXEC", "HELLO 3",
+              "RESET", "GET none", "RESET x"],
+    "client names": ["CLIENT GETNAME", "CLIENT SETNAME me", "CLIENT GETNAME", "CLIENT SETNAME",
+                     "CLIENT", "CLIENT NOSUCH", "CLIENT GETNAME x", "CLIENT ID x",
+                     "CLIENT KILL", "CLIENT KILL 1.2.3.4:5", "CLIENT KILL ID abc", "CLIENT KILL ID 0",
+                     "CLIENT KILL ID 999999", "CLIENT KILL TYPE nosuch", "CLIENT KILL NOSUCH x",
+                     "CLIENT KILL SKIPME maybe", "CLIENT KILL TYPE pubsub", "CLIENT KILL USER nosuch",
+                     "CLIENT LIST ID 999999", "CLIENT LIST TYPE nosuch", "CLIENT LIST NOSUCH",
+                     "CLIENT LIST ID abc"],
+    "config": ["CONFIG", "CONFIG NOSUCH", "CONFIG GET", "CONFIG GET nosuch", "CONFIG GET appendfsync",
+               "CONFIG GET APPENDFSYNC", "CONFIG GET appendf*", "CONFIG GET timeout maxclients",
+               "CONFIG GET maxmemory", "CONFIG GET databases", "CONFIG GET proto-max-bulk-len",
+               "CONFIG GET tcp-keepalive", "CONFIG GET client-output-buffer-limit",
+               "CONFIG SET", "CONFIG SET nosuch 1", "CONFIG SET timeout", "CONFIG SET timeout abc",
+               "CONFIG SET timeout -1", "CONFIG SET appendfsync sometimes",
+               "CONFIG SET appendfsync always", "CONFIG GET appendfsync",
+               "CONFIG SET appendfsync everysec timeout 7", "CONFIG GET timeout",
+               "CONFIG SET timeout 8 nosuch 1", "CONFIG GET timeout",
+               "CONFIG SET timeout 8 timeout 9", "CONFIG GET timeout",
+               "CONFIG SET timeout 9 appendfsync sometimes", "CONFIG GET timeout",
+               "CONFIG SET databases 3", "CONFIG SET port 0x", "CONFIG RESETSTAT", "CONFIG RESETSTAT x"],
+    "flush and size": ["SET a 1", "SELECT 1", "SET b 1", "DBSIZE", "FLUSHDB", "DBSIZE", "SELECT 0",
+                       "DBSIZE", "FLUSHDB NOSUCH", "FLUSHALL ASYNC", "DBSIZE", "FLUSHALL SYNC x",
+                       "DBSIZE x"],
+    "command": ["COMMAND COUNT x", "COMMAND NOSUCH", "COMMAND INFO nosuch", "COMMAND DOCS nosuch", "COMMAND GETKEYS GET a",
+                "COMMAND GETKEYS MSET a 1 b 2", "COMMAND GETKEYS DEL a b c", "COMMAND GETKEYS PING",
+                "COMMAND GETKEYS NOSUCH", "COMMAND GETKEYS GET", "COMMAND GETKEYS", "COMMAND LIST x",
+                "COMMAND LIST FILTERBY PATTERN ge?"],
+    "info": ["INFO nosuch", "TIME x"],
+    "debug": ["DEBUG SLEEP 0"],
+    "shutdown wrong": ["SHUTDOWN NOSUCH", "SHUTDOWN SAVE NOSAVE", "SHUTDOWN ABORT"],
+}
+
+# Names within these differ with the build or say what only Redis has.
+INFO_SECTIONS = ["server", "clients", "memory", "persistence", "stats", "replication", "cpu",
+                 "cluster", "keyspace"]
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class SideBySide(TestCase):
+    seconds = 10
+
+    def setUp(self):
+        self.ours = Server(enable_debug_command="yes")
+        self.addCleanup(self.ours.close)
+        self.theirs = Server(stock=True, enable_debug_command="yes")
+        self.addCleanup(self.theirs.close)
+
+    def pair(self):
+        pair = self.ours.client(), self.theirs.client()
+        for client in pair:
+            self.addCleanup(client.close)
+        return pair
+
+    def test_scripts(self):
+        for resp in (2, 3):
+            for name, script in SCRIPTS.items():
+                ours, theirs = self.pair()
+                for client in (ours, theirs):
+                    client("FLUSHALL")
+                    client("CONFIG", "SET", "timeout", "0")
+                    if resp == 3:
+                        client("HELLO", "3")
+                for number, line in enumerate(script):
+                    command = line.split(" ")
+                    with self.subTest(f"RESP{resp}, {name}, {number}: {line[:60]}"):
+                        replies = [comparable(line, c.raw(*command)) for c in (ours, theirs)]
+                        self.assertEqual(*replies)
+
+    def test_hello_fields(self):
+        ours, theirs = self.pair()
+        for version in ("2", "3", "3", "2"):
+            shapes = []
+            for client in (ours, theirs):
+                kind, items = client.raw("HELLO", version)
+                pairs = items if kind == b"%" else list(zip(items[::2], items[1::2]))
+                shapes.append([kind, [(key, value[0]) for key, value in pairs]])
+                fields = {key[1]: value[1] for key, value in pairs}
+                self.assertEqual(fields[b"proto"], int(version))
+                self.assertEqual(fields[b"mode"], b"standalone")
+                self.assertEqual(fields[b"role"], b"master")
+            self.assertEqual(*shapes)
+
+    def test_authentication(self):
+        ours, theirs = self.pair()
+        admins = self.pair()
+        for admin in admins:
+            admin("CONFIG", "SET", "requirepass", "secret")
+        ours, theirs = self.pair()
+        script = ["PING", "GET k", "MULTI", "NOSUCH", "GET", "HELLO 3", "CLIENT GETNAME", "AUTH wrong",
+                  "AUTH default wrong", "AUTH other secret", "HELLO 3 AUTH default wrong", "COMMAND",
+                  "RESET", "HELLO 3 AUTH default secret SETNAME me", "CLIENT GETNAME", "RESET", "GET k",
+                  "AUTH secret", "GET k", "AUTH default secret", "AUTH wrong", "GET k"]
+        for number, line in enumerate(script):
+            command = line.split(" ")
+            replies = [comparable(line, client.raw(*command)) for client in (ours, theirs)]
+            with self.subTest(f"{number}: {line}"):
+                self.assertEqual(*replies)
+
+    def test_quit_replies_and_closes(self):
+        for client in self.pair():
+            self.assertEqual(client.raw("QUIT"), (b"+", b"OK"))
+            self.assertTrue(client.closed_by_server())
+
+    def test_client_list_and_info_fields(self):
+        shapes = []
+        for client in self.pair():
+            client("CLIENT", "SETNAME", "me")
+            line = client("CLIENT", "INFO").decode()
+            listed = client("CLIENT", "LIST", "ID", client("CLIENT", "ID")).decode()
+            shapes.append([names_of(line), names_of(listed)])
+            fields = dict(part.split("=", 1) for part in line.split())
+            self.assertEqual(fields["name"], "me")
+            self.assertEqual(fields["db"], "0")
+            self.assertEqual(fields["cmd"], "client|info")
+            self.assertEqual(fields["addr"], "%s:%d" % client.socket.getsockname())
+        for ours, theirs in zip(*shapes):
+            self.assertEqual([name for name in ours if name in theirs], theirs)
+
+    def test_client_kill(self):
+        for server in (self.ours, self.theirs):
+            with server.client() as killer, server.client() as victim, server.client() as self_killer:
+                name = "%s:%d" % victim.socket.getsockname()
+                self.assertEqual(killer.raw("CLIENT", "KILL", name), (b"+", b"OK"))
+                self.assertTrue(victim.closed_by_server())
+                number = self_killer("CLIENT", "ID")
+                reply = self_killer.raw("CLIENT", "KILL", "ID", number, "SKIPME", "no")
+                self.assertEqual(reply, (b":", 1))
+                self.assertTrue(self_killer.closed_by_server())
+                self.assertEqual(killer.raw("CLIENT", "KILL", "TYPE", "normal"), (b":", 0))
+                self.assertEqual(killer("PING"), b"PONG")
+
+    def test_client_ids_ascend(self):
+        for server in (self.ours, self.theirs):
+            with server.client() as first, server.client() as second:
+                self.assertLess(first("CLIENT", "ID"), second("CLIENT", "ID"))
+
+    def test_every_command_is_described_as_in_redis(self):
+        ours, theirs = self.pair()
+        rows = {row[1][0][1]: row for row in ours.raw("COMMAND")[1]}
+        self.assertEqual(ours("COMMAND", "COUNT"), len(rows))
+        listed = [name for name in ours("COMMAND", "LIST") if b"|" not in name]
+        self.assertEqual(sorted(listed), sorted(rows))
+        for name in sorted(rows):
+            stock = theirs.raw("COMMAND", "INFO", name)[1][0]
+            if stock[1] is None:
+                continue
+            with self.subTest(name.decode()):
+                self.assertEqual(described(rows[name]), described(stock))
+
+    def test_command_docs_have_redis_fields(self):
+        ours, theirs = self.pair()
+        for name in ("get", "set", "del", "mset", "expire", "client", "scan", "hello"):
+            docs = [client("COMMAND", "DOCS", name) for client in (ours, theirs)]
+            with self.subTest(name):
+                mine, stock = (dict(zip(items[::2], items[1::2])) for _, items in docs)
+                self.assertTrue(mine[b"summary"])
+                self.assertEqual(mine[b"group"], stock[b"group"])
+                self.assertEqual(mine[b"since"], stock[b"since"])
+
+    def test_info_has_redis_fields(self):
+        for client in self.pair():
+            for number in range(3):
+                client("SET", f"k{number}", "v")
+        for section in INFO_SECTIONS:
+            ours, theirs = (info_fields(client("INFO", section)) for client in self.pair())
+            with self.subTest(f"{section}: named as in Redis"):
+                self.assertEqual([name for name in ours if name not in theirs], [])
+            with self.subTest(f"{section}: none missing"):
+                self.assertEqual([name for name in theirs if name not in ours], [])
+
+    def test_info_sections(self):
+        ours, theirs = self.pair()
+        for args in ([], ["default"], ["all"], ["everything"], ["server", "clients"], ["CPU"]):
+            mine, stock = (section_names(client("INFO", *args)) for client in (ours, theirs))
+            with self.subTest(" ".join(args)):
+                known = [name for name in mine if name != "# Slimio"]
+                self.assertEqual([name for name in known if name not in stock], [])
+                missing = [name for name in stock if name not in mine]
+                self.assertEqual(missing, [])
+
+    def test_inline_commands(self):
+        ours, theirs = self.pair()
+        lines = [
+            b"PING\r\n", b"PING\n", b"\r\nPING\r\n", b"  SET   k   v  \r\n", b"GET k\r\n",
+            b"SET k \"a b\\x41\\n\\\"\"\r\n", b"GET k\r\n", b"SET k 'single \\' \\x41'\r\n", b"GET k\r\n",
+            b"ECHO \"\"\r\n", b"NOSUCH \xff\r\n", b"GET\r\n", b"ECHO a\tb\r\n",
+        ]
+        for line in lines:
+            replies = []
+            for client in (ours, theirs):
+                client.send(line)
+                replies.append(client.read())
+            with self.subTest(line):
+                self.assertEqual(*replies)
+
+    def test_waiting_for_the_log(self):
+        with self.ours.client() as client:
+            if TARGET.is_stock:
+                self.skipTest("WAITAOF came with Redis 7.2")
+            client("SET", "k", "v")
+            self.assertEqual(client("WAITAOF", 1, 0, 5000), [1, 0])
+            self.assertEqual(client("WAITAOF", 0, 0, 0), [1, 0])
+            kind, text = client.raw("WAITAOF", 2, 0, 0)
+            self.assertEqual(kind, b"-", text)
+
+    def test_pipelined_requests_are_answered_in_order(self):
+        ours, theirs = self.pair()
+        commands = [["SET", "k", number] if number % 3 else ["GET", "k"] for number in range(5000)]
+        self.assertEqual(ours.pipeline(commands), theirs.pipeline(commands))
+
+    def test_requests_in_pieces(self):
+        ours, theirs = self.pair()
+        request = encode("SET", "k", b"a\r\nb" * 10) + encode("GET", "k")
+        replies = []
+        for client in (ours, theirs):
+            for at in range(0, len(request), 7):
+                client.send(request[at : at + 7])
+            replies.append([client.read(), client.read()])
+        self.assertEqual(*replies)
+
+
+def comparable(line, reply):
+    """The reply without its order, address or moment, where the command has one."""
+    if line.startswith("CONFIG GET") and reply[0] == b"*":
+        return reply[0], sorted(zip(reply[1][::2], reply[1][1::2]))
+    if line.startswith("CONFIG GET") and reply[0] == b"%":
+        return reply[0], sorted(reply[1])
+    if line.startswith("HELLO 3 AUTH") and reply[0] == b"%":
+        return reply[0], [key for key, _ in reply[1]]
+    if line == "COMMAND" and reply[0] == b"*":
+        return reply[0]
+    return reply
+
+
+def names_of(line):
+    return [part.split("=", 1)[0] for part in line.split()]
+
+
+def described(row):
+    """Name, arity, flags, key positions, categories; flags and categories are sets."""
+    name, arity, flags, first, last, step, categories = row[1][:7]
+    return {
+        "name": name[1],
+        "arity": arity[1],
+        "flags": sorted(flag[1] for flag in flags[1]),
+        "keys": (first[1], last[1], step[1]),
+        "categories": sorted(category[1] for category in categories[1]),
+    }
+
+
+def info_fields(text):
+    """Names of the fields; those of a db are one."""
+    return [line.split(":", 1)[0] for line in text.decode().split("\r\n") if ":" in line]
+
+
+def section_names(text):
+    return [line for line in text.decode().split("\r\n") if line.startswith("# ")]

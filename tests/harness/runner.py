@@ -1,0 +1,106 @@
+"""Finds the tests, runs their classes side by side, prints as cargo does."""
+
+import importlib
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+import unittest
+
+FOLDERS = ["clients", "differential", "faults"]
+TEST_SECONDS_MAX = 240
+
+
+def find(root, words):
+    """Test classes as (module, class, test names), those that take longest first."""
+    found = []
+    for folder in FOLDERS:
+        names = sorted(os.listdir(os.path.join(root, folder)))
+        for name in names:
+            if not (name.startswith("test_") and name.endswith(".py")):
+                continue
+            module = importlib.import_module(f"{folder}.{name[:-3]}")
+            for case in vars(module).values():
+                if not (isinstance(case, type) and issubclass(case, unittest.TestCase)):
+                    continue
+                if case.__module__ != module.__name__:
+                    continue
+                tests = [
+                    test
+                    for test in unittest.TestLoader().getTestCaseNames(case)
+                    if matches(f"{module.__name__}.{case.__name__}.{test}", words)
+                ]
+                if tests:
+                    found.append((module.__name__, case.__name__, tests))
+    found.sort(key=lambda entry: -weight(entry))
+    return found
+
+
+def weight(entry):
+    module, case, _ = entry
+    return getattr(getattr(importlib.import_module(module), case), "seconds", 1)
+
+
+def matches(name, words):
+    return not words or any(word in name for word in words)
+
+
+def run_class(entry):
+    """Runs in a process of its own. Returns (name, outcome, seconds, detail) of each test."""
+    module, case_name, tests = entry
+    case = getattr(importlib.import_module(module), case_name)
+    signal.signal(signal.SIGALRM, give_up)
+    results = []
+    for test in tests:
+        name = f"{module}.{case_name}.{test}"
+        result = unittest.TestResult()
+        started = time.monotonic()
+        signal.alarm(TEST_SECONDS_MAX)
+        try:
+            unittest.TestSuite([case(test)]).run(result)
+        except Exception:
+            result.errors.append((test, traceback.format_exc()))
+        signal.alarm(0)
+        seconds = time.monotonic() - started
+        problems = [f"{where}\n{detail}" for where, detail in result.failures + result.errors]
+        if problems:
+            results.append((name, "FAILED", seconds, "\n".join(problems)))
+        elif result.skipped:
+            results.append((name, "ignored", seconds, result.skipped[0][1]))
+        else:
+            results.append((name, "ok", seconds, ""))
+    return results
+
+
+def give_up(*_):
+    raise TimeoutError(f"the test takes longer than {TEST_SECONDS_MAX} s")
+
+
+def run(root, words, jobs):
+    """Returns whether all is well."""
+    entries = find(root, words)
+    started = time.monotonic()
+    results = []
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        for batch in pool.imap_unordered(run_class, entries):
+            for name, outcome, seconds, detail in batch:
+                print(f"test {name} ... {outcome} ({seconds:.1f} s)", flush=True)
+                results.append((name, outcome, detail))
+    failures = [(name, detail) for name, outcome, detail in results if outcome == "FAILED"]
+    for name, detail in failures:
+        print(f"\n---- {name} ----\n{detail}")
+    skips = [(name, detail) for name, outcome, detail in results if outcome == "ignored"]
+    print()
+    for reason in sorted({reason for _, reason in skips}):
+        names = sorted(name for name, detail in skips if detail == reason)
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        print(f"SKIPPED: {shown}: {reason}")
+    passed = len(results) - len(failures) - len(skips)
+    verdict = "FAILED" if failures or not results else "ok"
+    took = time.monotonic() - started
+    print(
+        f"test result: {verdict}. {passed} passed; {len(failures)} failed; "
+        f"{len(skips)} ignored; finished in {took:.1f}s"
+    )
+    return verdict == "ok"

@@ -1,0 +1,167 @@
+"""A server process in a folder of its own, on a port of its own."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+
+from .resp import Client
+from .target import TARGET
+from .wait import until
+
+START_SECONDS = 30
+STOP_SECONDS = 30
+PORT_TRIES = 5
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class StartError(Exception):
+    """The server ended instead of serving. The text is what it said."""
+
+
+class Server:
+    """Starts on entry, is killed on exit, its folder removed. `flags` are directives.
+
+    `stock` starts the yardstick. `volume` is a folder to use instead of a fresh one: it is not
+    removed. `launcher` is put in front of the command line.
+    """
+
+    def __init__(self, stock=False, volume=None, launcher=(), start=True, **flags):
+        self.is_stock = stock or TARGET.is_stock
+        self.command = TARGET.stock_command if stock else TARGET.command
+        self.launcher = [*launcher, *([] if stock else TARGET.launcher)]
+        self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
+        os.makedirs(TARGET.folder, exist_ok=True)
+        self.folder = tempfile.mkdtemp(prefix="server-", dir=TARGET.folder)
+        self.volume = os.path.abspath(volume or os.path.join(self.folder, "volume"))
+        self.log_path = os.path.join(self.folder, "log")
+        self.process = None
+        self.port = None
+        self.preexec = None
+        if start:
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, seconds=START_SECONDS):
+        """Starts (again, on the same volume) and waits until it serves."""
+        for attempt in range(PORT_TRIES):
+            self.port = free_port()
+            self.spawn()
+            try:
+                until(self.is_serving, seconds, "serving")
+                return self
+            except StartError as error:
+                if "in use" not in str(error) or attempt + 1 == PORT_TRIES:
+                    raise
+        return self
+
+    def spawn(self):
+        """Starts without waiting."""
+        with open(self.log_path, "ab") as log:
+            self.log_start = log.tell()
+            self.process = subprocess.Popen(
+                self.command_line(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=self.preexec,
+            )
+
+    def command_line(self):
+        flags = {"port": self.port}
+        if self.is_stock:
+            os.makedirs(self.volume, exist_ok=True)
+            flags |= {"dir": self.volume, "save": "", "appendonly": "yes"}
+        else:
+            flags |= {"volume": self.volume}
+        line = [*self.launcher, *self.command]
+        for name, value in (flags | self.flags).items():
+            values = value if isinstance(value, (list, tuple)) else [value]
+            line += [f"--{name}", *(str(value) for value in values)]
+        return line
+
+    def is_serving(self):
+        """Whether it answers, and has recovered."""
+        if self.process.poll() is not None:
+            raise StartError(f"exit status {self.process.returncode}: {self.said()}")
+        try:
+            with self.client(timeout=5) as client:
+                kind, text = client.raw("PING")
+                return kind == b"+" or text.startswith((b"NOAUTH", b"DENIED", b"MISCONF"))
+        except OSError:
+            return False
+
+    def said(self):
+        """What this process has printed since it was last started."""
+        with open(self.log_path, "rb") as log:
+            log.seek(self.log_start)
+            return log.read().decode(errors="replace")
+
+    @property
+    def address(self):
+        return ("127.0.0.1", self.port)
+
+    def client(self, timeout=20):
+        return Client(self.address, timeout)
+
+    def info(self, section="everything"):
+        """The fields of INFO."""
+        with self.client() as client:
+            text = client("INFO", section).decode()
+        return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+    def is_alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        """SIGKILL; waits for the end."""
+        if self.is_alive():
+            self.process.kill()
+        if self.process is not None:
+            self.process.wait()
+
+    def terminate(self):
+        """SIGTERM; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+    def restart(self):
+        self.kill()
+        return self.start()
+
+
+def refusal(seconds=START_SECONDS, **options):
+    """Starts a server that must not start; returns what it said."""
+    server = Server(start=False, **options)
+    server.port = free_port()
+    try:
+        server.spawn()
+        server.process.wait(seconds)
+        if server.process.returncode == 0:
+            raise AssertionError(f"the server ended well instead of refusing: {server.said()}")
+        if server.process.returncode < 0:
+            raise AssertionError(f"killed by signal {-server.process.returncode}: {server.said()}")
+        return server.said()
+    finally:
+        server.close()

@@ -1,0 +1,71 @@
+"""Which server the tests run against. Set once by `run.py`, before any test."""
+
+import os
+import shlex
+import shutil
+import unittest
+
+
+class Target:
+    """The server under test and the yardstick beside it."""
+
+    def __init__(self):
+        self.command = ["slimio", "serve"]
+        self.stock_command = ["redis-server"]
+        self.launcher = []
+        self.folder = "target/blackbox"
+        self.bench = ""
+        self.seed = 1
+        self.rounds = 0
+
+    @property
+    def is_stock(self):
+        """Whether the yardstick itself is under test: then SlimIO's own tests are skipped."""
+        return "slimio" not in os.path.basename(self.command[0])
+
+    @property
+    def is_without_io_uring(self):
+        return bool(self.launcher)
+
+    def set_command(self, text):
+        command = shlex.split(text)
+        found = shutil.which(command[0])
+        if found is None:
+            raise SystemExit(f"{command[0]} is not a program that can be run")
+        self.command = [os.path.abspath(found), *command[1:]]
+
+
+TARGET = Target()
+
+
+def slimio_only(test):
+    """For tests of what only SlimIO has."""
+    if isinstance(test, type):
+        setup = test.setUp
+
+        def set_up(self):
+            if TARGET.is_stock:
+                self.skipTest("not for stock redis-server")
+            setup(self)
+
+        test.setUp = set_up
+        return test
+
+    def wrapper(self, *args, **kwargs):
+        if TARGET.is_stock:
+            self.skipTest("not for stock redis-server")
+        return test(self, *args, **kwargs)
+
+    wrapper.__name__ = test.__name__
+    wrapper.__doc__ = test.__doc__
+    return wrapper
+
+
+def stock_is_installed():
+    return shutil.which(TARGET.stock_command[0]) is not None
+
+
+class TestCase(unittest.TestCase):
+    """With whole differences and no limit on their length."""
+
+    maxDiff = None

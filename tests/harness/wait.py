@@ -1,0 +1,17 @@
+"""Waiting for a condition, with a deadline: the only use of the clock in these tests."""
+
+import time
+
+POLL_SECONDS = 0.01
+
+
+def until(condition, seconds=20, what="the condition"):
+    """Calls `condition` until it returns something true, which is returned."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come true within {seconds} s")
+        time.sleep(POLL_SECONDS)

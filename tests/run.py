@@ -1,0 +1,40 @@
+"""Runs the black-box tests against a server: SlimIO's, or any that takes redis-server's flags."""
+
+import argparse
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, ROOT)
+
+from harness import runner  # noqa: E402
+from harness.target import TARGET  # noqa: E402
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="run only tests whose name holds one of these")
+    parser.add_argument("--server", default="slimio serve", help="command that serves")
+    parser.add_argument("--stock", default="redis-server", help="the yardstick")
+    parser.add_argument("--bench", default="", help="slimio-bench, for the ledger")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--folder", default="", help="where servers put their data")
+    parser.add_argument("--seed", type=int, default=1, help="of random runs")
+    parser.add_argument("--rounds", type=int, default=0, help="of random runs; 0: a short run")
+    parser.add_argument(
+        "--without-io-uring", action="store_true", help="a seccomp filter refuses io_uring"
+    )
+    args = parser.parse_args()
+    TARGET.set_command(args.server)
+    TARGET.stock_command = [args.stock]
+    TARGET.bench = os.path.abspath(args.bench) if args.bench else ""
+    TARGET.seed, TARGET.rounds = args.seed, args.rounds
+    TARGET.folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))
+    if args.without_io_uring:
+        launcher = os.path.join(ROOT, "harness/without_io_uring.py")
+        TARGET.launcher = [sys.executable, "-B", launcher]
+    sys.exit(0 if runner.run(ROOT, args.words, args.jobs) else 1)
+
+
+if __name__ == "__main__":
+    main()
