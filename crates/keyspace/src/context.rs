@@ -1,0 +1,77 @@
+//! What a command is given and what it gives back.
+
+use slimio_resp::{Args, ReplyBuf};
+
+use crate::commands::KeysWalk;
+use crate::effects::Effects;
+use crate::keyspace::{DbIndex, Keyspace};
+
+/// Everything a data command may look at and change. It never sees a socket, a clock or a disk.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The data set.
+    pub keyspace: &'a mut Keyspace,
+    /// The database that the client has selected.
+    pub db: DbIndex,
+    /// The request; argument 0 is the command's name.
+    pub args: Args<'a>,
+    /// Milliseconds since 1970. A transaction keeps one time for all its commands.
+    pub now_ms: i64,
+    /// Where the reply goes.
+    pub reply: &'a mut ReplyBuf,
+    /// Where what was done is written down, for the log and for who watches keys.
+    pub effects: &'a mut Effects,
+    /// Under which circumstances the command runs.
+    pub mode: Mode,
+}
+
+/// Under which circumstances a command runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// For a client.
+    #[default]
+    Client,
+    /// For a client that cannot wait, in a transaction or a script: nothing yields.
+    Atomic,
+    /// From the log. Nothing expires; the log says what did. Nothing yields.
+    Replay,
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Done; the reply is written.
+    Reply,
+    /// The client waits until one of these keys changes or the time is over.
+    Block {
+        /// Keys waited for, in the client's database.
+        keys: Vec<Vec<u8>>,
+        /// Milliseconds since 1970; `None`: as long as it takes.
+        deadline_ms: Option<i64>,
+    },
+    /// A long one: nothing is replied yet. To be resumed after others have had their turn, until
+    /// it replies; the client's further requests wait.
+    Yield(Yielded),
+    /// Values of these keys have to be brought in, then the command is run again.
+    NeedCold {
+        /// Keys in the client's database.
+        keys: Vec<Vec<u8>>,
+    },
+}
+
+/// A command that goes on later.
+#[derive(Debug)]
+pub enum Yielded {
+    /// `KEYS`.
+    Keys(Box<KeysWalk>),
+}
+
+impl Yielded {
+    /// Goes on for another bounded step. The context is made as for running the command, with the
+    /// same arguments and database.
+    pub fn resume(self, context: &mut Context<'_>) -> Outcome {
+        match self {
+            Yielded::Keys(walk) => walk.resume(context),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What commands did: for the log, and for whoever depends on the keys that they touched.
+//!
+//! The log keeps effects, not requests: with absolute times, and deletes for what expired. Most
+//! commands are their own effect, and then nothing is copied here: the effect refers to the
+//! request's arguments.
+//!
+//! A payload of the log is a sequence of commands, each
+//!
+//! ```text
+//! | varint: count of arguments | varint: size | bytes | varint: size | bytes | ...
+//! ```
+//!
+//! where a varint is little-endian, seven bits to a byte, the high bit set on all but the last. A
+//! `SELECT` in it moves what follows to another database; a payload begins in the database that
+//! its record names.
+
+use std::ops::Range;
+
+use slimio_resp::{Arg, Args, DecimalBuffer};
+
+use crate::keyspace::DbIndex;
+use crate::payload::Varint;
+
+/// What one or more commands did. Kept and [cleared](Effects::clear), so that it allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Effects {
+    commands: Vec<Effect>,
+    args: Vec<EffectArg>,
+    bytes: Vec<u8>,
+    touched: Vec<TouchedItem>,
+}
+
+/// A command to be logged.
+#[derive(Clone, Debug)]
+struct Effect {
+    db: DbIndex,
+    /// `None`: the request as it is.
+    args: Option<Range<usize>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum EffectArg {
+    /// An argument of the request.
+    Request(usize),
+    /// Part of `bytes`.
+    Own { start: usize, size: usize },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TouchedItem {
+    db: DbIndex,
+    /// `None`: the whole database.
+    key: Option<(u64, EffectArg)>,
+}
+
+/// Something that a command changed.
+#[derive(Clone, Copy, Debug)]
+pub enum Touched<'a> {
+    /// A key was written, deleted, expired, or given another time to expire.
+    Key {
+        /// Its database.
+        db: DbIndex,
+        /// Its [hash](crate::Keyspace::hash).
+        hash: u64,
+        /// The key.
+        key: Arg<'a>,
+    },
+    /// Any key of a database may have changed.
+    Db(DbIndex),
+}
+
+/// An argument of an effect that is being written down.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// An argument of the request, by index.
+    Request(usize),
+    /// Bytes, which are copied.
+    Bytes(&'a [u8]),
+    /// A number in decimal digits.
+    Integer(i64),
+}
+
+impl Effects {
+    /// No effects.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.commands.clear();
+        self.args.clear();
+        self.bytes.clear();
+        self.touched.clear();
+    }
+
+    /// Whether nothing is to be logged.
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// What was changed, in order; a key may be there more than once. `args` are those of the
+    /// command that ran.
+    pub fn touched<'a>(&'a self, args: Args<'a>) -> impl Iterator<Item = Touched<'a>> {
+        self.touched.iter().map(move |item| match item.key {
+            None => Touched::Db(item.db),
+            Some((hash, key)) => Touched::Key { db: item.db, hash, key: self.resolve(key, args) },
+        })
+    }
+
+    /// Writes down that the request is its own effect.
+    pub fn log_request(&mut self, db: DbIndex) {
+        self.commands.push(Effect { db, args: None });
+    }
+
+    /// Writes down a command to be logged in place of the request, or before it.
+    pub fn log(&mut self, db: DbIndex, parts: &[Part<'_>]) {
+        let start = self.args.len();
+        for &part in parts {
+            let arg = match part {
+                Part::Request(index) => EffectArg::Request(index),
+                Part::Bytes(bytes) => self.own(bytes),
+                Part::Integer(value) => self.own(DecimalBuffer::new().format(value).as_bytes()),
+            };
+            self.args.push(arg);
+        }
+        self.commands.push(Effect { db, args: Some(start..self.args.len()) });
+    }
+
+    /// Writes down that a key, argument `index` of the request, was changed.
+    pub fn touch_arg(&mut self, db: DbIndex, hash: u64, index: usize) {
+        self.touched.push(TouchedItem { db, key: Some((hash, EffectArg::Request(index))) });
+    }
+
+    /// Writes down that a key was changed.
+    pub fn touch(&mut self, db: DbIndex, hash: u64, key: &[u8]) {
+        let key = self.own(key);
+        self.touched.push(TouchedItem { db, key: Some((hash, key)) });
+    }
+
+    /// Writes down that any key of a database may have changed.
+    pub fn touch_db(&mut self, db: DbIndex) {
+        self.touched.push(TouchedItem { db, key: None });
+    }
+
+    /// Size in bytes of the payload that [`encode`](Self::encode) gives.
+    pub fn payload_size(&self, db: DbIndex, args: Args<'_>) -> usize {
+        let mut size = 0;
+        self.encode(db, args, |part| size += part.len());
+        size
+    }
+
+    /// Gives the payload of these effects to `write`, stretch by stretch; large arguments are not
+    /// copied on the way. `db` is where the payload begins, `args` those of the command that ran.
+    pub fn encode(&self, mut db: DbIndex, args: Args<'_>, mut write: impl FnMut(&[u8])) {
+        for effect in &self.commands {
+            if effect.db != db {
+                db = effect.db;
+                let mut number = DecimalBuffer::new();
+                let number = number.format(db.0).as_bytes();
+                write(Varint::new(2).as_bytes());
+                for part in [&b"SELECT"[..], number] {
+                    write(Varint::new(part.len() as u64).as_bytes());
+                    write(part);
+                }
+            }
+            let len = effect.args.as_ref().map_or(args.len(), ExactSizeIterator::len);
+            write(Varint::new(len as u64).as_bytes());
+            for index in 0..len {
+                let arg = match &effect.args {
+                    None => args.get(index),
+                    Some(range) => self.resolve(self.args[range.start + index], args),
+                };
+                write(Varint::new(arg.size() as u64).as_bytes());
+                arg.chunks().for_each(&mut write);
+            }
+        }
+    }
+
+    /// The database of the last effect to be logged.
+    pub fn last_db(&self) -> Option<DbIndex> {
+        self.commands.last().map(|effect| effect.db)
+    }
+
+    fn own(&mut self, bytes: &[u8]) -> EffectArg {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        EffectArg::Own { start, size: bytes.len() }
+    }
+
+    fn resolve<'a>(&'a self, arg: EffectArg, args: Args<'a>) -> Arg<'a> {
+        match arg {
+            EffectArg::Request(index) => args.get(index),
+            EffectArg::Own { start, size } => Arg::Bytes(&self.bytes[start..start + size]),
+        }
+    }
+}

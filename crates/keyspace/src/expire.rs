@@ -1,0 +1,102 @@
+//! Keys whose time is over: met by a command, or looked for.
+
+use slimio_resp::Args;
+
+use crate::effects::{Effects, Part};
+use crate::keyspace::{DbIndex, Keyspace};
+use crate::table::{Position, Spot};
+
+/// What a step of active expiry did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpireStep {
+    /// Keys looked at.
+    pub examined: usize,
+    /// Those of them that expire at some time.
+    pub expiring: usize,
+    /// Those of them that were deleted.
+    pub expired: usize,
+    /// Whether the walk has come to the end of the database; the next step begins again.
+    pub wrapped: bool,
+}
+
+impl Keyspace {
+    /// Looks for keys of a database whose time is over, in hash order from where the last step
+    /// ended, until `budget` keys have been looked at, and deletes them. The deletions are in
+    /// `effects`; none of them refers to a request.
+    pub fn expire_step(
+        &mut self,
+        db: DbIndex,
+        now_ms: i64,
+        budget: usize,
+        effects: &mut Effects,
+    ) -> ExpireStep {
+        let mut step = ExpireStep::default();
+        let mut ttl_sum: i64 = 0;
+        while step.examined < budget && self.db(db).expiring() > 0 {
+            let from = self.db(db).expiry_walk;
+            let mut over: Vec<Vec<u8>> = Vec::new();
+            let (next, entries) = self.db(db).table().walk(from);
+            for (_, slot) in entries {
+                step.examined += 1;
+                let Some(at) = slot.expires_at_ms() else { continue };
+                step.expiring += 1;
+                if now_ms > at {
+                    over.push(slot.key().to_vec());
+                } else {
+                    ttl_sum = ttl_sum.saturating_add(at - now_ms);
+                }
+            }
+            // An empty bucket is work, too.
+            step.examined += 1;
+            step.expired += over.len();
+            for key in over {
+                let hash = self.hash(&key);
+                if let Some(spot) = self.db(db).find(hash, &key) {
+                    self.expire(db, hash, &key, spot, effects);
+                }
+            }
+            step.wrapped = next == Position::END;
+            self.db_mut(db).expiry_walk = if step.wrapped { Position::START } else { next };
+            if step.wrapped {
+                break;
+            }
+        }
+        self.note_ttl(db, ttl_sum, step.expiring - step.expired);
+        step
+    }
+
+    /// Deletes a key because its time is over.
+    pub(crate) fn expire(
+        &mut self,
+        db: DbIndex,
+        hash: u64,
+        key: &[u8],
+        spot: Spot,
+        effects: &mut Effects,
+    ) {
+        self.dbs[usize::from(db.0)].remove(spot, &mut self.garbage);
+        self.stats.expired_keys += 1;
+        effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(key)]);
+        effects.touch(db, hash, key);
+    }
+
+    /// Lets what was seen of the times to live weigh 2 % of the mean.
+    fn note_ttl(&mut self, db: DbIndex, sum_ms: i64, count: usize) {
+        let db = self.db_mut(db);
+        if db.expiring() == 0 {
+            db.ttl_mean_ms = 0;
+        } else if count > 0 {
+            let mean = sum_ms / count as i64;
+            db.ttl_mean_ms =
+                if db.ttl_mean_ms == 0 { mean } else { db.ttl_mean_ms / 50 * 49 + mean / 50 };
+        }
+    }
+}
+
+/// For effects that refer to no request.
+pub fn no_args() -> Args<'static> {
+    use slimio_resp::Request;
+    use std::sync::OnceLock;
+    static EMPTY: OnceLock<Request> = OnceLock::new();
+    EMPTY.get_or_init(Request::new).args(&[])
+}

@@ -1,0 +1,1 @@
+//! Decimal numbers as the processor of a PC computes them.

@@ -1,0 +1,297 @@
+//! One key with its value, as compact as it goes.
+//!
+//! A short key with a short value is one allocation without any waste:
+//!
+//! ```text
+//! | expires at, ms: i64, only if it does | key size: 1 or 2 bytes | key ... | value ... |
+//! ```
+//!
+//! Whatever is longer is a box with the key, and the value in memory of its own, so that a value of
+//! 4096 bytes is an allocation of 4096 bytes. Flags, access time and part of the hash stand beside
+//! the pointer, in the bucket.
+
+use std::sync::Arc;
+
+use slimio_resp::Arg;
+
+use crate::value::{Value, ValueRef};
+
+/// Longest entry, in bytes of key, value and their head, that is one allocation.
+const SMALL_SIZE_MAX: usize = 1024;
+
+/// Size in bytes of a time in a small entry.
+const EXPIRY_SIZE: usize = 8;
+
+/// A place in a bucket.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The low bits of the key's hash: they say in which bucket it belongs, and tell most other
+    /// keys of the bucket apart.
+    pub(crate) hash: u32,
+    meta: Meta,
+    entry: Entry,
+}
+
+/// What is known of an entry without looking at it.
+///
+/// ```text
+/// 31                 26       25      24       23                     0
+/// |    not used      | epoch | expires |  access time or frequency     |
+/// ```
+///
+/// `epoch` says whether a running snapshot has taken the entry. The last access is for eviction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meta(u32);
+
+impl Meta {
+    const EXPIRES: u32 = 1 << 24;
+}
+
+#[derive(Debug)]
+enum Entry {
+    Small(Box<[u8]>),
+    Large(Box<Large>),
+}
+
+// What each key costs beside its bytes: a change of this is a change of a promise.
+const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Slot>() == 24);
+const _: () = assert!(size_of::<Large>() == 48);
+
+#[derive(Debug)]
+struct Large {
+    key: Key,
+    /// Means nothing unless the slot says that the key expires.
+    expires_at_ms: i64,
+    value: Value,
+}
+
+/// A key in the box of a large entry.
+#[derive(Debug)]
+enum Key {
+    Inline { size: u8, bytes: [u8; Key::INLINE_SIZE_MAX] },
+    Heap(Box<[u8]>),
+}
+
+impl Key {
+    const INLINE_SIZE_MAX: usize = 22;
+
+    fn new(key: &[u8]) -> Self {
+        if key.len() > Self::INLINE_SIZE_MAX {
+            return Key::Heap(key.into());
+        }
+        let mut bytes = [0; Self::INLINE_SIZE_MAX];
+        bytes[..key.len()].copy_from_slice(key);
+        Key::Inline { size: key.len() as u8, bytes }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Key::Inline { size, bytes } => &bytes[..usize::from(*size)],
+            Key::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Slot {
+    /// A new entry.
+    pub(crate) fn new(hash: u32, key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Self {
+        let entry = match small(key, value, expires_at_ms) {
+            Some(bytes) => Entry::Small(bytes),
+            None => large(key, Value::from_arg(value), expires_at_ms),
+        };
+        Self::of(hash, entry, expires_at_ms)
+    }
+
+    /// A new entry of a value that exists already.
+    pub(crate) fn with_value(
+        hash: u32,
+        key: &[u8],
+        value: Value,
+        expires_at_ms: Option<i64>,
+    ) -> Self {
+        let entry = match small(key, value.as_ref().as_arg(), expires_at_ms) {
+            Some(bytes) => Entry::Small(bytes),
+            None => large(key, value, expires_at_ms),
+        };
+        Self::of(hash, entry, expires_at_ms)
+    }
+
+    fn of(hash: u32, entry: Entry, expires_at_ms: Option<i64>) -> Self {
+        let meta = Meta(if expires_at_ms.is_some() { Meta::EXPIRES } else { 0 });
+        Self { hash, meta, entry }
+    }
+
+    /// Whether the key will expire.
+    pub(crate) fn expires(&self) -> bool {
+        self.meta.0 & Meta::EXPIRES != 0
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        match &self.entry {
+            Entry::Small(bytes) => split_small(bytes, self.expires()).0,
+            Entry::Large(large) => large.key.as_bytes(),
+        }
+    }
+
+    pub(crate) fn value(&self) -> ValueRef<'_> {
+        match &self.entry {
+            Entry::Small(bytes) => ValueRef::Bytes(split_small(bytes, self.expires()).1),
+            Entry::Large(large) => large.value.as_ref(),
+        }
+    }
+
+    /// Milliseconds since 1970.
+    pub(crate) fn expires_at_ms(&self) -> Option<i64> {
+        if !self.expires() {
+            return None;
+        }
+        Some(match &self.entry {
+            Entry::Small(bytes) => {
+                i64::from_le_bytes(bytes[..EXPIRY_SIZE].try_into().expect("eight bytes"))
+            }
+            Entry::Large(large) => large.expires_at_ms,
+        })
+    }
+
+    /// Gives the entry another time to expire, or none.
+    pub(crate) fn set_expiry(&mut self, expires_at_ms: Option<i64>) {
+        match (&mut self.entry, expires_at_ms) {
+            (Entry::Large(large), _) => large.expires_at_ms = expires_at_ms.unwrap_or(0),
+            (Entry::Small(bytes), Some(at)) if self.meta.0 & Meta::EXPIRES != 0 => {
+                bytes[..EXPIRY_SIZE].copy_from_slice(&at.to_le_bytes());
+            }
+            (Entry::Small(_), None) if self.meta.0 & Meta::EXPIRES == 0 => {}
+            (Entry::Small(_), _) => {
+                let value = self.value().to_value();
+                let slot = Slot::with_value(self.hash, self.key(), value, expires_at_ms);
+                self.entry = slot.entry;
+            }
+        }
+        self.meta.0 &= !Meta::EXPIRES;
+        if expires_at_ms.is_some() {
+            self.meta.0 |= Meta::EXPIRES;
+        }
+    }
+
+    /// Replaces the value, in place where the old one has the same size and nobody shares it.
+    /// Returns an old value that is worth dropping elsewhere.
+    pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
+        if let Arg::Bytes(new) = value
+            && self.expires() == expires_at_ms.is_some()
+        {
+            let expires = self.expires();
+            match &mut self.entry {
+                Entry::Small(bytes) => {
+                    let start = value_start(bytes, expires);
+                    if bytes.len() - start == new.len() {
+                        bytes[start..].copy_from_slice(new);
+                        self.set_expiry(expires_at_ms);
+                        return None;
+                    }
+                }
+                Entry::Large(large) => {
+                    if let Value::Piece(piece) = &mut large.value
+                        && let Some(bytes) = Arc::get_mut(piece)
+                        && bytes.capacity() == new.len()
+                        && new.len() > SMALL_SIZE_MAX
+                    {
+                        bytes.clear();
+                        bytes.extend_from_slice(new);
+                        self.set_expiry(expires_at_ms);
+                        return None;
+                    }
+                }
+            }
+        }
+        let new = match &mut self.entry {
+            // The box and the key stay.
+            Entry::Large(large) if value.size() > SMALL_SIZE_MAX => {
+                let old = std::mem::replace(&mut large.value, Value::from_arg(value));
+                self.set_expiry(expires_at_ms);
+                return worth_deferring(old);
+            }
+            _ => Slot::new(self.hash, self.key(), value, expires_at_ms),
+        };
+        let old = std::mem::replace(&mut self.entry, new.entry);
+        self.meta.0 = self.meta.0 & !Meta::EXPIRES | new.meta.0;
+        match old {
+            Entry::Small(_) => None,
+            Entry::Large(large) => worth_deferring(large.value),
+        }
+    }
+
+    /// Changes the value by taking it out and putting another in.
+    pub(crate) fn update(&mut self, change: impl FnOnce(&mut Value)) {
+        let expires_at_ms = self.expires_at_ms();
+        match &mut self.entry {
+            Entry::Large(large) => change(&mut large.value),
+            Entry::Small(_) => {
+                let mut value = self.value().to_value();
+                change(&mut value);
+                let new = Slot::with_value(self.hash, self.key(), value, expires_at_ms);
+                self.entry = new.entry;
+            }
+        }
+    }
+
+    /// The value alone.
+    pub(crate) fn into_value(self) -> Value {
+        match self.entry {
+            Entry::Large(large) => large.value,
+            Entry::Small(_) => self.value().to_value(),
+        }
+    }
+}
+
+/// Values whose freeing takes noticeable time.
+pub(crate) fn worth_deferring(value: Value) -> Option<Value> {
+    matches!(value, Value::Blob(_)).then_some(value)
+}
+
+fn large(key: &[u8], value: Value, expires_at_ms: Option<i64>) -> Entry {
+    let expires_at_ms = expires_at_ms.unwrap_or(0);
+    Entry::Large(Box::new(Large { key: Key::new(key), expires_at_ms, value }))
+}
+
+/// A small entry, if it is one.
+fn small(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[u8]>> {
+    let head = if key.len() < 0x80 { 1 } else { 2 };
+    let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
+    let size = expiry_size + head + key.len() + value.size();
+    if size > SMALL_SIZE_MAX {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(size);
+    if let Some(at) = expires_at_ms {
+        bytes.extend_from_slice(&at.to_le_bytes());
+    }
+    if head == 1 {
+        bytes.push(key.len() as u8);
+    } else {
+        bytes.extend_from_slice(&[key.len() as u8 | 0x80, (key.len() >> 7) as u8]);
+    }
+    bytes.extend_from_slice(key);
+    value.chunks().for_each(|chunk| bytes.extend_from_slice(chunk));
+    Some(bytes.into_boxed_slice())
+}
+
+/// Key and value of a small entry.
+fn split_small(bytes: &[u8], expires: bool) -> (&[u8], &[u8]) {
+    let (start, size) = small_key(bytes, expires);
+    bytes[start..].split_at(size)
+}
+
+fn value_start(bytes: &[u8], expires: bool) -> usize {
+    let (start, size) = small_key(bytes, expires);
+    start + size
+}
+
+/// Start and size of the key of a small entry.
+fn small_key(bytes: &[u8], expires: bool) -> (usize, usize) {
+    let head = if expires { EXPIRY_SIZE } else { 0 };
+    let low = usize::from(bytes[head]);
+    if low < 0x80 {
+        return (head + 1, low);
+    }
+    (head + 2, low & 0x7f | usize::from(bytes[head + 1]) << 7)
+}
