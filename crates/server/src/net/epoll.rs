@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::event::{Timespec, epoll::EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketFlags};
+use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
 
 use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
 
@@ -244,6 +244,7 @@ fn pack(id: ConnId) -> u64 {
 impl Net for EpollNet {
     fn listen(&mut self, fd: OwnedFd) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(KIND_LISTENER | self.listeners.len() as u64);
+        rustix::io::ioctl_fionbio(&fd, true)?;
         self.syscalls += 1;
         epoll::add(&self.epoll, &fd, data, EventFlags::IN)?;
         self.listeners.push(fd);
@@ -277,23 +278,28 @@ impl Net for EpollNet {
     }
 
     fn send(&mut self, id: ConnId, mut outgoing: Outgoing) -> Option<Outgoing> {
-        loop {
-            if outgoing.is_empty() {
-                return Some(outgoing);
-            }
+        while !outgoing.is_empty() {
             let conn = self.conn(id)?;
             if conn.ended {
                 return None;
             }
             assert!(conn.outgoing.is_none(), "one send at a time");
-            let socket = conn.socket.as_ref().expect("looked up");
-            let result = if let Some(bytes) = outgoing.single() {
-                rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)
-            } else {
-                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-                let count = outgoing.slices(&mut slices);
-                // SIGPIPE is ignored by the process; writev has no flag for it.
-                rustix::io::writev(socket, &slices[..count])
+            let socket = conn.socket.as_ref()?;
+            let result = match &outgoing {
+                Outgoing::Bytes(bytes, sent) => {
+                    rustix::net::send(socket, &bytes[*sent..], SendFlags::NOSIGNAL)
+                }
+                Outgoing::Segments(segments) => {
+                    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                    let count = slices
+                        .iter_mut()
+                        .zip(segments.slices())
+                        .map(|(slice, bytes)| *slice = IoSlice::new(bytes))
+                        .count();
+                    let mut control = SendAncillaryBuffer::default();
+                    let slices = &slices[..count];
+                    rustix::net::sendmsg(socket, slices, &mut control, SendFlags::NOSIGNAL)
+                }
             };
             match result {
                 Ok(count) => outgoing.advance(count),
@@ -310,6 +316,7 @@ impl Net for EpollNet {
             }
             self.syscalls += 1;
         }
+        Some(outgoing)
     }
 
     fn close(&mut self, id: ConnId) {

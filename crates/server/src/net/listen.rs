@@ -13,7 +13,7 @@ use crate::config::{Config, ConfigError};
 /// A socket that accepts connections.
 #[derive(Debug)]
 pub struct Listener {
-    /// Non-blocking.
+    /// In blocking mode.
     pub fd: OwnedFd,
     /// The TCP address that it is bound to; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
@@ -61,7 +61,7 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     }
     let path = config.text("unixsocket");
     if !path.is_empty() {
-        listeners.push(listen_unix(path, config.int("unixsocketperm") as u32, backlog)?);
+        listeners.push(listen_unix(path, config.int("unixsocketperm") as u32)?);
     }
     if listeners.is_empty() {
         return Err(ConfigError("nothing to listen on: set port, bind or unixsocket".into()));
@@ -82,12 +82,7 @@ fn parse_ip(name: &str) -> Result<IpAddr, ConfigError> {
 
 fn listen_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let fd = rustix::net::socket_with(
-        family,
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
@@ -98,7 +93,7 @@ fn listen_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
     Ok(Listener { address: SocketAddr::try_from(bound).ok(), fd })
 }
 
-fn listen_unix(path: &str, permissions: u32, _backlog: i32) -> Result<Listener, ConfigError> {
+fn listen_unix(path: &str, permissions: u32) -> Result<Listener, ConfigError> {
     let failed = |e: std::io::Error| {
         ConfigError(format!("cannot listen on the Unix socket {path}: {e}; check unixsocket"))
     };
@@ -119,7 +114,6 @@ fn listen_unix(path: &str, permissions: u32, _backlog: i32) -> Result<Listener, 
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))
             .map_err(failed)?;
     }
-    listener.set_nonblocking(true).map_err(failed)?;
     Ok(Listener { fd: listener.into(), address: None })
 }
 

@@ -8,6 +8,7 @@
 pub mod epoll;
 pub mod listen;
 mod outgoing;
+pub mod uring;
 
 pub use outgoing::Outgoing;
 
@@ -128,3 +129,6 @@ impl Peer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

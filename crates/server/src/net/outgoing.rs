@@ -1,120 +1,92 @@
 //! Bytes on their way to a socket.
 
-use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::ops::Range;
-use std::sync::Arc;
+use slimio_resp::ReplyBuf;
+use slimio_ring::Segments;
 
-/// Bytes on their way to a socket: copied small ones, and large ones by reference.
-#[derive(Debug, Default)]
-pub struct Outgoing {
-    pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that have left.
-    sent: usize,
-}
-
+/// Bytes on their way to a socket. Owns them, or its share of them.
 #[derive(Debug)]
-enum Piece {
-    Bytes(Vec<u8>),
-    Shared(Arc<Vec<u8>>, Range<usize>),
-}
-
-impl Piece {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Shared(bytes, range) => &bytes[range.clone()],
-        }
-    }
+pub enum Outgoing {
+    /// In one place; the first `usize` of them have left.
+    Bytes(Vec<u8>, usize),
+    /// In several places.
+    Segments(Box<Segments>),
 }
 
 impl Outgoing {
-    /// Adds bytes that were written for this connection.
-    pub fn push_bytes(&mut self, bytes: Vec<u8>) {
-        if !bytes.is_empty() {
-            self.pieces.push_back(Piece::Bytes(bytes));
+    /// What a reply consists of. Nothing is copied.
+    pub fn from_reply(reply: ReplyBuf) -> Self {
+        let (bytes, shared) = reply.into_parts();
+        if shared.len() == 0 {
+            return Self::Bytes(bytes, 0);
         }
+        let mut segments = Box::<Segments>::default();
+        let (mut done, end) = (0, bytes.len());
+        let own = segments.own(bytes);
+        for (at, piece, range) in shared {
+            segments.push_range(own, done..at);
+            segments.push_shared(piece, range);
+            done = at;
+        }
+        segments.push_range(own, done..end);
+        Self::Segments(segments)
     }
 
-    /// Adds bytes of a value, by reference.
-    pub fn push_shared(&mut self, bytes: Arc<Vec<u8>>, range: Range<usize>) {
-        if !range.is_empty() {
-            self.pieces.push_back(Piece::Shared(bytes, range));
+    /// Bytes that have not left.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes, sent) => bytes.len() - sent,
+            Self::Segments(segments) => segments.size(),
         }
     }
 
     /// Whether everything has left.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.len() == 0
     }
 
-    /// Bytes that have not left.
-    pub fn len(&self) -> usize {
-        self.pieces.iter().map(|p| p.bytes().len()).sum::<usize>() - self.sent
-    }
-
-    /// The bytes, if they are in one place.
-    pub fn single(&self) -> Option<&[u8]> {
-        match self.pieces.len() {
-            1 => Some(&self.pieces[0].bytes()[self.sent..]),
-            _ => None,
-        }
-    }
-
-    /// Fills `slices` with what is next, as far as it has room; returns how many it filled.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let mut count = 0;
-        for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
-            let skip = if count == 0 { self.sent } else { 0 };
-            *slot = IoSlice::new(&piece.bytes()[skip..]);
-            count += 1;
-        }
-        count
-    }
-
-    /// Takes note that `count` bytes have left, and drops what is no longer needed, but for one
-    /// buffer that [`Outgoing::reuse`] gives back.
+    /// Takes note that `count` bytes have left.
     pub fn advance(&mut self, count: usize) {
-        self.sent += count;
-        while let Some(first) = self.pieces.front() {
-            let len = first.bytes().len();
-            if self.sent < len {
-                return;
-            }
-            self.sent -= len;
-            self.pieces.pop_front();
+        match self {
+            Self::Bytes(_, sent) => *sent += count,
+            Self::Segments(segments) => segments.advance(count),
         }
-        assert_eq!(self.sent, 0, "no more bytes leave than were there");
+    }
+
+    /// Memory to write the next reply into.
+    pub fn into_memory(self) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes, _) => bytes,
+            Self::Segments(mut segments) => {
+                let mut spare = Vec::with_capacity(1);
+                segments.clear(&mut spare);
+                spare.pop().unwrap_or_default()
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slimio_resp::{Piece, Protocol, SHARED_REPLY_SIZE_MIN};
 
     #[test]
-    fn bytes_leave_in_order_whatever_the_cuts() {
-        let shared = Arc::new(b"0123456789".to_vec());
-        let whole = b"ab345cdef012".to_vec();
-        for step in 1..=whole.len() {
-            let mut outgoing = Outgoing::default();
-            outgoing.push_bytes(b"ab".to_vec());
-            outgoing.push_shared(Arc::clone(&shared), 3..6);
-            outgoing.push_bytes(Vec::new());
-            outgoing.push_bytes(b"cdef".to_vec());
-            outgoing.push_shared(Arc::clone(&shared), 0..3);
-            let mut left = Vec::new();
-            while !outgoing.is_empty() {
-                assert_eq!(outgoing.len(), whole.len() - left.len());
-                let mut slices = [IoSlice::new(&[]); 2];
-                let count = outgoing.slices(&mut slices);
-                let next: Vec<u8> =
-                    slices[..count].iter().flat_map(|s| s.iter().copied()).take(step).collect();
-                left.extend_from_slice(&next);
-                outgoing.advance(next.len());
-            }
-            assert_eq!(left, whole);
-        }
-        assert_eq!(Arc::strong_count(&shared), 1);
+    fn shared_strings_leave_in_their_place_and_the_memory_comes_back() {
+        let piece = Piece::new(vec![b'v'; SHARED_REPLY_SIZE_MIN]);
+        let mut reply = ReplyBuf::with_memory(Vec::with_capacity(777), Protocol::Resp2);
+        reply.ok();
+        reply.bulk_piece(&piece, 0..SHARED_REPLY_SIZE_MIN);
+        reply.bulk_piece(&piece, 0..SHARED_REPLY_SIZE_MIN);
+        reply.integer(7);
+        let whole: Vec<u8> = reply.segments(0..reply.len()).flatten().copied().collect();
+        let mut outgoing = Outgoing::from_reply(reply);
+        assert_eq!(outgoing.len(), whole.len());
+        let Outgoing::Segments(segments) = &outgoing else { panic!("nothing is shared") };
+        let sent: Vec<u8> = segments.slices().flatten().copied().collect();
+        assert_eq!(sent, whole);
+        outgoing.advance(whole.len());
+        assert!(outgoing.is_empty());
+        assert_eq!(outgoing.into_memory().capacity(), 777);
+        assert_eq!(Piece::strong_count(&piece), 1);
     }
 }

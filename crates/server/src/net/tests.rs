@@ -1,0 +1,181 @@
+//! What both back ends promise.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use slimio_resp::{Piece, Protocol, ReplyBuf};
+
+use super::*;
+use crate::config::Config;
+
+/// What came of a turn, owned.
+#[derive(Debug)]
+enum Came {
+    Accepted(ConnId),
+    Received(ConnId, Vec<u8>),
+    Filled(ConnId, Filling),
+    Ended(ConnId),
+    Sent(ConnId),
+    Ready(WatchId),
+}
+
+fn next(net: &mut dyn Net) -> Came {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(event) = net.next() {
+            return match event {
+                Event::Accepted(conn, 0) => Came::Accepted(conn),
+                Event::Received(conn, bytes) => Came::Received(conn, bytes.to_vec()),
+                Event::Filled(conn, filling) => Came::Filled(conn, filling),
+                Event::Ended(conn) => Came::Ended(conn),
+                Event::Sent(conn, _) => Came::Sent(conn),
+                Event::Ready(id) => Came::Ready(id),
+                other => panic!("{other:?}"),
+            };
+        }
+        assert!(Instant::now() < deadline, "nothing happens");
+        net.wait(Some(Duration::from_secs(1)));
+    }
+}
+
+fn for_both(check: impl Fn(&mut dyn Net, &mut dyn FnMut() -> TcpStream)) {
+    let mut nets: Vec<Box<dyn Net>> = vec![Box::new(epoll::EpollNet::new().unwrap())];
+    match uring::UringNet::new() {
+        Ok(net) => nets.push(Box::new(net)),
+        Err(why) => eprintln!("SKIPPED the io_uring half: {why}"),
+    }
+    for mut net in nets {
+        let mut config = Config::default();
+        config.set("port", "0").unwrap();
+        config.set("bind", "127.0.0.1").unwrap();
+        let listener = listen::open(&config).unwrap().remove(0);
+        let address = listener.address.unwrap();
+        net.listen(listener.fd).unwrap();
+        check(&mut *net, &mut || TcpStream::connect(address).unwrap());
+    }
+}
+
+fn accept(net: &mut dyn Net) -> ConnId {
+    let Came::Accepted(conn) = next(net) else { panic!("no connection") };
+    net.receive(conn);
+    conn
+}
+
+#[test]
+fn bytes_come_and_go_and_the_end_is_told() {
+    for_both(|net, connect| {
+        let mut client = connect();
+        let conn = accept(net);
+        let peer = Peer::of(net.socket(conn).unwrap());
+        assert_eq!(peer.remote, Some(client.local_addr().unwrap()));
+        assert_eq!(peer.local, Some(client.peer_addr().unwrap()));
+
+        client.write_all(b"hello").unwrap();
+        let Came::Received(from, bytes) = next(net) else { panic!() };
+        assert_eq!((from, &bytes[..]), (conn, &b"hello"[..]));
+
+        let mut reply = ReplyBuf::new(Protocol::Resp2);
+        reply.bulk_piece(&Piece::new(vec![b'x'; 3 << 20]), 0..3 << 20);
+        let outgoing = Outgoing::from_reply(reply);
+        let size = outgoing.len();
+        let reader = std::thread::spawn(move || {
+            let mut all = vec![0; size];
+            client.read_exact(&mut all).unwrap();
+            assert!(all.starts_with(b"$3145728\r\nxx") && all.ends_with(b"xx\r\n"));
+            client
+        });
+        if net.send(conn, outgoing).is_none() {
+            let Came::Sent(to) = next(net) else { panic!() };
+            assert_eq!(to, conn);
+        }
+        drop(reader.join().unwrap());
+        let Came::Ended(ended) = next(net) else { panic!() };
+        assert_eq!(ended, conn);
+        net.close(conn);
+        assert!(net.socket(conn).is_none());
+
+        let second = connect();
+        let again = accept(net);
+        assert_ne!(again, conn, "a name is not used again");
+        drop(second);
+    });
+}
+
+#[test]
+fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() {
+    const SIZE: usize = 1 << 20;
+    for_both(|net, connect| {
+        let mut client = connect();
+        let conn = accept(net);
+        let large: Vec<u8> = (0..SIZE).map(|i| (i % 251) as u8).collect();
+        let mut all = b"head".to_vec();
+        all.extend_from_slice(&large);
+        all.extend_from_slice(b"tail");
+        let writer = std::thread::spawn(move || {
+            client.write_all(&all).unwrap();
+            client
+        });
+        let Came::Received(_, first) = next(net) else { panic!() };
+        assert!(first.len() >= 4);
+        let mut got = first[4..].to_vec();
+        assert!(got.len() < SIZE);
+        while got.len() < SIZE {
+            let wanted = (SIZE - got.len()).min(100_000);
+            net.fill(conn, Filling { buffer: Vec::with_capacity(wanted), wanted });
+            loop {
+                match next(net) {
+                    Came::Filled(_, filling) => {
+                        assert!(filling.buffer.len() <= wanted);
+                        got.extend_from_slice(&filling.buffer);
+                        break;
+                    }
+                    Came::Received(..) => panic!("bytes passed by the memory that waits"),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(got == large, "the large argument differs");
+        let mut rest = Vec::new();
+        while rest.len() < 4 {
+            let Came::Received(_, bytes) = next(net) else { panic!() };
+            rest.extend_from_slice(&bytes);
+        }
+        assert_eq!(rest, b"tail");
+        drop(writer.join().unwrap());
+        assert!(matches!(next(net), Came::Ended(ended) if ended == conn));
+    });
+}
+
+#[test]
+fn a_paused_connection_is_not_read_until_it_is_resumed() {
+    for_both(|net, connect| {
+        let mut client = connect();
+        let conn = accept(net);
+        net.pause(conn);
+        net.wait(Some(Duration::ZERO));
+        client.write_all(b"later").unwrap();
+        // A second connection shows that the first one's bytes had their chance.
+        let mut other = connect();
+        let second = accept(net);
+        other.write_all(b"now").unwrap();
+        let Came::Received(from, _) = next(net) else { panic!() };
+        assert_eq!(from, second);
+        net.receive(conn);
+        let Came::Received(from, bytes) = next(net) else { panic!() };
+        assert_eq!((from, &bytes[..]), (conn, &b"later"[..]));
+    });
+}
+
+#[test]
+fn a_watched_descriptor_is_reported() {
+    for_both(|net, _| {
+        let (reader, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        net.watch(std::os::fd::AsFd::as_fd(&reader), WatchId(7)).unwrap();
+        for _ in 0..2 {
+            writer.write_all(b"x").unwrap();
+            assert!(matches!(next(net), Came::Ready(WatchId(7))));
+            (&reader).read_exact(&mut [0]).unwrap();
+        }
+    });
+}

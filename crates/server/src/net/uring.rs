@@ -1,0 +1,407 @@
+//! Sockets over io_uring: one system call per turn hands over all sends and brings all that came.
+//!
+//! Connections are accepted and bytes received by operations that the kernel repeats by itself;
+//! received bytes are parsed where the kernel put them, in a buffer that goes back to it when the
+//! next event is taken. A large argument is received right into the memory that it will live in:
+//! the repeating receive is cancelled for that time.
+
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use slimio_ring::{Completion, Fd, Interest, OpId, Outcome, Provided, Ring, Setup};
+
+use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
+
+/// Buffers that received bytes are put in. More connections than this may be active: those wait.
+const BUFFERS: u16 = 128;
+/// Size of each: several small requests, or a common value with its header.
+const BUFFER_SIZE: u32 = 16 << 10;
+
+/// What an operation belongs to.
+#[derive(Clone, Copy, Debug)]
+enum Tag {
+    Accept(usize),
+    Receive(ConnId),
+    Fill(ConnId),
+    Send(ConnId),
+    Watch(WatchId),
+}
+
+/// The back end.
+pub struct UringNet {
+    ring: Ring<Tag>,
+    listeners: Vec<Listening>,
+    conns: Vec<Conn>,
+    free: Vec<u32>,
+    completions: Vec<Completion<Tag>>,
+    todo: VecDeque<Completion<Tag>>,
+    /// The buffer whose bytes are lent out, and where those begin that were not yet.
+    lent: Option<Provided>,
+    /// What remained of a buffer after a large argument was complete.
+    rest: Option<(ConnId, Provided, usize)>,
+    /// Connections whose receive may have to be started before sleeping.
+    unarmed: Vec<ConnId>,
+    /// Connections whose end is to be reported.
+    ended: VecDeque<ConnId>,
+    accept_retry_at: Option<Instant>,
+    syscalls: u64,
+}
+
+struct Listening {
+    fd: Fd,
+    is_armed: bool,
+}
+
+#[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+struct Conn {
+    generation: u32,
+    fd: Option<Fd>,
+    wants_receive: bool,
+    is_ended: bool,
+    /// The repeating receive.
+    receive: Option<OpId>,
+    is_cancelling: bool,
+    /// Memory to fill, not yet in an operation.
+    filling: Option<Filling>,
+    /// Memory is being filled by an operation.
+    is_filling: bool,
+}
+
+impl UringNet {
+    /// Makes a ring with its buffers.
+    ///
+    /// # Errors
+    /// Why there is none here.
+    pub fn new() -> Result<Self, String> {
+        let mut ring = Ring::new(Setup::default()).map_err(|refused| refused.to_string())?;
+        ring.provide_buffers(BUFFERS, BUFFER_SIZE)
+            .map_err(|errno| format!("no buffers for io_uring: {errno}"))?;
+        Ok(Self {
+            ring,
+            listeners: Vec::new(),
+            conns: Vec::new(),
+            free: Vec::new(),
+            completions: Vec::new(),
+            todo: VecDeque::new(),
+            lent: None,
+            rest: None,
+            unarmed: Vec::new(),
+            ended: VecDeque::new(),
+            accept_retry_at: None,
+            syscalls: 0,
+        })
+    }
+
+    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let conn = self.conns.get_mut(id.index as usize)?;
+        (conn.generation == id.generation && conn.fd.is_some()).then_some(conn)
+    }
+
+    fn end(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.is_ended
+        {
+            conn.is_ended = true;
+            self.ended.push_back(id);
+        }
+    }
+
+    /// Starts whatever receive a connection should have and has not.
+    fn arm(&mut self, id: ConnId) {
+        let Some(conn) = self.conn(id) else { return };
+        let Some(fd) = conn.fd else { return };
+        if self.rest.as_ref().is_some_and(|(other, ..)| *other == id) {
+            // Bytes that came before still have to be taken.
+            self.unarmed.push(id);
+            return;
+        }
+        let Some(conn) = self.conn(id) else { return };
+        if conn.is_ended || !conn.wants_receive || conn.receive.is_some() || conn.is_filling {
+            return;
+        }
+        if let Some(Filling { buffer, wanted }) = conn.filling.take() {
+            conn.is_filling = true;
+            self.ring.receive_into(fd, buffer, wanted, Tag::Fill(id));
+        } else {
+            let op = self.ring.receive(fd, Tag::Receive(id));
+            if let Some(conn) = self.conn(id) {
+                conn.receive = Some(op);
+                conn.is_cancelling = false;
+            }
+        }
+    }
+
+    fn cancel_receive(&mut self, id: ConnId) {
+        let Some(conn) = self.conn(id) else { return };
+        if let Some(op) = conn.receive
+            && !std::mem::replace(&mut conn.is_cancelling, true)
+        {
+            self.ring.cancel(op);
+        }
+    }
+
+    fn accepted(&mut self, fd: Fd, listener: usize) -> Event<'static> {
+        self.accept_retry_at = None;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(Conn::default());
+            self.conns.len() as u32 - 1
+        });
+        let generation = self.conns[index as usize].generation;
+        self.conns[index as usize] = Conn { generation, fd: Some(fd), ..Conn::default() };
+        Event::Accepted(ConnId { index, generation }, listener)
+    }
+
+    fn accept_failed(
+        &mut self,
+        listener: usize,
+        errno: slimio_ring::Errno,
+    ) -> Option<Event<'static>> {
+        self.listeners[listener].is_armed = false;
+        let errno = Errno::from_raw_os_error(errno.number());
+        if matches!(errno, Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) {
+            self.arm_listeners();
+            return None;
+        }
+        let is_first = self.accept_retry_at.replace(Instant::now() + ACCEPT_RETRY).is_none();
+        is_first.then_some(Event::AcceptFailed(errno))
+    }
+
+    fn arm_listeners(&mut self) {
+        for (index, listening) in self.listeners.iter_mut().enumerate() {
+            if !std::mem::replace(&mut listening.is_armed, true) {
+                self.ring.accept(listening.fd, Tag::Accept(index));
+            }
+        }
+    }
+
+    /// Takes bytes in a buffer of the ring's: to the memory that waits for them, or to be lent.
+    fn received(&mut self, id: ConnId, provided: Provided, from: usize) -> Option<Taken> {
+        let Some(conn) = self.conn(id) else {
+            self.ring.give_back(provided);
+            return None;
+        };
+        let Some(mut filling) = conn.filling.take() else {
+            return Some(Taken::Lend(provided, from));
+        };
+        let bytes = &self.ring.bytes(&provided)[from..];
+        let count = filling.wanted.min(bytes.len());
+        filling.buffer.extend_from_slice(&bytes[..count]);
+        if count < bytes.len() {
+            self.rest = Some((id, provided, from + count));
+        } else {
+            self.ring.give_back(provided);
+        }
+        Some(Taken::Filled(filling))
+    }
+
+    /// What a completion means, or nothing that the caller need know.
+    fn judge(&mut self, completion: Completion<Tag>) -> Option<Judged> {
+        let Completion { payload, is_last, outcome, .. } = completion;
+        match (payload, outcome) {
+            (Tag::Accept(listener), Outcome::Accepted(result)) => {
+                if is_last {
+                    self.listeners[listener].is_armed = false;
+                }
+                match result {
+                    Ok(fd) => Some(Judged::Event(self.accepted(fd, listener))),
+                    Err(errno) => self.accept_failed(listener, errno).map(Judged::Event),
+                }
+            }
+            (Tag::Receive(id), Outcome::Received(result)) => {
+                if is_last && let Some(conn) = self.conn(id) {
+                    conn.receive = None;
+                    conn.is_cancelling = false;
+                    self.unarmed.push(id);
+                }
+                match result {
+                    Ok(Some(provided)) => match self.received(id, provided, 0)? {
+                        Taken::Lend(provided, from) => Some(Judged::Lend(id, provided, from)),
+                        Taken::Filled(filling) => Some(Judged::Event(Event::Filled(id, filling))),
+                    },
+                    Err(errno) if errno == slimio_ring::Errno::CANCELED => None,
+                    Ok(None) | Err(_) => {
+                        self.end(id);
+                        None
+                    }
+                }
+            }
+            (Tag::Fill(id), Outcome::ReceivedInto { bytes, result }) => {
+                let conn = self.conn(id)?;
+                conn.is_filling = false;
+                self.unarmed.push(id);
+                if !matches!(result, Ok(count) if count > 0) {
+                    self.end(id);
+                }
+                Some(Judged::Event(Event::Filled(id, Filling { buffer: bytes, wanted: 0 })))
+            }
+            (Tag::Send(id), Outcome::Sent { bytes, result }) => {
+                self.sent(id, Outgoing::Bytes(bytes, 0), result.is_ok())
+            }
+            (Tag::Send(id), Outcome::SentSegments { segments, result }) => {
+                self.sent(id, Outgoing::Segments(Box::new(segments)), result.is_ok())
+            }
+            (Tag::Watch(id), Outcome::Polled(result)) => {
+                result.is_ok().then_some(Judged::Event(Event::Ready(id)))
+            }
+            (tag, outcome) => unreachable!("{tag:?} does not end as {outcome:?}"),
+        }
+    }
+
+    fn sent(&mut self, id: ConnId, outgoing: Outgoing, is_ok: bool) -> Option<Judged> {
+        self.conn(id)?;
+        if is_ok {
+            return Some(Judged::Event(Event::Sent(id, outgoing)));
+        }
+        self.end(id);
+        None
+    }
+}
+
+enum Taken {
+    Lend(Provided, usize),
+    Filled(Filling),
+}
+
+enum Judged {
+    Event(Event<'static>),
+    Lend(ConnId, Provided, usize),
+}
+
+impl Net for UringNet {
+    fn listen(&mut self, fd: OwnedFd) -> Result<(), Errno> {
+        let fd = self.ring.adopt(fd);
+        self.listeners.push(Listening { fd, is_armed: false });
+        self.arm_listeners();
+        Ok(())
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno> {
+        let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+        let fd = self.ring.adopt(copy);
+        self.ring.poll_repeatedly(fd, Interest::Readable, Tag::Watch(id));
+        Ok(())
+    }
+
+    fn receive(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.wants_receive = true;
+            self.arm(id);
+        }
+    }
+
+    fn pause(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.wants_receive = false;
+            self.cancel_receive(id);
+        }
+    }
+
+    fn fill(&mut self, id: ConnId, filling: Filling) {
+        if let Some(conn) = self.conn(id) {
+            conn.filling = Some(filling);
+            self.cancel_receive(id);
+            self.arm(id);
+        }
+    }
+
+    fn send(&mut self, id: ConnId, outgoing: Outgoing) -> Option<Outgoing> {
+        let conn = self.conn(id)?;
+        if conn.is_ended {
+            return None;
+        }
+        let fd = conn.fd?;
+        match outgoing {
+            _ if outgoing.is_empty() => return Some(outgoing),
+            Outgoing::Bytes(bytes, _) => self.ring.send(fd, bytes, Tag::Send(id)),
+            Outgoing::Segments(segments) => self.ring.send_segments(fd, *segments, Tag::Send(id)),
+        };
+        None
+    }
+
+    fn close(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            let fd = conn.fd.take();
+            let generation = conn.generation.wrapping_add(1);
+            *conn = Conn { generation, ..Conn::default() };
+            self.free.push(id.index);
+            if let Some(fd) = fd {
+                self.ring.close(fd);
+            }
+        }
+    }
+
+    fn socket(&self, id: ConnId) -> Option<BorrowedFd<'_>> {
+        let conn = self.conns.get(id.index as usize)?;
+        if conn.generation != id.generation {
+            return None;
+        }
+        self.ring.descriptor(conn.fd?)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        let mut timeout = timeout;
+        if let Some(at) = self.accept_retry_at {
+            let rest = at.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                self.arm_listeners();
+            } else {
+                timeout = Some(timeout.map_or(rest, |t| t.min(rest)));
+            }
+        }
+        while let Some(id) = self.unarmed.pop() {
+            self.arm(id);
+        }
+        let must_not_sleep = !self.ended.is_empty() || timeout.is_some_and(|t| t.is_zero());
+        self.syscalls += 1;
+        // What can fail here is a kernel without memory: what was asked for stays queued.
+        let result =
+            if must_not_sleep { self.ring.submit() } else { self.ring.submit_and_wait(1, timeout) };
+        if let Err(errno) = result {
+            log::debug!("io_uring: {errno}");
+        }
+        self.ring.reap(&mut self.completions);
+        self.todo.extend(self.completions.drain(..));
+    }
+
+    fn next(&mut self) -> Option<Event<'_>> {
+        if let Some(provided) = self.lent.take() {
+            self.ring.give_back(provided);
+        }
+        if let Some((id, provided, from)) = self.rest.take() {
+            match self.received(id, provided, from) {
+                Some(Taken::Lend(provided, from)) => return Some(self.lend(id, provided, from)),
+                Some(Taken::Filled(filling)) => return Some(Event::Filled(id, filling)),
+                None => {}
+            }
+        }
+        loop {
+            while let Some(id) = self.ended.pop_front() {
+                if self.conn(id).is_some() {
+                    return Some(Event::Ended(id));
+                }
+            }
+            let completion = self.todo.pop_front()?;
+            match self.judge(completion) {
+                Some(Judged::Event(event)) => return Some(event),
+                Some(Judged::Lend(id, provided, from)) => {
+                    return Some(self.lend(id, provided, from));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn syscalls(&self) -> u64 {
+        self.syscalls
+    }
+}
+
+impl UringNet {
+    fn lend(&mut self, id: ConnId, provided: Provided, from: usize) -> Event<'_> {
+        let provided = self.lent.insert(provided);
+        Event::Received(id, &self.ring.bytes(provided)[from..])
+    }
+}
