@@ -1,3 +1,4 @@
 //! The subcommands: flags in, text out.
 
+pub mod compare;
 pub mod load;

@@ -4,13 +4,25 @@
 
 pub mod address;
 pub mod args;
+pub mod block;
+pub mod client;
 pub mod commands;
+pub mod compare;
+pub mod environment;
 pub mod error;
 pub mod keys;
 pub mod load;
+pub mod markdown;
+pub mod measure;
 pub mod mix;
 pub mod proc;
+pub mod replay;
 pub mod reply;
 pub mod request;
 pub mod rng;
+pub mod run;
+pub mod scenario;
+pub mod server;
+pub mod syscalls;
+pub mod targets;
 pub mod values;

@@ -1,5 +1,7 @@
 //! The generator against a server that stalls on purpose, and against one that talks nonsense.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -11,6 +11,7 @@ use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use crate::mix::Mix;
 use crate::proc::CpuTime;
 use crate::request::RequestWriter;
+use crate::run::{preload, without_errors};
 use crate::values::ValuePool;
 
 /// Flags without a value.
@@ -49,7 +50,7 @@ pub fn run(mut args: Args) -> Result<String> {
     let mix_name: String = args.value("mix", "set".to_owned())?;
     let mix = Mix::named(&mix_name, key_count, distribution(&mut args)?)?;
     let arrival = arrival(&mut args)?;
-    let preload = args.switch("preload");
+    let fill_first = args.switch("preload");
     let config = LoadConfig {
         address,
         clients: args.value("clients", 50)?,
@@ -68,8 +69,8 @@ pub fn run(mut args: Args) -> Result<String> {
     args.finish()?;
 
     let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));
-    if preload {
-        preload_keys(&config, key_count, &writer)?;
+    if fill_first {
+        preload(&config.address, key_count, &writer, seed)?;
     }
     let mut generator = Generator::connect(config, mix, writer)?;
     if !warmup.is_zero() && matches!(until, Until::Elapsed(_)) {
@@ -78,29 +79,8 @@ pub fn run(mut args: Args) -> Result<String> {
     let cpu_before = CpuTime::of_self()?;
     let report = generator.run(until)?;
     let cpu = CpuTime::of_self()?.since(cpu_before);
-    if report.errors > 0 && !allow_errors {
-        let text = report.first_error.unwrap_or_default();
-        return Err(BenchError::Reply(format!("{} error replies, first: {text}", report.errors)));
-    }
+    let report = if allow_errors { report } else { without_errors(report)? };
     Ok(describe(&report, cpu.total()))
-}
-
-/// Sets every key of the range once, in order, through 16 connections.
-pub fn preload_keys(config: &LoadConfig, key_count: u64, writer: &RequestWriter) -> Result<()> {
-    let config = LoadConfig {
-        clients: 16,
-        pipeline: 16,
-        arrival: Arrival::Closed,
-        seed: config.seed ^ 1,
-        ..config.clone()
-    };
-    let mix = Mix::named("set", key_count, Some(KeyDistribution::Sequential))?;
-    let report =
-        Generator::connect(config, mix, writer.clone())?.run(Until::Requests(key_count))?;
-    match report.first_error {
-        None => Ok(()),
-        Some(text) => Err(BenchError::Reply(format!("while setting the keys: {text}"))),
-    }
 }
 
 fn describe(report: &PhaseReport, cpu: Duration) -> String {

@@ -1,0 +1,138 @@
+//! `slimio-bench compare`: stock and SlimIO side by side.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::args::Args;
+use crate::compare::{CompareConfig, Comparison, RUNS_FILE, compare};
+use crate::error::{BenchError, Doing, Result};
+use crate::markdown;
+use crate::scenario::{self, DEFAULT_SCENARIO_COUNT, SCENARIOS, Scale, Scenario};
+use crate::server::{ServerKind, find_program};
+
+/// Flags without a value.
+pub const SWITCHES: &[&str] = &["quick", "full", "stock-only", "slimio-only"];
+
+/// What the flags of `compare` mean.
+pub const HELP: &str = "\
+compare: runs stock redis-server and SlimIO in turn, prints ratios
+  --quick | --full   seconds per row, to see that it works | numbers to publish
+  --rounds N         rounds of stock and SlimIO in turn (3)
+  --seconds S        measured per round (5)
+  --scenarios A,B    rows by name, or all; 'list' names them (those of the targets)
+  --stock-only       stock alone
+  --slimio-only      SlimIO alone; rows with an open loop need stock
+  --stock PATH       stock server (redis-server in PATH)
+  --slimio PATH      SlimIO (target/release/slimio)
+  --out DIR          results: runs.jsonl, benchmarks.md, plots (bench-results)
+  --dir DIR          the servers' data, on the file system to compare on (DIR of --out)/work
+  --extra 'FLAGS'    further flags for both servers
+  --seed N           of every random choice (1)";
+
+/// File of the report.
+const REPORT_FILE: &str = "benchmarks.md";
+
+/// Runs the comparison that `args` describe; the result is the text to print.
+pub fn run(mut args: Args, command: &str) -> Result<String> {
+    let scenarios = args.text("scenarios");
+    if scenarios.as_deref() == Some("list") {
+        return Ok(list());
+    }
+    let config = config(&mut args, scenarios.as_deref())?;
+    args.finish()?;
+    let comparison = compare(config)?;
+    write_report(&comparison, command)
+}
+
+fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
+    let out = &comparison.config.out;
+    let report = markdown::render(comparison, command);
+    fs::write(out.join(REPORT_FILE), &report).doing("writing the report")?;
+    let errors = comparison.errors();
+    if errors.is_empty() {
+        let files = format!("{RUNS_FILE}, {REPORT_FILE}");
+        return Ok(format!("{report}\nWritten to {}: {files}\n", out.display()));
+    }
+    let text = format!("{} runs failed:\n{}", errors.len(), errors.join("\n"));
+    Err(BenchError::Server(text))
+}
+
+fn config(args: &mut Args, scenarios: Option<&str>) -> Result<CompareConfig> {
+    let mut scale = match (args.switch("quick"), args.switch("full")) {
+        (false, false) => Scale::NORMAL,
+        (true, false) => Scale::QUICK,
+        (false, true) => Scale::FULL,
+        (true, true) => return Err(BenchError::Usage("--quick or --full, not both".into())),
+    };
+    scale.rounds = args.value("rounds", scale.rounds)?;
+    scale.measured_s = args.value("seconds", scale.measured_s)?;
+    if scale.rounds == 0 || !(scale.measured_s > 0.0 && scale.measured_s < 86_400.0) {
+        return Err(BenchError::Usage("a comparison needs rounds and seconds".into()));
+    }
+    let out = PathBuf::from(args.value("out", "bench-results".to_owned())?);
+    let work = args.text("dir").map_or_else(|| out.join("work"), PathBuf::from);
+    let extra = args.text("extra").unwrap_or_default();
+    Ok(CompareConfig {
+        servers: servers(args)?,
+        extra: extra.split_whitespace().map(str::to_owned).collect(),
+        scenarios: pick(scenarios)?,
+        scale,
+        // A server has a working directory of its own in mind: paths must not depend on ours.
+        work: absolute(&work)?,
+        out: absolute(&out)?,
+        seed: args.value("seed", 1)?,
+    })
+}
+
+fn servers(args: &mut Args) -> Result<Vec<(ServerKind, PathBuf)>> {
+    let mut servers = Vec::new();
+    let stock = args.text("stock").map(PathBuf::from);
+    let slimio = PathBuf::from(args.value("slimio", "target/release/slimio".to_owned())?);
+    let (stock_only, slimio_only) = (args.switch("stock-only"), args.switch("slimio-only"));
+    if !slimio_only {
+        let program = stock.or_else(|| find_program("redis-server")).ok_or_else(|| {
+            BenchError::Usage(
+                "redis-server is not installed (Debian: apt-get install redis-server)".into(),
+            )
+        })?;
+        servers.push((ServerKind::Stock, program));
+    }
+    if !stock_only {
+        if !slimio.is_file() {
+            let text = format!(
+                "{} is not there: build it (cargo build --release) or name it (--slimio PATH), \
+                 or ask for stock alone (--stock-only)",
+                slimio.display()
+            );
+            return Err(BenchError::Usage(text));
+        }
+        servers.push((ServerKind::SlimIO, absolute(&slimio)?));
+    }
+    if servers.is_empty() {
+        return Err(BenchError::Usage("--stock-only and --slimio-only leave nothing".into()));
+    }
+    Ok(servers)
+}
+
+fn pick(names: Option<&str>) -> Result<Vec<&'static Scenario>> {
+    match names {
+        None => Ok(SCENARIOS.iter().take(DEFAULT_SCENARIO_COUNT).collect()),
+        Some("all") => Ok(SCENARIOS.iter().collect()),
+        Some(names) => names
+            .split(',')
+            .map(|name| {
+                scenario::named(name)
+                    .ok_or_else(|| BenchError::Usage(format!("unknown row {name}\n{}", list())))
+            })
+            .collect(),
+    }
+}
+
+fn list() -> String {
+    let line = |row: &Scenario| format!("{:<26}{}, {}\n", row.name, row.title, row.policy);
+    SCENARIOS.iter().map(line).collect()
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).doing(format!("looking for {}", path.display()))
+}

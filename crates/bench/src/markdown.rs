@@ -1,0 +1,166 @@
+//! A comparison as Markdown.
+
+use std::fmt::Write as _;
+
+use crate::compare::{Comparison, Runs};
+use crate::scenario::{Scenario, Work};
+use crate::server::ServerKind;
+use crate::targets::{Verdict, verdicts};
+
+/// What there is nothing to say about.
+const NOTHING: &str = "–";
+
+/// Environment, targets, one line per row, and every number.
+pub fn render(comparison: &Comparison, command: &str) -> String {
+    let mut text = String::from("# Benchmarks\n\n");
+    let scale = &comparison.config.scale;
+    let _ = writeln!(
+        text,
+        "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
+         Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty); \
+         values are half compressible and differ from request to request. \
+         Ratios are SlimIO / stock; in brackets, how far the rounds lie apart.\n",
+        scale.rounds, scale.measured_s, comparison.config.seed, scale.key_count
+    );
+    environment(comparison, &mut text);
+    if comparison.config.servers.len() > 1 {
+        targets(&verdicts(comparison), &mut text);
+    }
+    overview(comparison, &mut text);
+    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
+        detail(comparison, index, scenario, &mut text);
+    }
+    text.push_str(NOTES);
+    text
+}
+
+const NOTES: &str = "## What the numbers are\n\n\
+- `server_cpu`: user and system time of all threads of the server (its io_uring workers too) and of \
+children it has waited for, in steps of 10 ms. Not in it: what the kernel does in threads of its own \
+and in interrupts (writeback, completions). `machine_cpu` has everything that ran on the machine, \
+the clients and strangers included.\n\
+- `client_cpu`: the load generator's own, or that of `redis-benchmark`.\n\
+- Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the same \
+run; latency counts from the moment a request was due. `client_lag`: how late the generator itself \
+was.\n\
+- `device_*`: the whole device below the directory, after everything dirty was written out; \
+strangers' writes count too. `process_write_bytes`: what the kernel books on the server.\n\
+- `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_bytes_written` of INFO \
+(SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the stock \
+log is nothing but its records, so it is 1 there.\n\
+- `pss`: memory of the server, shared pages by their share.\n\
+- System calls are counted in a stretch of its own behind the measured one.\n\
+- `replay`: payload over the time from start to the first PONG, after SIGKILL, files out of memory; \
+`file_read`: the same files read by one thread, buffered.\n";
+
+fn environment(comparison: &Comparison, text: &mut String) {
+    text.push_str("| | |\n|---|---|\n");
+    for (name, fact) in comparison.environment.facts() {
+        let _ = writeln!(text, "| {} | {fact} |", name.replace('_', " "));
+    }
+    let how_syscalls = note(comparison, "syscalls");
+    let _ = writeln!(text, "| system calls counted by | {how_syscalls} |");
+    let _ = writeln!(text, "| cold start by | {} |\n", note(comparison, "cold"));
+}
+
+fn note(comparison: &Comparison, name: &str) -> String {
+    let mut notes = comparison.runs.values().flat_map(|runs| &runs.results);
+    notes.find_map(|result| result.notes.get(name)).map_or(NOTHING.into(), Clone::clone)
+}
+
+fn targets(verdicts: &[Verdict], text: &mut String) {
+    text.push_str("## Targets\n\n| | stock | SlimIO | ratio | floor | goal | floor met |\n");
+    text.push_str("|---|---:|---:|---:|---:|---:|---|\n");
+    for verdict in verdicts {
+        let met = match verdict.met {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => NOTHING,
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {met} |",
+            verdict.title,
+            number(verdict.stock),
+            number(verdict.slimio),
+            ratio(verdict.ratio),
+            verdict.floor,
+            verdict.goal
+        );
+    }
+    text.push('\n');
+}
+
+fn overview(comparison: &Comparison, text: &mut String) {
+    text.push_str("## Overview\n\n| | policy | requests/s | p50 us | p99 us | p99.9 us | max us |");
+    text.push_str(" server CPU us/request | system calls/request | log/payload | PSS MiB |\n");
+    text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
+        if matches!(scenario.work, Work::Replay { .. }) {
+            continue;
+        }
+        for (kind, _) in &comparison.config.servers {
+            let Some(runs) = comparison.runs.get(&(index, *kind)) else { continue };
+            let _ = write!(text, "| {}, {kind} | {} |", scenario.title, scenario.policy);
+            for metric in [
+                "requests_per_s",
+                "latency_us_p50",
+                "latency_us_p99",
+                "latency_us_p999",
+                "latency_us_max",
+                "server_cpu_us_per_request",
+                "syscalls_per_request",
+                "log_bytes_per_payload_byte",
+                "pss_mib",
+            ] {
+                let _ = write!(text, " {} |", number(runs.median(metric)));
+            }
+            text.push('\n');
+        }
+    }
+    text.push('\n');
+}
+
+fn detail(comparison: &Comparison, index: usize, scenario: &Scenario, text: &mut String) {
+    let of = |kind| comparison.runs.get(&(index, kind));
+    let (stock, slimio) = (of(ServerKind::Stock), of(ServerKind::SlimIO));
+    let _ = writeln!(text, "## {} ({}): {}\n", scenario.title, scenario.policy, scenario.name);
+    text.push_str("| | stock | SlimIO | ratio |\n|---|---:|---:|---:|\n");
+    let mut names: Vec<&str> =
+        [stock, slimio].into_iter().flatten().flat_map(Runs::metric_names).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let cell = |runs: Option<&Runs>| {
+            let value = runs.and_then(|runs| runs.median(name));
+            let spread = runs.and_then(|runs| runs.spread(name)).filter(|&spread| spread > 0.0);
+            let spread = spread.map(|spread| format!(" [{:.0} %]", spread * 100.0));
+            format!("{}{}", number(value), spread.unwrap_or_default())
+        };
+        let (stock, slimio) = (cell(stock), cell(slimio));
+        let ratio = ratio(comparison.ratio(scenario.name, name));
+        let _ = writeln!(text, "| {name} | {stock} | {slimio} | {ratio} |");
+    }
+    text.push('\n');
+    for (kind, runs) in [(ServerKind::Stock, stock), (ServerKind::SlimIO, slimio)] {
+        for error in runs.iter().flat_map(|runs| &runs.errors) {
+            let _ = writeln!(text, "A round of {kind} failed: {}\n", error.replace('\n', " "));
+        }
+    }
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| NOTHING.into(), |ratio| format!("{ratio:.2}×"))
+}
+
+/// Three or so digits.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => NOTHING.into(),
+        Some(0.0) => "0".into(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) if value.abs() >= 0.1 => format!("{value:.2}"),
+        Some(value) => format!("{value:.4}"),
+    }
+}

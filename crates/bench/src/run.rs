@@ -1,0 +1,293 @@
+//! One run: one scenario against one server in a fresh directory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::error::{BenchError, Doing, Result};
+use crate::keys::KeyDistribution;
+use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
+use crate::measure::{Metrics, Window, phase_metrics};
+use crate::mix::Mix;
+use crate::request::{KEY_SIZE, RequestWriter};
+use crate::scenario::{Scale, Scenario, Work};
+use crate::server::{Server, ServerConfig};
+use crate::syscalls::SyscallCounter;
+use crate::values::ValuePool;
+use crate::{replay, server};
+
+/// Share of a value that a compressor can save.
+const COMPRESSIBLE: f64 = 0.5;
+/// Connections and pipeline that fill the key range.
+const PRELOAD_CLIENTS: usize = 16;
+const PRELOAD_PIPELINE: usize = 16;
+/// Percentiles of the latency curve.
+const CURVE: &[f64] =
+    &[0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999, 100.0];
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct RunResult {
+    /// Numbers.
+    pub metrics: Metrics,
+    /// How they were got, where it is not always the same.
+    pub notes: BTreeMap<&'static str, String>,
+    /// Latency in microseconds by percentile.
+    pub curve: Vec<(f64, f64)>,
+}
+
+/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second.
+pub fn run(
+    scenario: &Scenario,
+    server: &ServerConfig,
+    scale: &Scale,
+    open_rate: Option<f64>,
+    seed: u64,
+) -> Result<RunResult> {
+    match scenario.work {
+        Work::Closed { mix, clients, pipeline, value_size } => {
+            let load = Load { clients, pipeline, value_size, mix, arrival: Arrival::Closed, seed };
+            steady(&load, server, scale)
+        }
+        Work::HalfOpen { clients, value_size } => {
+            let per_s = open_rate.ok_or_else(|| {
+                BenchError::Usage("an open loop needs the stock server's capacity".into())
+            })?;
+            let arrival = Arrival::Poisson { per_s };
+            let load = Load { clients, pipeline: 1, value_size, mix: "set", arrival, seed };
+            let mut result = steady(&load, server, scale)?;
+            result.metrics.insert("offered_per_s", per_s);
+            Ok(result)
+        }
+        Work::RedisBenchmark { clients, value_size } => {
+            redis_benchmark(server, scale, clients, value_size, seed)
+        }
+        Work::LogBytes { clients, value_size } => counted(server, scale, clients, value_size, seed),
+        Work::Replay { value_size } => {
+            let count = scale.replay_payload_bytes / (KEY_SIZE + value_size) as u64;
+            replay::run(server, count.max(1), &writer(value_size, seed), seed)
+        }
+    }
+}
+
+struct Load {
+    clients: usize,
+    pipeline: usize,
+    value_size: usize,
+    mix: &'static str,
+    arrival: Arrival,
+    seed: u64,
+}
+
+impl Load {
+    fn config(&self, address: &Address) -> LoadConfig {
+        LoadConfig {
+            address: address.clone(),
+            clients: self.clients,
+            pipeline: self.pipeline,
+            arrival: self.arrival,
+            check_values: true,
+            seed: self.seed,
+        }
+    }
+}
+
+fn writer(value_size: usize, seed: u64) -> RequestWriter {
+    RequestWriter::new(ValuePool::new(value_size, COMPRESSIBLE, seed))
+}
+
+/// Sets keys `0..key_count` in order, as fast as it goes; returns what that took.
+///
+/// Rows are measured on a key range that is full, so that reads hit and memory does not grow while
+/// the clock runs.
+pub fn preload(
+    address: &Address,
+    key_count: u64,
+    writer: &RequestWriter,
+    seed: u64,
+) -> Result<PhaseReport> {
+    let config = LoadConfig {
+        address: address.clone(),
+        clients: PRELOAD_CLIENTS,
+        pipeline: PRELOAD_PIPELINE,
+        arrival: Arrival::Closed,
+        check_values: true,
+        seed: seed ^ 1,
+    };
+    let mix = Mix::named("set", key_count, Some(KeyDistribution::Sequential))?;
+    let mut generator = Generator::connect(config, mix, writer.clone())?;
+    without_errors(generator.run(Until::Requests(key_count))?)
+}
+
+/// Error replies make a result void.
+pub fn without_errors(report: PhaseReport) -> Result<PhaseReport> {
+    match &report.first_error {
+        None => Ok(report),
+        Some(text) => {
+            Err(BenchError::Reply(format!("{} error replies, first: {text}", report.errors)))
+        }
+    }
+}
+
+/// Warm up, measure, count system calls.
+fn steady(load: &Load, config: &ServerConfig, scale: &Scale) -> Result<RunResult> {
+    let server = Server::start(config)?;
+    let writer = writer(load.value_size, load.seed);
+    preload(server.address(), scale.key_count, &writer, load.seed)?;
+    let mix = Mix::named(load.mix, scale.key_count, None)?;
+    let mut generator = Generator::connect(load.config(server.address()), mix, writer)?;
+    without_errors(generator.run(Until::Elapsed(Duration::from_secs_f64(scale.warmup_s)))?)?;
+
+    let window = Window::open(&server)?;
+    let report = generator.run(Until::Elapsed(Duration::from_secs_f64(scale.measured_s)))?;
+    let cost = window.cost()?;
+    let report = without_errors(report)?;
+    let mut metrics = window.close(&server, cost, report.requests, report.payload_bytes)?;
+    metrics.extend(phase_metrics(&report));
+    let mut result = RunResult { metrics, curve: curve(&report), ..RunResult::default() };
+    count_syscalls(&server, &mut generator, scale, &mut result)?;
+    drop(generator);
+    server.stop()?;
+    Ok(result)
+}
+
+fn curve(report: &PhaseReport) -> Vec<(f64, f64)> {
+    CURVE.iter().map(|&percentile| (percentile, report.latency_us(percentile))).collect()
+}
+
+/// Counts in a stretch of its own, so that the counting does not slow what is measured.
+fn count_syscalls(
+    server: &Server,
+    generator: &mut Generator,
+    scale: &Scale,
+    result: &mut RunResult,
+) -> Result<()> {
+    let directory = &server.config().directory;
+    let Some(counter) = SyscallCounter::attach(server.pid(), directory) else {
+        result.notes.insert("syscalls", "not measured: neither perf nor strace works here".into());
+        return Ok(());
+    };
+    result.notes.insert("syscalls", counter.tool().to_owned());
+    let report = generator.run(Until::Elapsed(Duration::from_secs_f64(scale.counted_s)))?;
+    let per_request = counter.finish()? as f64 / report.requests.max(1) as f64;
+    result.metrics.insert("syscalls_per_request", per_request);
+    Ok(())
+}
+
+/// A counted number of SETs on an empty server, measured for what they leave.
+fn counted(
+    config: &ServerConfig,
+    scale: &Scale,
+    clients: usize,
+    value_size: usize,
+    seed: u64,
+) -> Result<RunResult> {
+    let server = Server::start(config)?;
+    let load =
+        Load { clients, pipeline: 1, value_size, mix: "set", arrival: Arrival::Closed, seed };
+    let mix = Mix::named("set", scale.key_count, None)?;
+    let config = load.config(server.address());
+    let mut generator = Generator::connect(config, mix, writer(value_size, seed))?;
+    let window = Window::open(&server)?;
+    let report = without_errors(generator.run(Until::Requests(scale.log_requests))?)?;
+    let cost = window.cost()?;
+    let mut metrics = window.close(&server, cost, report.requests, report.payload_bytes)?;
+    metrics.extend(phase_metrics(&report));
+    drop(generator);
+    server.stop()?;
+    Ok(RunResult { metrics, curve: curve(&report), ..RunResult::default() })
+}
+
+fn redis_benchmark(
+    config: &ServerConfig,
+    scale: &Scale,
+    clients: usize,
+    value_size: usize,
+    seed: u64,
+) -> Result<RunResult> {
+    let Some(program) = server::find_program("redis-benchmark") else {
+        return Err(BenchError::Server("redis-benchmark is not installed".into()));
+    };
+    let server = Server::start(config)?;
+    preload(server.address(), scale.key_count, &writer(value_size, seed), seed)?;
+    let requests = scale.redis_benchmark_requests;
+    let window = Window::open(&server)?;
+    let text =
+        run_redis_benchmark(&program, &server, scale.key_count, requests, clients, value_size)?;
+    let cost = window.cost()?;
+    let payload_bytes = requests * (KEY_SIZE + value_size) as u64;
+    let mut metrics = window.close(&server, cost, requests, payload_bytes)?;
+    metrics.extend(parse_redis_benchmark(&text)?);
+    metrics.insert("requests", requests as f64);
+    server.stop()?;
+    Ok(RunResult { metrics, ..RunResult::default() })
+}
+
+fn run_redis_benchmark(
+    program: &Path,
+    server: &Server,
+    key_count: u64,
+    requests: u64,
+    clients: usize,
+    value_size: usize,
+) -> Result<String> {
+    let Address::Tcp(address) = server.address() else {
+        return Err(BenchError::Usage("redis-benchmark runs over TCP here".into()));
+    };
+    let output = Command::new(program)
+        .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()])
+        .args(["-t", "set", "-P", "1", "--csv"])
+        .args(["-c", &clients.to_string(), "-d", &value_size.to_string()])
+        .args(["-r", &key_count.to_string(), "-n", &requests.to_string()])
+        .output()
+        .doing("running redis-benchmark")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(BenchError::Server(format!("redis-benchmark failed: {said}{text}")))
+}
+
+/// The line `"SET","rps","avg","min","p50","p95","p99","max"`; latencies in milliseconds.
+fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
+    let line = text.lines().find(|line| line.starts_with("\"SET\"")).unwrap_or_default();
+    let numbers: Vec<f64> =
+        line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
+    let [per_s, _avg, _min, p50, _p95, p99, max] = numbers[..] else {
+        return Err(BenchError::Server(format!("redis-benchmark said: {text}")));
+    };
+    Ok(Metrics::from([
+        ("requests_per_s", per_s),
+        ("latency_us_p50", p50 * 1000.0),
+        ("latency_us_p99", p99 * 1000.0),
+        ("latency_us_max", max * 1000.0),
+    ]))
+}
+
+/// Makes `directory` anew.
+pub fn fresh_directory(directory: &Path) -> Result<()> {
+    let what = || format!("making {} anew", directory.display());
+    if directory.exists() {
+        fs::remove_dir_all(directory).doing(what())?;
+    }
+    fs::create_dir_all(directory).doing(what())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redis_benchmark_is_understood() {
+        let text = "\"test\",\"rps\",\"avg_latency_ms\"\n\
+            \"SET\",\"109011.62\",\"0.389\",\"0.104\",\"0.287\",\"1.007\",\"1.543\",\"5.439\"\n";
+        let metrics = parse_redis_benchmark(text).unwrap();
+        assert!((metrics["requests_per_s"] - 109_011.62).abs() < 1e-6);
+        assert!((metrics["latency_us_p99"] - 1543.0).abs() < 1e-6);
+        assert!(parse_redis_benchmark("Could not connect").is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! The rows of the comparison: what the clients do, under which policy.
+
+use crate::server::Policy;
+
+/// Payload of the rows that do not say otherwise, in bytes.
+const VALUE_SIZE: usize = 4096;
+/// Value of the rows about log bytes.
+const SMALL_RECORD_VALUE_SIZE: usize = 100;
+
+/// What the clients of a scenario do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work {
+    /// Our generator, closed loop.
+    Closed {
+        /// Name of the mix.
+        mix: &'static str,
+        /// Connections.
+        clients: usize,
+        /// Requests in flight per connection.
+        pipeline: usize,
+        /// In bytes.
+        value_size: usize,
+    },
+    /// `redis-benchmark -t set`.
+    RedisBenchmark {
+        /// Connections.
+        clients: usize,
+        /// In bytes.
+        value_size: usize,
+    },
+    /// Our generator, open loop with random arrivals at half of what the stock server does in a
+    /// closed loop in the same run.
+    HalfOpen {
+        /// Connections.
+        clients: usize,
+        /// In bytes.
+        value_size: usize,
+    },
+    /// A counted number of SETs, for the bytes of log that they leave.
+    LogBytes {
+        /// Connections.
+        clients: usize,
+        /// In bytes.
+        value_size: usize,
+    },
+    /// A log is written, the server killed, its files dropped from the page cache, and the server
+    /// started again: how fast does it read the log?
+    Replay {
+        /// In bytes.
+        value_size: usize,
+    },
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scenario {
+    /// For `--scenarios` and the results.
+    pub name: &'static str,
+    /// For the table.
+    pub title: &'static str,
+    /// Durability.
+    pub policy: Policy,
+    /// What happens.
+    pub work: Work,
+    /// The metric that the row is about.
+    pub headline: &'static str,
+}
+
+const fn closed(
+    name: &'static str,
+    title: &'static str,
+    policy: Policy,
+    (mix, clients, pipeline, value_size): (&'static str, usize, usize, usize),
+) -> Scenario {
+    let work = Work::Closed { mix, clients, pipeline, value_size };
+    Scenario { name, title, policy, work, headline: "requests_per_s" }
+}
+
+const fn log_bytes(
+    name: &'static str,
+    title: &'static str,
+    policy: Policy,
+    clients: usize,
+) -> Scenario {
+    let work = Work::LogBytes { clients, value_size: SMALL_RECORD_VALUE_SIZE };
+    Scenario { name, title, policy, work, headline: "log_bytes_per_record_byte" }
+}
+
+/// Every row there is, in the order of the table. Those up to the replay are the comparison; the
+/// rest runs when asked for by name.
+pub const SCENARIOS: &[Scenario] = &[
+    closed("set-everysec", "SET", Policy::EverySec, ("set", 50, 1, VALUE_SIZE)),
+    closed("set-always", "SET", Policy::Always, ("set", 50, 1, VALUE_SIZE)),
+    Scenario {
+        name: "redis-benchmark-everysec",
+        title: "SET by redis-benchmark",
+        policy: Policy::EverySec,
+        work: Work::RedisBenchmark { clients: 50, value_size: VALUE_SIZE },
+        headline: "requests_per_s",
+    },
+    Scenario {
+        name: "redis-benchmark-always",
+        title: "SET by redis-benchmark",
+        policy: Policy::Always,
+        work: Work::RedisBenchmark { clients: 50, value_size: VALUE_SIZE },
+        headline: "requests_per_s",
+    },
+    closed("set-always-1", "SET, 1 client", Policy::Always, ("set", 1, 1, VALUE_SIZE)),
+    closed("get-hits", "GET, all hits", Policy::EverySec, ("get", 50, 1, VALUE_SIZE)),
+    closed("set-64-p1", "SET of 64 B", Policy::EverySec, ("set", 50, 1, 64)),
+    closed("set-64-p16", "SET of 64 B, pipeline 16", Policy::EverySec, ("set", 50, 16, 64)),
+    Scenario {
+        name: "open-everysec",
+        title: "SET, open loop",
+        policy: Policy::EverySec,
+        work: Work::HalfOpen { clients: 50, value_size: VALUE_SIZE },
+        headline: "latency_us_p999",
+    },
+    Scenario {
+        name: "open-always",
+        title: "SET, open loop",
+        policy: Policy::Always,
+        work: Work::HalfOpen { clients: 50, value_size: VALUE_SIZE },
+        headline: "latency_us_p999",
+    },
+    log_bytes("log-always-1", "SET of 100 B, 1 client", Policy::Always, 1),
+    log_bytes("log-always-10", "SET of 100 B, 10 clients", Policy::Always, 10),
+    log_bytes("log-always-50", "SET of 100 B, 50 clients", Policy::Always, 50),
+    log_bytes("log-everysec-1", "SET of 100 B, 1 client", Policy::EverySec, 1),
+    log_bytes("log-everysec-10", "SET of 100 B, 10 clients", Policy::EverySec, 10),
+    log_bytes("log-everysec-50", "SET of 100 B, 50 clients", Policy::EverySec, 50),
+    Scenario {
+        name: "replay",
+        title: "log replay, cold",
+        policy: Policy::EverySec,
+        work: Work::Replay { value_size: VALUE_SIZE },
+        headline: "replay_mb_per_s",
+    },
+    closed("set-off", "SET", Policy::Off, ("set", 50, 1, VALUE_SIZE)),
+    closed("mset-10", "MSET of 10 x 64 B", Policy::EverySec, ("mset:10", 50, 1, 64)),
+    closed("ycsb-a", "YCSB A, 1000 B", Policy::EverySec, ("ycsb-a", 50, 1, 1000)),
+    closed("ycsb-b", "YCSB B, 1000 B", Policy::EverySec, ("ycsb-b", 50, 1, 1000)),
+    closed("ycsb-c", "YCSB C, 1000 B", Policy::EverySec, ("ycsb-c", 50, 1, 1000)),
+    closed("ycsb-d", "YCSB D, 1000 B", Policy::EverySec, ("ycsb-d", 50, 1, 1000)),
+    closed("ycsb-e", "YCSB E, 1000 B", Policy::EverySec, ("ycsb-e", 50, 1, 1000)),
+    closed("ycsb-f", "YCSB F, 1000 B", Policy::EverySec, ("ycsb-f", 50, 1, 1000)),
+];
+
+/// How many of [`SCENARIOS`] run without being named.
+pub const DEFAULT_SCENARIO_COUNT: usize = 17;
+
+const _: () = assert!(matches!(SCENARIOS[DEFAULT_SCENARIO_COUNT - 1].work, Work::Replay { .. }));
+
+/// How long and how large.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Rounds of stock and SlimIO in turn.
+    pub rounds: u32,
+    /// Before the clock counts, in seconds.
+    pub warmup_s: f64,
+    /// Measured, in seconds.
+    pub measured_s: f64,
+    /// Over which system calls are counted, in seconds, behind the measured stretch.
+    pub counted_s: f64,
+    /// Size of the key range.
+    pub key_count: u64,
+    /// Requests of one `redis-benchmark`.
+    pub redis_benchmark_requests: u64,
+    /// SETs of the rows about log bytes.
+    pub log_requests: u64,
+    /// Payload of the log that is replayed, in bytes.
+    pub replay_payload_bytes: u64,
+}
+
+impl Scale {
+    /// Seconds per row: to see that everything works. The numbers mean nothing.
+    pub const QUICK: Self = Self {
+        rounds: 1,
+        warmup_s: 0.1,
+        measured_s: 0.4,
+        counted_s: 0.2,
+        key_count: 5_000,
+        redis_benchmark_requests: 10_000,
+        log_requests: 500,
+        replay_payload_bytes: 16 << 20,
+    };
+    /// Some twenty minutes for all rows.
+    pub const NORMAL: Self = Self {
+        rounds: 3,
+        warmup_s: 1.0,
+        measured_s: 5.0,
+        counted_s: 1.0,
+        key_count: 100_000,
+        redis_benchmark_requests: 200_000,
+        log_requests: 20_000,
+        replay_payload_bytes: 1 << 30,
+    };
+    /// For numbers to publish.
+    pub const FULL: Self = Self {
+        rounds: 5,
+        warmup_s: 2.0,
+        measured_s: 15.0,
+        counted_s: 2.0,
+        key_count: 1_000_000,
+        redis_benchmark_requests: 1_000_000,
+        log_requests: 100_000,
+        replay_payload_bytes: 4 << 30,
+    };
+}
+
+/// The scenario of this name.
+pub fn named(name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name)
+}
