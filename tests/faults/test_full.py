@@ -1,0 +1,206 @@
+"""No room for the log: reads go on, room can be made, a restart changes nothing, nobody hangs."""
+
+import os
+import subprocess
+
+from harness.resp import ReplyError
+from harness.server import Server
+from harness.target import TestCase, slimio_only
+from harness.wait import until
+
+VALUE = "x" * 50_000
+WRITES_MAX = 4000
+
+
+def write_until_refused(test, client):
+    """Returns the number of acknowledged writes and the refusal."""
+    for number in range(WRITES_MAX):
+        kind, text = client.raw("SET", f"key:{number}", VALUE)
+        if kind == b"-":
+            test.assertTrue(text.startswith(b"MISCONF"), text)
+            return number, text
+    return test.fail("the volume never filled up")
+
+
+def check_full(test, server, count):
+    """Everything is readable, nothing new is taken, on every kind of connection."""
+    with server.client() as client:
+        test.assertEqual(client("DBSIZE"), count)
+        for number in range(0, count, max(1, count // 20)):
+            test.assertEqual(client("STRLEN", f"key:{number}"), len(VALUE))
+        kind, text = client.raw("SET", "more", VALUE)
+        test.assertEqual(kind, b"-")
+        test.assertTrue(text.startswith(b"MISCONF"), text)
+        test.assertEqual(client("EXISTS", "more"), 0)
+        client("MULTI")
+        client("GET", "key:0")
+        kind, _ = client.raw("SET", "more", VALUE)
+        if kind == b"+":
+            test.assertRaises(ReplyError, client, "EXEC")
+        else:
+            client("DISCARD")
+        test.assertEqual(client("EXISTS", "more"), 0)
+
+
+@slimio_only
+class LimitReached(TestCase):
+    """The log has a limit of its own, `log-size-max`."""
+
+    seconds = 10
+
+    def server(self, **flags):
+        server = Server(log_segment_size="1mb", log_size_max="8mb", **flags)
+        self.addCleanup(server.close)
+        return server
+
+    def test_each_policy(self):
+        for policy in ("always", "everysec", "no"):
+            with self.subTest(policy):
+                server = self.server(appendfsync=policy)
+                with server.client() as client:
+                    count, text = write_until_refused(self, client)
+                    self.assertIn(b"FLUSHALL", text, "the way out is named")
+                check_full(self, server, count)
+                server.close()
+
+    def test_across_a_restart_and_the_way_out(self):
+        server = self.server()
+        with server.client() as client:
+            count, _ = write_until_refused(self, client)
+        for _ in range(2):
+            server.restart()
+            check_full(self, server, count)
+        with server.client() as client:
+            self.assertEqual(client("FLUSHALL"), b"OK")
+            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room again")
+            again, _ = write_until_refused(self, client)
+            self.assertGreater(again, count // 2)
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("STRLEN", "k"), len(VALUE))
+            self.assertEqual(client("DBSIZE"), again + 1)
+
+    def test_deleting_is_possible_and_survives(self):
+        server = self.server()
+        with server.client() as client:
+            count, _ = write_until_refused(self, client)
+            self.assertEqual(client("DEL", "key:0"), 1)
+            self.assertEqual(client("UNLINK", "key:1"), 1)
+            self.assertEqual(client("DBSIZE"), count - 2)
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), count - 2)
+            self.assertEqual(client("FLUSHDB"), b"OK")
+
+    def test_a_raised_limit_is_another_way_out(self):
+        server = self.server()
+        with server.client() as client:
+            count, _ = write_until_refused(self, client)
+        server.flags["log-size-max"] = "16mb"
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), count)
+            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room")
+
+    def test_writers_wait_for_no_reply_for_ever(self):
+        server = self.server()
+        clients = [server.client() for _ in range(20)]
+        refused = 0
+        for client in clients:
+            self.addCleanup(client.close)
+        for number in range(WRITES_MAX):
+            replies = []
+            for index, client in enumerate(clients):
+                replies.append(client.raw("SET", f"key:{number}:{index}", VALUE))
+            refused = sum(kind == b"-" for kind, _ in replies)
+            if refused == len(clients):
+                break
+        self.assertEqual(refused, len(clients))
+
+
+@slimio_only
+class FileSystemFull(TestCase):
+    """The file system under the volume has no room left."""
+
+    seconds = 15
+
+    def setUp(self):
+        with Server(start=False) as server:
+            self.mount = server.folder + "-mount"
+        os.makedirs(self.mount)
+        self.addCleanup(os.rmdir, self.mount)
+        self.kind = mount_small(self, self.mount)
+        if self.kind is None:
+            self.skipTest("no small file system can be mounted here (that needs root)")
+
+    def test_full_restarted_and_freed(self):
+        ballast = os.path.join(self.mount, "ballast")
+        with open(ballast, "wb") as file:
+            file.write(bytes(24 << 20))
+            os.fsync(file.fileno())
+        volume = os.path.join(self.mount, "volume")
+        with Server(volume=volume, log_segment_size="1mb") as server:
+            with server.client() as client:
+                count, _ = write_until_refused(self, client)
+            check_full(self, server, count)
+            server.restart()
+            check_full(self, server, count)
+            os.remove(ballast)
+            with server.client() as client:
+                until(
+                    lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"),
+                    what="writes after room was made on the file system",
+                )
+            server.restart()
+            with server.client() as client:
+                self.assertEqual(client("DBSIZE"), count + 1)
+
+    def test_flushall_is_a_way_out(self):
+        volume = os.path.join(self.mount, "volume")
+        with Server(volume=volume, log_segment_size="1mb") as server:
+            with server.client() as client:
+                write_until_refused(self, client)
+                server.restart()
+            with server.client() as client:
+                client("FLUSHALL")
+                until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room again")
+
+    def test_no_room_to_begin_with(self):
+        with open(os.path.join(self.mount, "ballast"), "wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 20))
+                    file.flush()
+            except OSError:
+                pass
+        server = Server(volume=os.path.join(self.mount, "volume"), start=False)
+        self.addCleanup(server.close)
+        server.port = 1
+        server.spawn()
+        server.process.wait(30)
+        self.assertNotEqual(server.process.returncode, 0)
+        self.assertRegex(server.said().lower(), "space|room")
+        self.assertNotIn("panicked", server.said())
+
+
+def mount_small(test, folder):
+    """Mounts 64 MiB: ext4 on a loop device, else tmpfs. Returns which, or None."""
+    if os.geteuid() != 0:
+        return None
+    image = folder + ".image"
+    with open(image, "wb") as file:
+        file.truncate(64 << 20)
+    test.addCleanup(os.remove, image)
+    commands = [
+        ("ext4", [["mkfs.ext4", "-q", "-F", "-m", "0", image], ["mount", "-o", "loop", image, folder]]),
+        ("tmpfs", [["mount", "-t", "tmpfs", "-o", "size=64m", "slimio-test", folder]]),
+    ]
+    for kind, steps in commands:
+        try:
+            for step in steps:
+                subprocess.run(step, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        test.addCleanup(subprocess.run, ["umount", "-l", folder], check=False)
+        return kind
+    return None

@@ -1,0 +1,50 @@
+"""A server whose wall clock and writes a test can spoil while it runs (see `faults.c`)."""
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+
+from .server import Server
+
+LAYOUT = "<qii112s"
+
+
+class SpoiltServer(Server):
+    """As `Server`; `spoil` changes what goes wrong, also while it runs."""
+
+    def __init__(self, **options):
+        super().__init__(start=False, **options)
+        try:
+            library = build(self.folder)
+            path = os.path.join(self.folder, "faults")
+            with open(path, "wb") as file:
+                file.write(bytes(mmap.PAGESIZE))
+            with open(path, "r+b") as file:
+                self.memory = mmap.mmap(file.fileno(), 0)
+            variables = [f"LD_PRELOAD={library}", f"SLIMIO_TEST_FAULTS={path}"]
+            self.launcher = [*self.launcher, "env", *variables]
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def spoil(self, clock_shift=0, write=0, flush=0, path_end=""):
+        """Seconds added to the wall clock; errors of writes and flushes to files named so."""
+        self.memory[: struct.calcsize(LAYOUT)] = struct.pack(
+            LAYOUT, clock_shift, write, flush, path_end.encode()
+        )
+
+
+def compiler():
+    """A C compiler, or None."""
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def build(folder):
+    library = os.path.join(folder, "faults.so")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults.c")
+    command = [compiler(), "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return library
