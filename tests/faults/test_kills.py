@@ -94,6 +94,7 @@ class Lives(TestCase):
 
     policy = ""
     seconds = 60
+    flags = {}
 
     def live_and_die(self, number, sign):
         draw = random.Random(f"{TARGET.seed} {self.policy} {sign} {number}")
@@ -128,7 +129,7 @@ class Lives(TestCase):
 
     def run_lives(self, sign):
         self.writers = [Writer(f"w{index}") for index in range(WRITERS)]
-        with Server(appendfsync=self.policy) as self.server:
+        with Server(appendfsync=self.policy, **self.flags) as self.server:
             for number in range(LIVES):
                 self.live_and_die(number, sign)
             self.assertGreater(sum(writer.counted for writer in self.writers), LIVES)
@@ -164,6 +165,18 @@ class No(Lives):
 
     def test_sigterm(self):
         self.run_lives(signal.SIGTERM)
+
+
+class Canary(Lives):
+    """A server that keeps nothing must be caught, or these tests prove nothing."""
+
+    policy = "no"
+    seconds = 1
+    flags = {"appendonly": "no"}
+
+    def test_a_server_that_loses_everything_is_caught(self):
+        with self.assertRaisesRegex(AssertionError, "lost or invented"):
+            self.run_lives(signal.SIGKILL)
 
 
 @slimio_only

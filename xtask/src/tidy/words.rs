@@ -8,7 +8,6 @@ const BANNED: &[(&str, &str)] = &[
     ("zone", "area"),
     ("partition", "area"),
     ("region", "area"),
-    ("journal", "wal"),
     ("seqno", "lsn"),
     ("dmabuf", "buffer"),
     ("iobuf", "buffer"),
