@@ -2,7 +2,7 @@
 
 use slimio_resp::{Args, ReplyBuf};
 
-use crate::commands::KeysWalk;
+use crate::commands::{KeysWalk, resume_randomkey};
 use crate::effects::Effects;
 use crate::keyspace::{DbIndex, Keyspace};
 
@@ -64,6 +64,8 @@ pub enum Outcome {
 pub enum Yielded {
     /// `KEYS`.
     Keys(Box<KeysWalk>),
+    /// `RANDOMKEY`, which has met many keys whose time was over.
+    RandomKey,
 }
 
 impl Yielded {
@@ -72,6 +74,7 @@ impl Yielded {
     pub fn resume(self, context: &mut Context<'_>) -> Outcome {
         match self {
             Yielded::Keys(walk) => walk.resume(context),
+            Yielded::RandomKey => resume_randomkey(context),
         }
     }
 }

@@ -48,9 +48,15 @@ impl Db {
     }
 
     /// Adds a key that is not there.
-    pub(crate) fn insert(&mut self, hash: u64, key: &[u8], value: Arg<'_>, expiry: Option<i64>) {
+    pub(crate) fn insert(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        value: Arg<'_>,
+        expiry: Option<i64>,
+    ) -> Spot {
         self.expiring += usize::from(expiry.is_some());
-        self.table.insert(Slot::new(hash as u32, key, value, expiry));
+        self.table.insert(Slot::new(hash as u32, key, value, expiry))
     }
 
     /// Adds a key that is not there with a value that is.

@@ -36,6 +36,13 @@ impl<'a> ValueRef<'a> {
         self.as_arg().size()
     }
 
+    /// What `TYPE` says.
+    pub(crate) fn type_name(self) -> &'static str {
+        match self {
+            ValueRef::Bytes(_) | ValueRef::Piece(_) | ValueRef::Blob(_) => "string",
+        }
+    }
+
     /// Whether freeing the value takes noticeable time.
     pub(crate) fn is_large(self) -> bool {
         matches!(self, ValueRef::Blob(_))

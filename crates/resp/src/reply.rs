@@ -115,6 +115,7 @@ impl ReplyBuf {
 
     /// Gives up everything written so far, leaving a reply of the same protocol that uses the
     /// memory of `spare`. What is given up owns all that it refers to, so it can be sent from.
+    #[must_use]
     pub fn take(&mut self, mut spare: ReplyBuf) -> ReplyBuf {
         spare.clear();
         spare.protocol = self.protocol;
@@ -124,6 +125,7 @@ impl ReplyBuf {
     /// Gives up the first `len` bytes, leaving the rest.
     ///
     /// Panics if that is more than there is.
+    #[must_use]
     pub fn split_front(&mut self, len: usize) -> ReplyBuf {
         assert!(len <= self.len(), "more than there is");
         let mut front = ReplyBuf::new(self.protocol);
@@ -193,13 +195,17 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(b"+OK\r\n");
     }
 
-    /// An error. `text` begins with its code (`ERR …`); line ends in it become spaces.
+    /// An error. `text` begins with its code (`ERR …`); line ends in it become spaces, and those at
+    /// its end are left out.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
 
     /// An error of bytes that a client may have chosen.
-    pub fn error_bytes(&mut self, text: &[u8]) {
+    pub fn error_bytes(&mut self, mut text: &[u8]) {
+        while let [rest @ .., b'\r' | b'\n'] = text {
+            text = rest;
+        }
         self.bytes.push(b'-');
         self.bytes.extend(
             text.iter().map(|&byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }),
@@ -306,9 +312,10 @@ impl ReplyBuf {
 
     /// Yes or no; RESP2 has it as 1 or 0.
     pub fn boolean(&mut self, value: bool) {
-        match value {
-            true => self.by_protocol(b":1\r\n", b"#t\r\n"),
-            false => self.by_protocol(b":0\r\n", b"#f\r\n"),
+        if value {
+            self.by_protocol(b":1\r\n", b"#t\r\n");
+        } else {
+            self.by_protocol(b":0\r\n", b"#f\r\n");
         }
     }
 

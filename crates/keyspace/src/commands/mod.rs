@@ -1,19 +1,39 @@
 //! The data commands: rows of the table, and what they do, by family.
 
+mod counter;
+mod db;
+mod expire;
+mod keys;
+mod lookup;
+mod options;
+mod range;
+mod rows_expire;
+mod rows_keys;
+mod rows_string;
+mod scan;
+mod string;
+
+pub use scan::KeysWalk;
+
 use crate::command::Command;
-use crate::context::{Context, Outcome};
 
-/// The walk of `KEYS` over a database.
-#[derive(Debug)]
-pub struct KeysWalk;
+pub(crate) use scan::randomkey as resume_randomkey;
 
-impl KeysWalk {
-    pub(crate) fn resume(self: Box<Self>, _: &mut Context<'_>) -> Outcome {
-        Outcome::Reply
-    }
+/// What Redis says, word for word, where more than one command says it.
+mod text {
+    pub(super) const SYNTAX: &str = "ERR syntax error";
+    pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+    pub(super) const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+    pub(super) const NO_SUCH_KEY: &str = "ERR no such key";
+    pub(super) const SAME_OBJECT: &str = "ERR source and destination objects are the same";
+    pub(super) const DB_OUT_OF_RANGE: &str = "ERR DB index is out of range";
+    pub(super) const STRING_TOO_LONG: &str =
+        "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 }
 
 /// All rows, sorted by name.
 pub(crate) fn rows() -> Vec<Command> {
-    Vec::new()
+    let mut rows = [rows_string::ROWS, rows_expire::ROWS, rows_keys::ROWS].concat();
+    rows.sort_by_key(|row| row.name);
+    rows
 }

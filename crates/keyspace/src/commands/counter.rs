@@ -1,0 +1,83 @@
+//! Strings that are numbers.
+
+use slimio_resp::{Arg, DecimalBuffer, parse_i64};
+
+use super::text;
+use crate::context::{Context, Outcome};
+use crate::effects::Part;
+use crate::long_double::LongDouble;
+
+pub(super) fn incr(context: &mut Context<'_>) -> Outcome {
+    add(context, 1)
+}
+
+pub(super) fn decr(context: &mut Context<'_>) -> Outcome {
+    add(context, -1)
+}
+
+pub(super) fn incrby(context: &mut Context<'_>) -> Outcome {
+    match context.integer_arg(2) {
+        Some(value) => add(context, value),
+        None => Outcome::Reply,
+    }
+}
+
+pub(super) fn decrby(context: &mut Context<'_>) -> Outcome {
+    let Some(value) = context.integer_arg(2) else { return Outcome::Reply };
+    match value.checked_neg() {
+        Some(value) => add(context, value),
+        None => context.error("ERR decrement would overflow"),
+    }
+}
+
+fn add(context: &mut Context<'_>, value: i64) -> Outcome {
+    let found = context.find(1);
+    let old = match context.value(&found).map(|value| value.as_arg().to_i64()) {
+        None => 0,
+        Some(Some(old)) => old,
+        Some(None) => return context.error(text::NOT_AN_INTEGER),
+    };
+    let Some(new) = old.checked_add(value) else {
+        return context.error("ERR increment or decrement would overflow");
+    };
+    let mut digits = DecimalBuffer::new();
+    let expiry = context.expires_at_ms(&found);
+    context.set(&found, Arg::Bytes(digits.format(new).as_bytes()), expiry);
+    context.log_request();
+    context.integer(new)
+}
+
+pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
+    let found = context.find(1);
+    let old = match context.value(&found) {
+        None => Some(LongDouble::ZERO),
+        Some(value) => parse_float(value.as_arg()),
+    };
+    let (Some(old), Some(value)) = (old, parse_float(context.args.get(2))) else {
+        return context.error(text::NOT_A_FLOAT);
+    };
+    let Some(new) = old.add(value) else {
+        return context.error("ERR increment would produce NaN or Infinity");
+    };
+    let new = new.format();
+    let expiry = context.expires_at_ms(&found);
+    context.set(&found, Arg::Bytes(new.as_bytes()), expiry);
+    context.log(&[
+        Part::Bytes(b"SET"),
+        Part::Request(1),
+        Part::Bytes(new.as_bytes()),
+        Part::Bytes(b"KEEPTTL"),
+    ]);
+    context.reply.bulk(new.as_bytes());
+    Outcome::Reply
+}
+
+fn parse_float(arg: Arg<'_>) -> Option<LongDouble> {
+    match arg {
+        // Most are integers, which need no digits read one by one.
+        Arg::Bytes(bytes) if parse_i64(bytes).is_none() => LongDouble::parse(bytes),
+        Arg::Bytes(bytes) => parse_i64(bytes).map(LongDouble::from),
+        Arg::Blob(blob) if blob.size() < 8 * 1024 => LongDouble::parse(&blob.to_vec()),
+        Arg::Blob(_) => None,
+    }
+}

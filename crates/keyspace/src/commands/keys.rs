@@ -1,0 +1,149 @@
+//! Keys, whatever their values are.
+
+use super::lookup::Found;
+use super::text;
+use crate::context::{Context, Outcome};
+use crate::value::{Value, ValueRef};
+
+pub(super) fn del(context: &mut Context<'_>) -> Outcome {
+    let mut count = 0;
+    for index in 1..context.args.len() {
+        let found = context.find(index);
+        count += i64::from(context.delete(&found));
+    }
+    if count > 0 {
+        context.log_request();
+    }
+    context.integer(count)
+}
+
+pub(super) fn unlink(context: &mut Context<'_>) -> Outcome {
+    // What is large is never freed here, whichever command deletes it.
+    del(context)
+}
+
+pub(super) fn exists(context: &mut Context<'_>) -> Outcome {
+    count_present(context)
+}
+
+pub(super) fn touch(context: &mut Context<'_>) -> Outcome {
+    count_present(context)
+}
+
+fn count_present(context: &mut Context<'_>) -> Outcome {
+    let mut count = 0;
+    for index in 1..context.args.len() {
+        count += i64::from(context.read(index).spot.is_some());
+    }
+    context.integer(count)
+}
+
+pub(super) fn type_key(context: &mut Context<'_>) -> Outcome {
+    let found = context.read(1);
+    let name = context.value(&found).map_or("none", ValueRef::type_name);
+    context.reply.simple(name);
+    Outcome::Reply
+}
+
+pub(super) fn rename(context: &mut Context<'_>) -> Outcome {
+    match rename_key(context, false) {
+        Some(_) => context.ok(),
+        None => context.error(text::NO_SUCH_KEY),
+    }
+}
+
+pub(super) fn renamenx(context: &mut Context<'_>) -> Outcome {
+    match rename_key(context, true) {
+        Some(done) => context.integer(i64::from(done)),
+        None => context.error(text::NO_SUCH_KEY),
+    }
+}
+
+/// Renames a key; says whether it did, or `None` if there is no such key.
+fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
+    let from = context.find(1);
+    from.spot?;
+    if from.key == context.args.bytes(2) {
+        return Some(!only_if_free);
+    }
+    let to = context.find(2);
+    if to.spot.is_some() && only_if_free {
+        return Some(false);
+    }
+    context.delete(&to);
+    // Deleting may have moved the other key.
+    let from = context.find(1);
+    let (value, expiry) = take(context, &from)?;
+    context.insert_value(&to, value, expiry);
+    context.log_request();
+    Some(true)
+}
+
+/// Takes a key out, to go somewhere else.
+fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<(Value, Option<i64>)> {
+    let spot = found.spot?;
+    let expiry = context.expires_at_ms(found);
+    let value = context.keyspace.db_mut(found.db).take(spot);
+    context.touch(found);
+    Some((value, expiry))
+}
+
+pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
+    let Some(db) = context.db_arg(2) else { return Outcome::Reply };
+    if db == context.db {
+        return context.error(text::SAME_OBJECT);
+    }
+    let from = context.find(1);
+    if from.spot.is_none() {
+        return context.integer(0);
+    }
+    let to = context.find_in(db, 1);
+    if to.spot.is_some() {
+        return context.integer(0);
+    }
+    if let Some((value, expiry)) = take(context, &from) {
+        context.insert_value(&to, value, expiry);
+        context.log_request();
+    }
+    context.integer(1)
+}
+
+pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
+    let (mut db, mut over) = (context.db, false);
+    let mut index = 3;
+    while index < context.args.len() {
+        let arg = context.args.get(index);
+        if arg.is("replace") {
+            over = true;
+        } else if arg.is("db") && index + 1 < context.args.len() {
+            index += 1;
+            match context.db_arg(index) {
+                Some(named) => db = named,
+                None => return Outcome::Reply,
+            }
+        } else {
+            return context.error(text::SYNTAX);
+        }
+        index += 1;
+    }
+    if db == context.db && context.args.bytes(1) == context.args.bytes(2) {
+        return context.error(text::SAME_OBJECT);
+    }
+    let from = context.read(1);
+    if from.spot.is_none() {
+        return context.integer(0);
+    }
+    let to = context.find_in(db, 2);
+    if to.spot.is_some() && !over {
+        return context.integer(0);
+    }
+    context.delete(&to);
+    // Deleting may have moved the other key.
+    let from = context.find(1);
+    let expiry = context.expires_at_ms(&from);
+    if let Some(value) = context.value(&from).map(ValueRef::to_value) {
+        context.insert_value(&to, value, expiry);
+        context.log_request();
+    }
+    context.integer(1)
+}

@@ -1,0 +1,195 @@
+//! What every command does with its keys: find them, see their time over, say what was changed.
+
+use std::borrow::Cow;
+
+use slimio_resp::Arg;
+
+use crate::context::{Context, Mode, Outcome};
+use crate::db::Db;
+use crate::effects::Part;
+use crate::keyspace::DbIndex;
+use crate::table::Spot;
+use crate::value::{Value, ValueRef};
+
+/// A key of the request, and where it is.
+pub(super) struct Found<'a> {
+    pub(super) db: DbIndex,
+    pub(super) key: Cow<'a, [u8]>,
+    pub(super) hash: u64,
+    /// Which argument the key is.
+    index: usize,
+    /// `None`: there is no such key. Valid until the next key is inserted or deleted.
+    pub(super) spot: Option<Spot>,
+}
+
+impl<'a> Context<'a> {
+    /// Finds the key that argument `index` names. One whose time is over is deleted first.
+    pub(super) fn find(&mut self, index: usize) -> Found<'a> {
+        self.find_in(self.db, index)
+    }
+
+    /// As [`find`](Self::find), in another database.
+    pub(super) fn find_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
+        let key = self.args.bytes(index);
+        let hash = self.keyspace.hash(&key);
+        let mut spot = self.keyspace.db(db).find(hash, &key);
+        if let Some(met) = spot
+            && self.is_over(db, met)
+        {
+            self.keyspace.expire(db, hash, &key, met, self.effects);
+            spot = None;
+        }
+        Found { db, key, hash, index, spot }
+    }
+
+    /// As [`find`](Self::find), counted as a read of the key.
+    pub(super) fn read(&mut self, index: usize) -> Found<'a> {
+        let found = self.find(index);
+        match found.spot {
+            Some(_) => self.keyspace.stats.keyspace_hits += 1,
+            None => self.keyspace.stats.keyspace_misses += 1,
+        }
+        found
+    }
+
+    /// Whether an entry's time is over. In replay it never is: the log says what expired.
+    pub(super) fn is_over(&self, db: DbIndex, spot: Spot) -> bool {
+        self.mode != Mode::Replay
+            && self.keyspace.db(db).expires_at_ms(spot).is_some_and(|at| self.now_ms > at)
+    }
+
+    /// Whether a key that is given this time is deleted instead. In replay it never is.
+    pub(super) fn is_past(&self, at_ms: i64) -> bool {
+        self.mode != Mode::Replay && at_ms <= self.now_ms
+    }
+
+    pub(super) fn value(&self, found: &Found<'_>) -> Option<ValueRef<'_>> {
+        Some(self.keyspace.db(found.db).value(found.spot?))
+    }
+
+    pub(super) fn expires_at_ms(&self, found: &Found<'_>) -> Option<i64> {
+        self.keyspace.db(found.db).expires_at_ms(found.spot?)
+    }
+
+    /// Gives a key this value and expiry, whether it is there or not.
+    pub(super) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
+        let (db, garbage) = self.db_and_garbage(found.db);
+        match found.spot {
+            Some(spot) => db.replace(spot, value, expiry, garbage),
+            None => {
+                db.insert(found.hash, &found.key, value, expiry);
+            }
+        }
+        self.touch(found);
+    }
+
+    /// Gives a key this value, which it takes over, and expiry. The key must not be there.
+    pub(super) fn insert_value(&mut self, found: &Found<'_>, value: Value, expiry: Option<i64>) {
+        self.keyspace.db_mut(found.db).insert_value(found.hash, &found.key, value, expiry);
+        self.touch(found);
+    }
+
+    /// Gives a key that is there another time to expire, or none.
+    pub(super) fn set_expiry(&mut self, found: &Found<'_>, expiry: Option<i64>) {
+        if let Some(spot) = found.spot {
+            self.keyspace.db_mut(found.db).set_expiry(spot, expiry);
+            self.touch(found);
+        }
+    }
+
+    /// Deletes a key; says whether it was there.
+    pub(super) fn delete(&mut self, found: &Found<'_>) -> bool {
+        let Some(spot) = found.spot else { return false };
+        let (db, garbage) = self.db_and_garbage(found.db);
+        db.remove(spot, garbage);
+        self.touch(found);
+        true
+    }
+
+    /// Writes down that a key was changed.
+    pub(super) fn touch(&mut self, found: &Found<'_>) {
+        self.effects.touch_arg(found.db, found.hash, found.index);
+    }
+
+    /// Writes down that the request is its own effect.
+    pub(super) fn log_request(&mut self) {
+        self.effects.log_request(self.db);
+    }
+
+    /// Writes down another effect than the request, in the client's database.
+    pub(super) fn log(&mut self, parts: &[Part<'_>]) {
+        self.effects.log(self.db, parts);
+    }
+
+    pub(super) fn db_and_garbage(
+        &mut self,
+        db: DbIndex,
+    ) -> (&mut Db, &mut crate::garbage::Garbage) {
+        (&mut self.keyspace.dbs[usize::from(db.0)], &mut self.keyspace.garbage)
+    }
+
+    /// Replies with a string.
+    pub(super) fn reply_value(&mut self, found: &Found<'_>) {
+        let Some(spot) = found.spot else {
+            self.reply.null();
+            return;
+        };
+        match self.keyspace.db(found.db).value(spot) {
+            ValueRef::Bytes(bytes) => self.reply.bulk(bytes),
+            ValueRef::Piece(piece) => self.reply.bulk_piece(piece, 0..piece.len()),
+            ValueRef::Blob(blob) => self.reply.bulk_blob(blob, 0..blob.size()),
+        }
+    }
+
+    pub(super) fn ok(&mut self) -> Outcome {
+        self.reply.ok();
+        Outcome::Reply
+    }
+
+    pub(super) fn error(&mut self, text: &str) -> Outcome {
+        self.reply.error(text);
+        Outcome::Reply
+    }
+
+    pub(super) fn integer(&mut self, value: i64) -> Outcome {
+        self.reply.integer(value);
+        Outcome::Reply
+    }
+
+    /// The error for a call with the wrong count of arguments.
+    pub(super) fn wrong_arity(&mut self, name: &str) -> Outcome {
+        self.error(&format!("ERR wrong number of arguments for '{name}' command"))
+    }
+
+    /// Reads an integer argument, or replies that it is none.
+    pub(super) fn integer_arg(&mut self, index: usize) -> Option<i64> {
+        let value = self.args.get(index).to_i64();
+        if value.is_none() {
+            self.reply.error(super::text::NOT_AN_INTEGER);
+        }
+        value
+    }
+
+    /// Reads the number of a database, or replies why it is none.
+    pub(super) fn db_arg(&mut self, index: usize) -> Option<DbIndex> {
+        let number = self.integer_arg(index)?;
+        if i32::try_from(number).is_err() {
+            let (least, most) = (i32::MIN, i32::MAX);
+            self.reply.error(&format!(
+                "ERR value is out of range, value must between {least} and {most}"
+            ));
+            return None;
+        }
+        let db = self.db_number(number);
+        if db.is_none() {
+            self.reply.error(super::text::DB_OUT_OF_RANGE);
+        }
+        db
+    }
+
+    /// The database of that number, if there is one.
+    pub(super) fn db_number(&self, number: i64) -> Option<DbIndex> {
+        let index = u16::try_from(number).ok()?;
+        (usize::from(index) < self.keyspace.dbs.len()).then_some(DbIndex(index))
+    }
+}

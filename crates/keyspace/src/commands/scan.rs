@@ -1,0 +1,230 @@
+//! Which keys there are.
+
+use slimio_resp::ReplyBuf;
+
+use super::text;
+use crate::context::{Context, Mode, Outcome, Yielded};
+use crate::glob::glob_match;
+use crate::long_double::split_sign;
+use crate::table::{Position, Spot};
+
+/// Most keys that one step of `KEYS` or one call of `SCAN` looks at, whatever was asked for.
+const STEP_KEYS_MAX: usize = 10_000;
+
+/// Buckets that `SCAN` looks at for each key asked for, when it finds none.
+const SCAN_BUCKETS_PER_KEY: usize = 10;
+
+/// Keys whose time is over that one step of `RANDOMKEY` deletes, at most.
+const RANDOM_EXPIRED_MAX: usize = 100;
+
+pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
+    let len = context.keyspace.dbsize(context.db);
+    context.integer(len as i64)
+}
+
+/// The walk of `KEYS` over a database, in steps. A key that is there all the while is found exactly
+/// once; one that comes or goes meanwhile may be found or not. A small database takes one step.
+#[derive(Debug)]
+pub struct KeysWalk {
+    position: Position,
+    count: usize,
+    /// The keys found, as replies.
+    found: ReplyBuf,
+}
+
+pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
+    let found = ReplyBuf::new(context.reply.protocol());
+    Box::new(KeysWalk { position: Position::START, count: 0, found }).resume(context)
+}
+
+impl KeysWalk {
+    /// Goes on for a step; the context is as for running the command.
+    pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let pattern = context.args.bytes(1);
+        let mut step = Step::default();
+        while self.position != Position::END {
+            if context.mode == Mode::Client && step.examined >= STEP_KEYS_MAX {
+                return Outcome::Yield(Yielded::Keys(self));
+            }
+            self.position = step.bucket(context, self.position, |key, _| matches(&pattern, key));
+            for key in step.keys.drain(..) {
+                self.found.bulk(&key);
+                self.count += 1;
+            }
+        }
+        context.reply.array(self.count);
+        context.reply.append(&self.found);
+        Outcome::Reply
+    }
+}
+
+pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
+    let Some(cursor) = parse_cursor(&context.args.bytes(1)) else {
+        return context.error("ERR invalid cursor");
+    };
+    let Some(options) = scan_options(context) else { return Outcome::Reply };
+    let ScanOptions { count, pattern, type_name } = options;
+    let mut step = Step::default();
+    let mut buckets = count.saturating_mul(SCAN_BUCKETS_PER_KEY);
+    let mut position = Position(cursor);
+    // A cursor that no scan gave out is a scan that has ended.
+    while position < Position::END {
+        position = step.bucket(context, position, |key, type_found| {
+            pattern.as_ref().is_none_or(|pattern| matches(pattern, key))
+                && type_name.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(type_found))
+        });
+        buckets -= 1;
+        if buckets == 0 || step.keys.len() >= count || step.examined >= STEP_KEYS_MAX {
+            break;
+        }
+    }
+    let cursor = if position < Position::END { position.0 } else { 0 };
+    context.reply.array(2);
+    context.reply.bulk_integer(cursor as i64);
+    context.reply.array(step.keys.len());
+    for key in &step.keys {
+        context.reply.bulk(key);
+    }
+    Outcome::Reply
+}
+
+/// `*` alone means all keys, even the empty one.
+fn matches(pattern: &[u8], key: &[u8]) -> bool {
+    pattern == b"*" || glob_match(pattern, key)
+}
+
+struct ScanOptions {
+    count: usize,
+    pattern: Option<Vec<u8>>,
+    type_name: Option<Vec<u8>>,
+}
+
+/// Reads the options, or replies what is wrong with them.
+fn scan_options(context: &mut Context<'_>) -> Option<ScanOptions> {
+    let mut options = ScanOptions { count: 10, pattern: None, type_name: None };
+    let mut index = 2;
+    while index < context.args.len() {
+        let arg = context.args.get(index);
+        let value = (index + 1 < context.args.len()).then_some(index + 1);
+        match value {
+            Some(value) if arg.is("count") => {
+                let count = context.integer_arg(value)?;
+                if count < 1 {
+                    context.reply.error(text::SYNTAX);
+                    return None;
+                }
+                options.count = count as usize;
+            }
+            Some(value) if arg.is("match") => {
+                options.pattern = Some(context.args.bytes(value).into_owned());
+            }
+            Some(value) if arg.is("type") => {
+                options.type_name = Some(context.args.bytes(value).into_owned());
+            }
+            _ => {
+                context.reply.error(text::SYNTAX);
+                return None;
+            }
+        }
+        index += 2;
+    }
+    Some(options)
+}
+
+/// Reads a cursor by the rules of C's `strtoul`, which Redis leaves it to: a sign is allowed, and
+/// nothing at all is zero.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return Some(0);
+    }
+    let (negative, digits) = split_sign(text);
+    if digits.is_empty() {
+        return None;
+    }
+    let mut value: u64 = 0;
+    for &byte in digits {
+        let digit = char::from(byte).to_digit(10)?;
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(if negative { value.wrapping_neg() } else { value })
+}
+
+pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
+    let mut expired = 0;
+    while let Some(spot) = draw(context) {
+        let key = context.keyspace.db(context.db).key(spot).to_vec();
+        if !context.is_over(context.db, spot) {
+            context.reply.bulk(&key);
+            return Outcome::Reply;
+        }
+        let hash = context.keyspace.hash(&key);
+        context.keyspace.expire(context.db, hash, &key, spot, context.effects);
+        expired += 1;
+        if context.mode == Mode::Client && expired == RANDOM_EXPIRED_MAX {
+            return Outcome::Yield(Yielded::RandomKey);
+        }
+    }
+    context.reply.null();
+    Outcome::Reply
+}
+
+/// Any entry, every one as likely; `None` if there is none.
+fn draw(context: &mut Context<'_>) -> Option<Spot> {
+    if context.keyspace.db(context.db).len() == 0 {
+        return None;
+    }
+    loop {
+        let random = context.keyspace.random();
+        if let Some(spot) = context.keyspace.db(context.db).table().draw(random) {
+            return Some(spot);
+        }
+    }
+}
+
+/// What a step over a database has seen so far.
+#[derive(Default)]
+struct Step {
+    examined: usize,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Step {
+    /// Looks at the bucket at a position: keeps the keys that are wanted, deletes those of them
+    /// whose time is over. Returns the position of the next bucket.
+    fn bucket(
+        &mut self,
+        context: &mut Context<'_>,
+        from: Position,
+        wanted: impl Fn(&[u8], &[u8]) -> bool,
+    ) -> Position {
+        let db = context.keyspace.db(context.db);
+        let (next, entries) = db.table().walk(from);
+        let first = self.keys.len();
+        let mut any_over = false;
+        for (spot, slot) in entries {
+            self.examined += 1;
+            if wanted(slot.key(), slot.value().type_name().as_bytes()) {
+                any_over |= context.is_over(context.db, spot);
+                self.keys.push(slot.key().to_vec());
+            }
+        }
+        // An empty bucket is work, too.
+        self.examined += 1;
+        if any_over {
+            let keys = self.keys.split_off(first);
+            self.keys.extend(keys.into_iter().filter(|key| !delete_if_over(context, key)));
+        }
+        next
+    }
+}
+
+/// Deletes a key whose time is over; says whether it was.
+fn delete_if_over(context: &mut Context<'_>, key: &[u8]) -> bool {
+    let hash = context.keyspace.hash(key);
+    let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };
+    let over = context.is_over(context.db, spot);
+    if over {
+        context.keyspace.expire(context.db, hash, key, spot, context.effects);
+    }
+    over
+}

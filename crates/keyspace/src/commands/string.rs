@@ -1,0 +1,196 @@
+//! Strings as wholes: set, get, and both at once.
+
+use super::lookup::Found;
+use super::options::{self, Condition, Expiry, Unit};
+use super::text;
+use crate::context::{Context, Outcome};
+use crate::effects::Part;
+
+pub(super) fn get(context: &mut Context<'_>) -> Outcome {
+    let found = context.read(1);
+    context.reply_value(&found);
+    Outcome::Reply
+}
+
+pub(super) fn set(context: &mut Context<'_>) -> Outcome {
+    let Some(options) = options::parse(context.args, 3, true) else {
+        return context.error(text::SYNTAX);
+    };
+    let expiry = match options.expiry {
+        Expiry::At { unit, index } => match context.expiry_arg(index, unit, "set") {
+            Some(at_ms) => Some(at_ms),
+            None => return Outcome::Reply,
+        },
+        _ => None,
+    };
+    let found = if options.get {
+        let found = context.read(1);
+        context.reply_value(&found);
+        found
+    } else {
+        context.find(1)
+    };
+    let refused = match options.condition {
+        Condition::Always => false,
+        Condition::IfMissing => found.spot.is_some(),
+        Condition::IfPresent => found.spot.is_none(),
+    };
+    if refused {
+        if !options.get {
+            context.reply.null();
+        }
+        return Outcome::Reply;
+    }
+    let kept = if options.expiry == Expiry::Keep { context.expires_at_ms(&found) } else { None };
+    context.set(&found, context.args.get(2), expiry.or(kept));
+    if let Some(at_ms) = expiry {
+        log_set_until(context, 2, at_ms);
+    } else if options.get {
+        log_without_get(context);
+    } else {
+        context.log_request();
+    }
+    if !options.get {
+        context.reply.ok();
+    }
+    Outcome::Reply
+}
+
+pub(super) fn setnx(context: &mut Context<'_>) -> Outcome {
+    let found = context.find(1);
+    if found.spot.is_some() {
+        return context.integer(0);
+    }
+    context.set(&found, context.args.get(2), None);
+    context.log_request();
+    context.integer(1)
+}
+
+pub(super) fn setex(context: &mut Context<'_>) -> Outcome {
+    set_until(context, Unit::EX, "setex")
+}
+
+pub(super) fn psetex(context: &mut Context<'_>) -> Outcome {
+    set_until(context, Unit::PX, "psetex")
+}
+
+fn set_until(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
+    let Some(at_ms) = context.expiry_arg(2, unit, command) else { return Outcome::Reply };
+    let found = context.find(1);
+    context.set(&found, context.args.get(3), Some(at_ms));
+    log_set_until(context, 3, at_ms);
+    context.ok()
+}
+
+pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
+    let found = context.read(1);
+    context.reply_value(&found);
+    context.set(&found, context.args.get(2), None);
+    context.log(&[Part::Bytes(b"SET"), Part::Request(1), Part::Request(2)]);
+    Outcome::Reply
+}
+
+pub(super) fn getdel(context: &mut Context<'_>) -> Outcome {
+    let found = context.read(1);
+    context.reply_value(&found);
+    delete_and_log(context, &found);
+    Outcome::Reply
+}
+
+pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
+    let Some(options) = options::parse(context.args, 2, false) else {
+        return context.error(text::SYNTAX);
+    };
+    let found = context.read(1);
+    if found.spot.is_none() {
+        context.reply.null();
+        return Outcome::Reply;
+    }
+    match options.expiry {
+        Expiry::At { unit, index } => {
+            let Some(at_ms) = context.expiry_arg(index, unit, "getex") else {
+                return Outcome::Reply;
+            };
+            context.reply_value(&found);
+            if unit.absolute && context.is_past(at_ms) {
+                delete_and_log(context, &found);
+            } else {
+                context.set_expiry(&found, Some(at_ms));
+                context.log(&[Part::Bytes(b"PEXPIREAT"), Part::Request(1), Part::Integer(at_ms)]);
+            }
+        }
+        Expiry::Persist => {
+            context.reply_value(&found);
+            if context.expires_at_ms(&found).is_some() {
+                context.set_expiry(&found, None);
+                context.log(&[Part::Bytes(b"PERSIST"), Part::Request(1)]);
+            }
+        }
+        Expiry::Unsaid | Expiry::Keep => context.reply_value(&found),
+    }
+    Outcome::Reply
+}
+
+pub(super) fn mget(context: &mut Context<'_>) -> Outcome {
+    context.reply.array(context.args.len() - 1);
+    for index in 1..context.args.len() {
+        let found = context.read(index);
+        context.reply_value(&found);
+    }
+    Outcome::Reply
+}
+
+pub(super) fn mset(context: &mut Context<'_>) -> Outcome {
+    if context.args.len().is_multiple_of(2) {
+        return context.wrong_arity("mset");
+    }
+    set_all(context);
+    context.ok()
+}
+
+pub(super) fn msetnx(context: &mut Context<'_>) -> Outcome {
+    if context.args.len().is_multiple_of(2) {
+        return context.wrong_arity("msetnx");
+    }
+    for index in (1..context.args.len()).step_by(2) {
+        if context.find(index).spot.is_some() {
+            return context.integer(0);
+        }
+    }
+    set_all(context);
+    context.integer(1)
+}
+
+fn set_all(context: &mut Context<'_>) {
+    for index in (1..context.args.len()).step_by(2) {
+        let found = context.find(index);
+        context.set(&found, context.args.get(index + 1), None);
+    }
+    context.log_request();
+}
+
+/// Deletes a key, if it is there, in place of what the request says.
+pub(super) fn delete_and_log(context: &mut Context<'_>, found: &Found<'_>) {
+    if context.delete(found) {
+        context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
+    }
+}
+
+/// Writes down the key and the value at `value_index` with the time it expires.
+fn log_set_until(context: &mut Context<'_>, value_index: usize, at_ms: i64) {
+    context.log(&[
+        Part::Bytes(b"SET"),
+        Part::Request(1),
+        Part::Request(value_index),
+        Part::Bytes(b"PXAT"),
+        Part::Integer(at_ms),
+    ]);
+}
+
+/// Writes down the request without `GET`: what it replies is not part of what it did.
+fn log_without_get(context: &mut Context<'_>) {
+    let args = context.args;
+    let parts: Vec<_> =
+        (0..args.len()).filter(|&i| i < 3 || !args.get(i).is("get")).map(Part::Request).collect();
+    context.log(&parts);
+}
