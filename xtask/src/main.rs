@@ -40,6 +40,12 @@ const VERBS: &[Verb] = &[
     verb("blackbox", "tests against the binary; words narrow them down", suites::blackbox),
     verb("differential", "random commands against stock redis-server", suites::differential),
     verb("planted", "put each planted bug in and see that a test catches it", planted::verb),
+    verb(
+        "ledger",
+        "kill the server under load; nothing acknowledged may be missing",
+        suites::ledger,
+    ),
+    verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("docs", "render the documents that are made from the code", suites::docs),
     verb("tidy", "only the house rules of `lint`", tidy::verb),
 ];

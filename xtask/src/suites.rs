@@ -2,11 +2,18 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::Failure;
 use crate::process::{cargo, command, root, run, run_seeing, target_dir};
 use crate::report::Report;
 use crate::{lint, planted, setup};
+
+const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
+/// Lives of each policy and each way to die, and the most acknowledged units of one: what takes
+/// seconds. More of both is for `cargo x ledger` with flags.
+const LEDGER_LIVES: &str = "50";
+const LEDGER_UNITS: &str = "500";
 
 /// `cargo x test`.
 pub(crate) fn test(_args: &[String]) -> Result<(), Failure> {
@@ -47,6 +54,7 @@ fn test_steps(report: &mut Report) {
     if !report.step("build the server", |_| build_server()) {
         return;
     }
+    report.step("ledger", |_| run_ledger());
     report.step("against the binary", |report| run_blackbox(report, &python, &[]));
     report.step("against the binary, io_uring refused", |report| {
         run_blackbox(report, &python, &["--without-io-uring".into()])
@@ -67,6 +75,36 @@ pub(crate) fn differential(args: &[String]) -> Result<(), Failure> {
     blackbox(&all)
 }
 
+/// `cargo x ledger [flag]…`: with flags, one run of `slimio-bench ledger` with these.
+pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
+    build_server()?;
+    if args.is_empty() {
+        return run_ledger();
+    }
+    run(bench_command("debug", "ledger").args(["--program".into(), program("debug")]).args(args))
+}
+
+/// `cargo x bench [flag]…`: the flags are those of `slimio-bench compare`.
+pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
+    setup::install()?;
+    run(cargo(["build", "--release"]).args(BINARIES))?;
+    let slimio = ["--slimio".into(), program("release")];
+    run(bench_command("release", "compare").args(slimio).args(args))
+}
+
+/// Each policy, each death.
+fn run_ledger() -> Result<(), Failure> {
+    for policy in ["always", "everysec", "no"] {
+        for death in ["kill", "term"] {
+            run(bench_command("debug", "ledger")
+                .args(["--policy", policy, "--death", death])
+                .args(["--lives", LEDGER_LIVES, "--units", LEDGER_UNITS])
+                .args(["--program".into(), program("debug")]))?;
+        }
+    }
+    Ok(())
+}
+
 /// `cargo x docs`: tests that compare a document with the code write it when told so.
 pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     run(cargo(["test", "--quiet", "--package", "slimio-storage", "--test", "format"])
@@ -74,16 +112,28 @@ pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
 }
 
 fn build_server() -> Result<(), Failure> {
-    run(&mut cargo(["build", "--package", "slimio-cli", "--package", "slimio-bench"]))
+    run(cargo(["build"]).args(BINARIES))
+}
+
+fn bench_command(profile: &str, verb: &str) -> Command {
+    let mut bench = command(target_dir().join(profile).join("slimio-bench"));
+    bench.arg(verb);
+    bench
+}
+
+/// The server's program, as an argument.
+fn program(profile: &str) -> OsString {
+    target_dir().join(profile).join("slimio").into_os_string()
 }
 
 fn run_blackbox(report: &mut Report, python: &PathBuf, args: &[String]) -> Result<(), Failure> {
     let mut all: Vec<OsString> = vec!["-B".into(), root().join("tests/run.py").into()];
     if !args.iter().any(|arg| arg == "--server") {
-        let mut server = target_dir().join("debug/slimio").into_os_string();
+        let mut server = program("debug");
         server.push(" serve");
         all.extend(["--server".into(), server]);
     }
+    all.extend(["--folder".into(), target_dir().join("blackbox").into_os_string()]);
     all.extend(args.iter().map(OsString::from));
     run_seeing(command(python).args(all), |line| report.see(line))
 }
