@@ -1,4 +1,5 @@
 //! The subcommands: flags in, text out.
 
 pub mod compare;
+pub mod ledger;
 pub mod load;

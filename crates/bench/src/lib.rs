@@ -11,6 +11,7 @@ pub mod compare;
 pub mod environment;
 pub mod error;
 pub mod keys;
+pub mod ledger;
 pub mod load;
 pub mod markdown;
 pub mod measure;

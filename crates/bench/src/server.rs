@@ -242,6 +242,16 @@ impl Server {
         if !obeyed {
             self.signal(Signal::TERM)?;
         }
+        self.wait()
+    }
+
+    /// Stops it with SIGTERM.
+    pub fn terminate(mut self) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<()> {
         let begun = Instant::now();
         while self.child.try_wait().doing("waiting for the server to stop")?.is_none() {
             if begun.elapsed() > STOP_MAX {

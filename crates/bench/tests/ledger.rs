@@ -1,0 +1,76 @@
+//! The ledger against the stock server: it finds nothing where nothing is lost, and finds every loss
+//! made on purpose.
+
+mod common;
+
+use common::Scratch;
+use slimio_bench::error::BenchError;
+use slimio_bench::ledger::{Death, LedgerConfig, LedgerReport, Sabotage, run};
+use slimio_bench::server::Policy;
+
+fn ledger(
+    policy: Policy,
+    death: Death,
+    sabotage: Sabotage,
+) -> Option<Result<LedgerReport, BenchError>> {
+    let scratch = Scratch::new();
+    let server = scratch.stock(policy)?;
+    let config = LedgerConfig {
+        server,
+        lives: 8,
+        clients: 6,
+        units_per_life_max: 3000,
+        death,
+        sabotage,
+        seed: 42,
+    };
+    Some(run(&config))
+}
+
+fn all_there(policy: Policy, death: Death) {
+    let Some(result) = ledger(policy, death, Sabotage::None) else { return };
+    let report = result.unwrap_or_else(|error| panic!("{policy}, {death:?}: {error}"));
+    assert_eq!(report.lives, 8);
+    assert!(report.acknowledged > 500, "{report:?}");
+    assert!(report.keys > 50, "{report:?}");
+    assert!(report.observed > 10, "{report:?}");
+    let in_flight = report.in_flight_kept + report.in_flight_gone;
+    assert!(in_flight > 8, "deaths come while units are in flight: {report:?}");
+}
+
+#[test]
+fn killed_under_always_nothing_is_lost() {
+    all_there(Policy::Always, Death::Kill);
+}
+
+#[test]
+fn killed_under_everysec_nothing_is_lost() {
+    all_there(Policy::EverySec, Death::Kill);
+}
+
+#[test]
+fn terminated_nothing_is_lost() {
+    all_there(Policy::EverySec, Death::Terminate);
+}
+
+#[test]
+fn a_shortened_log_is_noticed() {
+    for bytes in [1 << 10, 64 << 10] {
+        let sabotage = Sabotage::TruncateLog { bytes };
+        let Some(result) = ledger(Policy::Always, Death::Kill, sabotage) else { return };
+        assert!(matches!(result, Err(BenchError::Broken(_))), "{bytes} bytes: {result:?}");
+    }
+}
+
+#[test]
+fn data_of_an_earlier_life_is_noticed() {
+    let Some(result) = ledger(Policy::Always, Death::Kill, Sabotage::StaleData) else { return };
+    let Err(BenchError::Broken(text)) = result else { panic!("{result:?}") };
+    assert!(text.contains("seed 42"), "{text}");
+}
+
+#[test]
+fn a_server_without_a_log_is_noticed() {
+    let Some(result) = ledger(Policy::Off, Death::Kill, Sabotage::None) else { return };
+    assert!(matches!(result, Err(BenchError::Broken(_))), "{result:?}");
+}
