@@ -25,8 +25,11 @@ class Draw:
         self.random = random
         self.now = int(time.time())
 
+    def names(self):
+        return NAMES
+
     def command(self):
-        name = self.random.choice(NAMES)
+        name = self.random.choice(self.names())
         command = [self.cased(name), *getattr(self, name.lower())()]
         return self.spoilt(command)
 
@@ -249,3 +252,35 @@ WEIGHTS = {
     1: "DBSIZE RANDOMKEY DISCARD UNWATCH PING ECHO FLUSHDB FLUSHALL HELLO CLIENT RESET NOSUCHCOMMAND",
 }
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
+
+# Sizes around which a large string is received, kept or cut differently.
+LARGE_SIZES = [32 << 10, 256 << 10, 512 << 10]
+LARGE_NAMES = "SET SET GET GETSET GETDEL GETEX APPEND APPEND SETRANGE SETRANGE GETRANGE STRLEN COPY RENAME".split()
+
+
+class DrawLarge(Draw):
+    """Values of some hundred kilobytes, cut and joined where pieces begin and end."""
+
+    def names(self):
+        return LARGE_NAMES
+
+    def key(self):
+        return self.random.choice(KEYS[:3])
+
+    def size(self):
+        size = self.random.choice(LARGE_SIZES)
+        return size + self.random.choice([-1, 0, 1, -14, 5, self.random.randrange(-size, 9999)])
+
+    def value(self):
+        if self.random.random() < 0.3:
+            return super().value()
+        # Every place in it looks different, so that a piece in the wrong place shows.
+        first = self.random.randrange(10**6)
+        size = self.size()
+        return "".join(f"{number:8}" for number in range(first, first + size // 8 + 1))[:size]
+
+    def setrange(self):
+        return [self.key(), self.size(), self.random.choice(["", "x", "patch", self.value()])]
+
+    def small(self):
+        return self.random.choice([0, -1, self.size(), -self.size()])

@@ -6,12 +6,14 @@ A difference is cut down to the few commands that still show it. `--seed` reprod
 import random
 import unittest
 
-from differential.commands import Draw
+from differential.commands import Draw, DrawLarge
 from harness.server import Server
 from harness.target import TARGET, TestCase, stock_is_installed
 
 COMMANDS_PER_ROUND = 400
-ROUNDS = 40
+ROUNDS = 200
+LARGE_ROUNDS = 6
+LIVES = 12
 DB_COUNT = 16
 # Replies that depend on the moment: how far apart they may be.
 CLOCK_SLACK = {"ttl": 2, "expiretime": 2, "pttl": 2000, "pexpiretime": 2000}
@@ -27,10 +29,13 @@ class Pair:
 
     def reset(self):
         """Fresh connections, empty databases."""
-        self.close()
-        self.connections = [[server.client() for server in self.servers] for _ in range(2)]
+        self.reconnect()
         for client in self.connections[0]:
             client("FLUSHALL")
+
+    def reconnect(self):
+        self.close()
+        self.connections = [[server.client() for server in self.servers] for _ in range(2)]
 
     def close(self):
         for pair in self.connections:
@@ -145,31 +150,82 @@ def cut_down(pair, script, shows):
     return script, pair.run(script)
 
 
-@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
-class RandomCommands(TestCase):
-    seconds = 60
+class Compared(TestCase):
+    """What the classes below share."""
 
-    def test_replies_and_state_are_those_of_redis(self):
+    def run_rounds(self, draw_class, rounds):
         with Server() as ours, Server(stock=True) as theirs:
             pair = Pair([ours, theirs])
             self.addCleanup(pair.close)
-            for seed in range(TARGET.seed, TARGET.seed + (TARGET.rounds or ROUNDS)):
+            for seed in range(TARGET.seed, TARGET.seed + rounds):
                 pair.reset()
-                script = draw_script(Draw(random.Random(seed)))
+                script = draw_script(draw_class(random.Random(seed)))
                 difference = pair.run(script)
                 if difference is not None:
-                    self.fail(self.explain(pair, seed, script[: difference[0] + 1], difference))
+                    self.fail(explain(pair, seed, script[: difference[0] + 1], difference))
 
-    def explain(self, pair, seed, script, difference):
-        wanted = str(difference[1][0]).lower()
 
-        def shows(found):
-            return found is not None and str(found[1][0]).lower() == wanted
+def explain(pair, seed, script, difference):
+    """Cuts the script down, and says what was different."""
+    wanted = str(difference[1][0]).lower()
 
-        script, difference = cut_down(pair, script, shows)
-        lines = [f"seed {seed}; these commands, from an empty server:"]
-        lines += [f"  connection {who}: {commands[0]!r}" for who, commands in script]
-        if difference is not None:
-            _, command, ours, theirs = difference
-            lines += [f"at {command!r}", f"  ours:   {ours!r}", f"  Redis's: {theirs!r}"]
-        return "\n".join(lines)
+    def shows(found):
+        return found is not None and str(found[1][0]).lower() == wanted
+
+    script, difference = cut_down(pair, script, shows)
+    lines = [f"seed {seed}; these commands, from an empty server:"]
+    lines += [f"  connection {who}: {brief(commands[0])}" for who, commands in script]
+    if difference is not None:
+        _, command, ours, theirs = difference
+        lines += [f"at {brief(command)}", f"  ours:    {brief(ours)}", f"  Redis's: {brief(theirs)}"]
+    return "\n".join(lines)
+
+
+def brief(value):
+    text = repr(value)
+    return text if len(text) < 600 else f"{text[:300]} … {text[-300:]} ({len(text)} characters)"
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class RandomCommands(Compared):
+    seconds = 60
+
+    def test_replies_and_state_are_those_of_redis(self):
+        self.run_rounds(Draw, TARGET.rounds or ROUNDS)
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class LargeValues(Compared):
+    seconds = 30
+
+    def test_replies_and_state_are_those_of_redis(self):
+        self.run_rounds(DrawLarge, TARGET.rounds or LARGE_ROUNDS)
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class KilledInBetween(TestCase):
+    """Random commands, then SIGKILL and a start: the state is still that of a Redis that lived."""
+
+    seconds = 30
+
+    def run_lives(self, draw_class, **flags):
+        with Server(**flags) as ours, Server(stock=True) as theirs:
+            pair = Pair([ours, theirs])
+            self.addCleanup(pair.close)
+            for seed in range(TARGET.seed, TARGET.seed + LIVES):
+                pair.reconnect()
+                script = draw_script(draw_class(random.Random(seed)))
+                self.assertIsNone(pair.run(script), f"seed {seed}, before the kill")
+                ours.restart()
+                difference = pair.state_difference(0)
+                self.assertIsNone(difference, f"seed {seed}, after the kill: {brief(difference)}")
+
+    def test_each_policy(self):
+        for policy in ("always", "everysec", "no"):
+            # Redis itself may lose the last writes to a kill unless it flushes each.
+            policy = "always" if TARGET.is_stock else policy
+            with self.subTest(policy):
+                self.run_lives(Draw, appendfsync=policy)
+
+    def test_large_values(self):
+        self.run_lives(DrawLarge, appendfsync="always")
