@@ -153,6 +153,8 @@ class Draw:
     def getrange(self):
         return [self.key(), self.small(), self.small()]
 
+    substr = getrange
+
     def setrange(self):
         offset = self.one_of(0, 1, 5, 100, -1, 536870912, 2**63 - 1, "abc")
         return [self.key(), offset, self.one_of("", "x", "patch")]
@@ -160,7 +162,7 @@ class Draw:
     def del_(self):
         return self.some(self.key)
 
-    unlink = exists = del_
+    unlink = exists = touch = del_
 
     def keys(self):
         return [self.random.choice(PATTERNS)]
@@ -188,6 +190,12 @@ class Draw:
         return [self.key(), self.key()]
 
     renamenx = rename
+
+    def move(self):
+        return [self.key(), self.db()]
+
+    def swapdb(self):
+        return [self.db(), self.db()]
 
     def copy(self):
         options = self.one_of([], [], ["REPLACE"], ["DB", self.db()], ["DB", self.db(), "REPLACE"])
@@ -249,7 +257,7 @@ WEIGHTS = {
     4: """GETSET GETDEL GETEX SETNX SETEX PSETEX MGET MSET MSETNX APPEND STRLEN INCR DECR INCRBY DECRBY
         GETRANGE SETRANGE UNLINK TYPE RENAME RENAMENX COPY EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL
         EXPIRETIME PEXPIRETIME PERSIST WATCH SELECT SCAN KEYS""",
-    1: "DBSIZE RANDOMKEY DISCARD UNWATCH PING ECHO FLUSHDB FLUSHALL HELLO CLIENT RESET NOSUCHCOMMAND",
+    1: "SUBSTR MOVE SWAPDB TOUCH DBSIZE RANDOMKEY DISCARD UNWATCH PING ECHO FLUSHDB FLUSHALL HELLO CLIENT RESET NOSUCHCOMMAND",
 }
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
 
