@@ -1,7 +1,8 @@
 """Random commands, drawn to meet every branch: right, nearly right, and wrong ones.
 
-A command here is a list of strings or bytes. Times are chosen so that nothing expires while a run
-lasts: two servers never run a command at the same millisecond.
+A command here is a list of strings or bytes. Two servers never run a command at the same
+millisecond. So nothing is drawn that expires while a run lasts, and no two times so close that
+their order could depend on it (`EXPIRE … GT`).
 """
 
 import time
@@ -11,7 +12,6 @@ INTEGERS = [0, 1, -1, 2, 7, 10, 100, 2**31, 2**63 - 1, -(2**63), 2**63, -(2**63)
 NOT_INTEGERS = ["", " 1", "1 ", "+1", "01", "1.0", "1e3", "abc", "0x10", "--1", "9" * 25]
 FLOATS = ["0.1", "3.0e3", "-2.5", "1e-7", "5e-324", "1e308", "-1e308", "inf", "-inf", "nan", "10.5"]
 STRINGS = ["", "x", "hello world", "\x00\x01\xff", "ü", "a" * 43, "b" * 44, "c" * 45, "d" * 300]
-FAR_SECONDS = [100, 1000, 10**6]
 WRONG_TIMES = [0, -1, -(2**63), 2**63 - 1, 2**63, "abc", "", "1.5", 9223372036854775, 2**53]
 PATTERNS = ["*", "?", "a*", "[ab]", "[^a]", "[a-c]", "{tag}*", "*[", "\\*", "", "k*\n", "a", "*e*e*"]
 DBS = [0, 0, 0, 1, 2, 15]
@@ -79,7 +79,7 @@ class Draw:
     def seconds(self):
         if self.random.random() < 0.25:
             return self.random.choice(WRONG_TIMES)
-        return self.random.choice(FAR_SECONDS)
+        return self.random.randrange(1, 10_000) * 100
 
     def milliseconds(self):
         seconds = self.seconds()
@@ -87,7 +87,7 @@ class Draw:
 
     def date(self):
         seconds = self.seconds()
-        return seconds + self.now if isinstance(seconds, int) and seconds > 0 else seconds
+        return seconds + self.now + 50 if isinstance(seconds, int) and seconds > 0 else seconds
 
     def date_milliseconds(self):
         date = self.date()
