@@ -41,15 +41,22 @@ impl KeysWalk {
     /// Goes on for a step; the context is as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let pattern = context.args.bytes(1);
-        let mut step = Step::default();
+        let mut examined = 0;
         while self.position != Position::END {
-            if context.mode == Mode::Client && step.examined >= STEP_KEYS_MAX {
+            if context.mode == Mode::Client && examined >= STEP_KEYS_MAX {
                 return Outcome::Yield(Yielded::Keys(self));
             }
-            self.position = step.bucket(context, self.position, |key, _| matches(&pattern, key));
-            for key in step.keys.drain(..) {
-                self.found.bulk(&key);
-                self.count += 1;
+            let (next, entries) = context.keyspace.db(context.db).table().walk(self.position);
+            self.position = next;
+            // An empty bucket is work, too.
+            examined += 1;
+            for (spot, slot) in entries {
+                examined += 1;
+                // A key whose time is over is left where it is, as Redis leaves it.
+                if matches(&pattern, slot.key()) && !context.is_over(context.db, spot) {
+                    self.found.bulk(slot.key());
+                    self.count += 1;
+                }
             }
         }
         context.reply.array(self.count);

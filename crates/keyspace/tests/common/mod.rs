@@ -1,0 +1,428 @@
+//! What the tests of commands share: a driver for a keyspace, and random commands.
+
+use slimio_keyspace::{
+    Config, Context, DbIndex, Effects, Keyspace, Mode, Outcome, Payload, command_table,
+};
+use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
+
+/// Small numbers that look random; the same for the same seed.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(crate) fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
+        from[self.below(from.len())]
+    }
+}
+
+/// The seed to test with: from the environment, to repeat a run, or from the clock.
+pub(crate) fn seed() -> u64 {
+    let seed = match std::env::var("SLIMIO_SEED") {
+        Ok(text) => text.parse().expect("SLIMIO_SEED is a number"),
+        Err(_) => std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970")
+            .as_nanos() as u64,
+    };
+    eprintln!("seed {seed}; repeat with SLIMIO_SEED={seed}");
+    seed
+}
+
+/// A keyspace with a client.
+pub(crate) struct Driver {
+    pub(crate) keyspace: Keyspace,
+    pub(crate) db: DbIndex,
+    pub(crate) now_ms: i64,
+    pub(crate) protocol: Protocol,
+    /// What the last command, or all of the transaction so far, is to be logged as.
+    pub(crate) payload: Payload,
+    pub(crate) in_transaction: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            keyspace: Keyspace::new(Config::default(), u128::from(seed)),
+            db: DbIndex(0),
+            now_ms: 0,
+            protocol: Protocol::Resp2,
+            payload: Payload::default(),
+            in_transaction: false,
+        }
+    }
+
+    /// Runs a command as a server would, and gives its reply.
+    pub(crate) fn run<T: AsRef<[u8]>>(&mut self, args: &[T]) -> Vec<u8> {
+        self.run_request(&OwnedRequest::from_args(args)).0
+    }
+
+    /// As [`run`](Self::run); also gives the effects of every step that the command took.
+    pub(crate) fn run_request(&mut self, request: &OwnedRequest) -> (Vec<u8>, Vec<Effects>) {
+        let args = request.args();
+        let mut reply = ReplyBuf::new(self.protocol);
+        if !self.in_transaction {
+            self.payload.begin(self.db);
+        }
+        let name = args.bytes(0);
+        let command = command_table().lookup(&name).expect("a data command");
+        if !command.accepts(args.len()) {
+            let name = command.name;
+            reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
+            return (bytes(&reply), Vec::new());
+        }
+        let mut steps = Vec::new();
+        let mut outcome = None;
+        loop {
+            let mut effects = Effects::new();
+            let mut context = Context {
+                keyspace: &mut self.keyspace,
+                db: self.db,
+                args,
+                now_ms: self.now_ms,
+                reply: &mut reply,
+                effects: &mut effects,
+                mode: Mode::Client,
+            };
+            outcome = Some(match outcome.take() {
+                None => (command.run)(&mut context),
+                Some(Outcome::Yield(yielded)) => yielded.resume(&mut context),
+                Some(other) => panic!("{other:?} was the end"),
+            });
+            self.payload.add(&effects, args);
+            steps.push(effects);
+            if let Some(Outcome::Reply) = outcome {
+                return (bytes(&reply), steps);
+            }
+        }
+    }
+}
+
+pub(crate) fn bytes(reply: &ReplyBuf) -> Vec<u8> {
+    let segments: Vec<&[u8]> = reply.segments(0..reply.len()).collect();
+    segments.concat()
+}
+
+/// The keys that random commands use, except where an odd argument stands for one.
+fn keys() -> Vec<Vec<u8>> {
+    let mut keys: Vec<_> = (0..10).map(|n| format!("k{n}").into_bytes()).collect();
+    keys.extend([Vec::new(), vec![b'k'; 300], b"a key\r\nwith\0odd bytes".to_vec()]);
+    keys
+}
+
+type Words = Vec<Vec<u8>>;
+
+const COMMANDS: &[&str] = &[
+    "append",
+    "copy",
+    "dbsize",
+    "decr",
+    "decrby",
+    "del",
+    "exists",
+    "expire",
+    "expireat",
+    "expiretime",
+    "flushall",
+    "flushdb",
+    "get",
+    "getdel",
+    "getex",
+    "getrange",
+    "getset",
+    "incr",
+    "incrby",
+    "incrbyfloat",
+    "keys",
+    "mget",
+    "move",
+    "mset",
+    "msetnx",
+    "persist",
+    "pexpire",
+    "pexpireat",
+    "pexpiretime",
+    "psetex",
+    "pttl",
+    "randomkey",
+    "rename",
+    "renamenx",
+    "scan",
+    "set",
+    "set",
+    "set",
+    "set",
+    "setex",
+    "setnx",
+    "setrange",
+    "strlen",
+    "substr",
+    "swapdb",
+    "touch",
+    "ttl",
+    "type",
+    "unlink",
+];
+
+/// Random commands on few keys, with arguments that are often right.
+pub(crate) struct Generator {
+    pub(crate) rng: Rng,
+    /// What times are relative to, in milliseconds.
+    pub(crate) now_ms: i64,
+    /// Longest time to live, in milliseconds; all of them differ.
+    pub(crate) ttl_ms_max: usize,
+}
+
+impl Generator {
+    pub(crate) fn command(&mut self) -> Words {
+        let name = self.rng.pick(COMMANDS);
+        if name.starts_with("flush") && !self.rng.one_in(10) {
+            return self.command();
+        }
+        let mut words = vec![self.spelling(name)];
+        for kind in self.shape(name) {
+            let word = self.word(kind);
+            words.push(word);
+        }
+        if self.rng.one_in(40) {
+            let word = self.odd();
+            words.push(word);
+        }
+        if self.rng.one_in(40) {
+            words.pop();
+        }
+        if self.rng.one_in(40) && words.len() > 1 {
+            let index = 1 + self.rng.below(words.len() - 1);
+            words[index] = self.odd();
+        }
+        if words.is_empty() {
+            return self.command();
+        }
+        words
+    }
+
+    /// What the arguments should be, a letter each.
+    fn shape(&mut self, name: &str) -> Vec<u8> {
+        let mut shape = match name {
+            "append" | "getset" | "setnx" => b"kv".to_vec(),
+            "decr" | "expiretime" | "get" | "getdel" | "incr" | "persist" | "pexpiretime"
+            | "pttl" | "strlen" | "ttl" | "type" => b"k".to_vec(),
+            "decrby" | "incrby" => b"kn".to_vec(),
+            "incrbyfloat" => b"kf".to_vec(),
+            "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.below(4)],
+            "expire" => b"ks".to_vec(),
+            "pexpire" => b"kt".to_vec(),
+            "expireat" => b"kS".to_vec(),
+            "pexpireat" => b"kT".to_vec(),
+            "getrange" | "substr" => b"krr".to_vec(),
+            "keys" => b"p".to_vec(),
+            "move" => b"kd".to_vec(),
+            "mset" | "msetnx" => b"kv".repeat(1 + self.rng.below(3)),
+            "psetex" => b"ktv".to_vec(),
+            "setex" => b"ksv".to_vec(),
+            "rename" | "renamenx" | "copy" => b"kk".to_vec(),
+            "scan" => b"0".to_vec(),
+            "set" => b"kv".to_vec(),
+            "setrange" => b"kov".to_vec(),
+            "swapdb" => b"dd".to_vec(),
+            _ => Vec::new(),
+        };
+        let options: &[&[u8]] = match name {
+            "set" => &[b"N", b"X", b"G", b"K", b"As", b"Bt", b"CS", b"DT"],
+            "getex" => &[b"P", b"As", b"Bt", b"CS", b"DT"],
+            "expire" | "pexpire" | "expireat" | "pexpireat" => &[b"N", b"X", b">", b"<"],
+            "copy" => &[b"R", b"Ed"],
+            "scan" => &[b"Mp", b"#c", b"Yy"],
+            "flushall" | "flushdb" => &[b"a", b"b"],
+            _ => &[],
+        };
+        if name == "getex" {
+            shape.push(b'k');
+        }
+        while !options.is_empty() && !self.rng.one_in(2) {
+            shape.extend_from_slice(self.rng.pick(options));
+        }
+        shape
+    }
+
+    fn word(&mut self, kind: u8) -> Vec<u8> {
+        let text = match kind {
+            b'k' => return self.key(),
+            b'v' => return self.value(),
+            b'n' => return self.number(),
+            b'f' => return self.float(),
+            b's' => {
+                let ms = self.ttl_ms();
+                (if ms > 0 { ms / 1000 + 1 } else { ms }).to_string()
+            }
+            b't' => self.ttl_ms().to_string(),
+            b'S' => ((self.now_ms + self.ttl_ms()) / 1000).to_string(),
+            b'T' => (self.now_ms + self.ttl_ms()).to_string(),
+            b'r' => (self.rng.below(30) as i64 - 15).to_string(),
+            b'o' => self.rng.pick(&["0", "1", "5", "100", "70000", "-1", "536870912"]).to_string(),
+            b'd' => self.rng.below(3).to_string(),
+            b'c' => self.rng.pick(&["1", "3", "10", "1000", "0", "-1"]).to_string(),
+            b'p' => self.rng.pick(&["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"]).to_owned(),
+            b'y' => self.rng.pick(&["string", "STRING", "list", "nosuch"]).to_owned(),
+            b'0' => "0".to_owned(),
+            option => {
+                let name = match option {
+                    b'N' => "NX",
+                    b'X' => "XX",
+                    b'G' => "GET",
+                    b'K' => "KEEPTTL",
+                    b'P' => "PERSIST",
+                    b'A' => "EX",
+                    b'B' => "PX",
+                    b'C' => "EXAT",
+                    b'D' => "PXAT",
+                    b'>' => "GT",
+                    b'<' => "LT",
+                    b'R' => "REPLACE",
+                    b'E' => "DB",
+                    b'M' => "MATCH",
+                    b'#' => "COUNT",
+                    b'Y' => "TYPE",
+                    b'a' => "ASYNC",
+                    b'b' => "SYNC",
+                    other => panic!("no word for {other}"),
+                };
+                return self.spelling(name);
+            }
+        };
+        text.into_bytes()
+    }
+
+    /// Mostly what keeps a key for longer than the test runs, and never twice the same.
+    fn ttl_ms(&mut self) -> i64 {
+        if self.rng.one_in(8) {
+            return -(self.rng.below(3) as i64) * 1000;
+        }
+        1 + self.rng.below(self.ttl_ms_max) as i64
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let keys = keys();
+        // The odd ones, at the end, are rare.
+        let index =
+            if self.rng.one_in(10) { self.rng.below(keys.len()) } else { self.rng.below(10) };
+        keys[index].clone()
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        match self.rng.below(12) {
+            0..=3 => self.number(),
+            4 | 5 => self.float(),
+            6 => Vec::new(),
+            7 => vec![b'v'; self.rng.below(3000)],
+            8 => vec![b'x'; 30_000 + self.rng.below(40_000)],
+            9 if self.rng.one_in(4) => vec![b'y'; 262_100 + self.rng.below(100)],
+            _ => format!("value {}", self.rng.next()).into_bytes(),
+        }
+    }
+
+    fn number(&mut self) -> Vec<u8> {
+        const NUMBERS: &[&str] = &[
+            "0",
+            "1",
+            "-1",
+            "10",
+            "99",
+            "-100",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "9223372036854775806",
+            "9223372036854775808",
+            "01",
+            "-0",
+            "+5",
+            " 1",
+            "1 ",
+            "1.5",
+            "",
+        ];
+        if self.rng.one_in(2) {
+            return self.rng.pick(NUMBERS).as_bytes().to_vec();
+        }
+        (self.rng.below(2000) as i64 - 1000).to_string().into_bytes()
+    }
+
+    fn float(&mut self) -> Vec<u8> {
+        const FLOATS: &[&str] = &[
+            "0",
+            "1.5",
+            "-2.25",
+            "3.0e3",
+            "1e-5",
+            "0.1",
+            "0.2",
+            "0.3",
+            "-0.0",
+            "1e17",
+            "1e22",
+            "inf",
+            "-inf",
+            "nan",
+            "1e400",
+            "1e5000",
+            "1e-5000",
+            "0x1p3",
+            "0x.8p-1",
+            "abc",
+            "",
+            "5.",
+            ".5",
+            "1e",
+            "+1.25",
+            "123456789.123456789",
+            "1.7976931348623157e308",
+            "3.14159265358979323846",
+            " 1",
+            "1 ",
+        ];
+        if self.rng.one_in(2) {
+            return self.rng.pick(FLOATS).as_bytes().to_vec();
+        }
+        let (digits, shift) = (self.rng.next() as i64, self.rng.below(19));
+        let text = format!("{}.{:0shift$}", digits % 100_000, digits.unsigned_abs() % 10_000_000);
+        text.into_bytes()
+    }
+
+    fn odd(&mut self) -> Vec<u8> {
+        match self.rng.below(6) {
+            0 => b"nonsense\r\noption\n".to_vec(),
+            1 => self.number(),
+            2 => self.value(),
+            3 => self.spelling("ex"),
+            4 => b"9223372036854775".to_vec(),
+            _ => b"99999999999".to_vec(),
+        }
+    }
+
+    fn spelling(&mut self, word: &str) -> Vec<u8> {
+        let upper = self.rng.next();
+        let letter = |(i, c): (usize, char)| {
+            if upper >> i & 1 == 0 { c.to_ascii_lowercase() } else { c.to_ascii_uppercase() }
+        };
+        word.chars().enumerate().map(letter).collect::<String>().into_bytes()
+    }
+}

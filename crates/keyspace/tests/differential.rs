@@ -1,0 +1,300 @@
+//! Random commands to a keyspace and to stock `redis-server`: the replies must be the same bytes.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::{Driver, Generator, Rng};
+use slimio_keyspace::DbIndex;
+use slimio_resp::{Protocol, parse_i64, reply_size};
+
+/// How long the random commands go on.
+const RUN_TIME: Duration = Duration::from_secs(8);
+
+/// By how much times may differ, in their own unit: the two read the clock one after the other.
+const TIME_TOLERANCE_MS: i64 = 5_000;
+
+/// How near to its end no key is looked at, in milliseconds.
+const CLOCK_TOLERANCE_MS: i64 = 40;
+
+/// A stock server of our own, on a socket of our own.
+struct Stock {
+    child: Child,
+    folder: std::path::PathBuf,
+}
+
+impl Stock {
+    /// Starts it; `None` if it is not installed.
+    fn start(name: &str) -> Option<Self> {
+        let folder = std::env::temp_dir().join(format!("slimio-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the socket");
+        let spawned = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no"])
+            .args(["--enable-debug-command", "yes", "--unixsocket", "socket", "--dir"])
+            .arg(&folder)
+            .current_dir(&folder)
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = spawned else {
+            eprintln!("SKIPPED: redis-server is not installed, so nothing was compared with it");
+            return None;
+        };
+        let log = child.stdout.take().expect("its log");
+        let mut lines = BufReader::new(log).lines();
+        while let Some(Ok(line)) = lines.next() {
+            if line.contains("ready to accept connections") {
+                // The rest of the log must go somewhere, or the server waits for it to be read.
+                std::thread::spawn(move || lines.for_each(drop));
+                return Some(Self { child, folder });
+            }
+        }
+        panic!("redis-server did not start");
+    }
+
+    fn connect(&self, protocol: Protocol) -> Connection {
+        let stream = UnixStream::connect(self.folder.join("socket")).expect("it listens");
+        let mut connection = Connection { stream, buffer: Vec::new() };
+        if protocol == Protocol::Resp3 {
+            connection.run(&["HELLO", "3"]);
+        }
+        connection
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        // Nothing is to be saved from a test that may have failed already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+struct Connection {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    fn run<T: AsRef<[u8]>>(&mut self, args: &[T]) -> Vec<u8> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            let arg = arg.as_ref();
+            request.extend(format!("${}\r\n", arg.len()).bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.stream.write_all(&request).expect("sent");
+        loop {
+            if let Some(size) = reply_size(&self.buffer).expect("a reply") {
+                return self.buffer.drain(..size).collect();
+            }
+            let mut chunk = [0; 65536];
+            let count = self.stream.read(&mut chunk).expect("received");
+            assert!(count > 0, "redis-server closed the connection");
+            self.buffer.extend_from_slice(&chunk[..count]);
+        }
+    }
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64
+}
+
+/// The two, with a connection for each protocol.
+struct Pair {
+    ours: Driver,
+    stock: [Connection; 2],
+}
+
+impl Pair {
+    fn run<T: AsRef<[u8]>>(&mut self, resp3: bool, args: &[T]) -> (Vec<u8>, Vec<u8>) {
+        // The two read the clock one after the other: let no key's time be over in between.
+        while self.expires_soon(now_ms()) {
+            std::thread::yield_now();
+        }
+        self.ours.now_ms = now_ms();
+        self.ours.protocol = if resp3 { Protocol::Resp3 } else { Protocol::Resp2 };
+        let ours = self.ours.run(args);
+        (ours, self.stock[usize::from(resp3)].run(args))
+    }
+
+    fn expires_soon(&self, now_ms: i64) -> bool {
+        (0..3).any(|db| {
+            let mut entries = self.ours.keyspace.entries(DbIndex(db));
+            entries.any(|entry| {
+                let left_ms = entry.expires_at_ms.map(|at| at.saturating_sub(now_ms));
+                left_ms.is_some_and(|left_ms| left_ms.abs() < CLOCK_TOLERANCE_MS)
+            })
+        })
+    }
+
+    fn select(&mut self, db: u16) {
+        self.ours.db = DbIndex(db);
+        for connection in &mut self.stock {
+            assert_eq!(connection.run(&["SELECT", &db.to_string()]), b"+OK\r\n");
+        }
+    }
+
+    /// Both have forgotten what is over, and hold the same keys with the same values and times.
+    fn assert_same_contents(&mut self) {
+        for db in 0..3 {
+            self.select(db);
+            let (ours, stock) = self.run(false, &["KEYS", "*"]);
+            assert_eq!(sorted_strings(&ours), sorted_strings(&stock), "keys of db {db}");
+            for key in sorted_strings(&ours) {
+                let (ours, stock) = self.run(true, &[b"GET", &key[..]]);
+                assert_eq!(ours, stock, "{key:?} in db {db}");
+                let (ours, stock) = self.run(true, &[b"PEXPIRETIME", &key[..]]);
+                assert_same_time(&ours, &stock, 1, &key);
+            }
+        }
+    }
+}
+
+/// The strings of an array reply, sorted.
+fn sorted_strings(reply: &[u8]) -> Vec<Vec<u8>> {
+    let mut strings = Vec::new();
+    let mut rest = &reply[line_end(reply)..];
+    while !rest.is_empty() {
+        let head = line_end(rest);
+        let size = parse_i64(&rest[1..head - 2]).expect("a size") as usize;
+        strings.push(rest[head..head + size].to_vec());
+        rest = &rest[head + size + 2..];
+    }
+    strings.sort();
+    strings
+}
+
+fn line_end(reply: &[u8]) -> usize {
+    reply.iter().position(|&byte| byte == b'\n').expect("a line") + 1
+}
+
+fn assert_same_time(ours: &[u8], stock: &[u8], unit_ms: i64, what: &[u8]) {
+    let time = |reply: &[u8]| {
+        let digits = reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
+        parse_i64(digits).filter(|&time| time >= 0)
+    };
+    match (time(ours), time(stock)) {
+        (Some(a), Some(b)) => {
+            let apart_ms = (a - b).saturating_abs().saturating_mul(unit_ms);
+            assert!(apart_ms <= TIME_TOLERANCE_MS, "{what:?}: {a} and {b}");
+        }
+        _ => assert_eq!(lossy(ours), lossy(stock), "{what:?}"),
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned()
+}
+
+#[test]
+fn replies_are_those_of_redis() {
+    let Some(server) = Stock::start("differential") else { return };
+    let seed = common::seed();
+    let mut generator = Generator { rng: Rng::new(seed), now_ms: now_ms(), ttl_ms_max: 1 << 50 };
+    let stock = [server.connect(Protocol::Resp2), server.connect(Protocol::Resp3)];
+    let mut pair = Pair { ours: Driver::new(seed), stock };
+    pair.stock[0].run(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+
+    let start = Instant::now();
+    let mut count = 0;
+    while start.elapsed() < RUN_TIME {
+        // The clock moves by less than what is over by now, and what is to come, differ.
+        generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.one_in(2));
+        let words = generator.command();
+        let resp3 = generator.rng.one_in(2);
+        compare(&mut pair, resp3, &words);
+        if generator.rng.one_in(50) {
+            let db = generator.rng.below(3) as u16;
+            pair.select(db);
+        }
+        if generator.rng.one_in(2000) {
+            pair.assert_same_contents();
+        }
+        count += 1;
+    }
+    pair.assert_same_contents();
+    eprintln!("{count} commands compared");
+    assert!(count > 1000, "too few commands compared: {count}");
+}
+
+/// Runs a command on both and compares the replies as far as they are determined.
+fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
+    let name = words[0].to_ascii_lowercase();
+    let shown: Vec<String> = words.iter().map(|word| lossy(word)).collect();
+    match &name[..] {
+        b"scan" => compare_scan(pair, resp3, words),
+        b"dbsize" | b"randomkey" => {
+            // Those that are over count until somebody meets them.
+            pair.run(resp3, &["SCAN", "0", "COUNT", "10000"]);
+            let (ours, stock) = pair.run(resp3, words);
+            if name == b"randomkey" && ours.starts_with(b"$") && !ours.starts_with(b"$-") {
+                assert!(stock.starts_with(b"$") && !stock.starts_with(b"$-"), "{shown:?}");
+                let key = &ours[line_end(&ours)..ours.len() - 2];
+                let (_, there) = pair.run(resp3, &[b"EXISTS", key]);
+                assert_eq!(there, b":1\r\n", "{shown:?}");
+            } else {
+                assert_eq!(lossy(&ours), lossy(&stock), "{shown:?}");
+            }
+        }
+        b"keys" => {
+            let (ours, stock) = pair.run(resp3, words);
+            if ours.starts_with(b"*") {
+                assert_eq!(sorted_strings(&ours), sorted_strings(&stock), "{shown:?}");
+            } else {
+                assert_eq!(lossy(&ours), lossy(&stock), "{shown:?}");
+            }
+        }
+        b"ttl" | b"pttl" | b"expiretime" | b"pexpiretime" => {
+            let (ours, stock) = pair.run(resp3, words);
+            let unit_ms = if name[0] == b'p' { 1 } else { 1000 };
+            assert_same_time(&ours, &stock, unit_ms, shown.join(" ").as_bytes());
+        }
+        _ => {
+            let (ours, stock) = pair.run(resp3, words);
+            assert_eq!(lossy(&ours), lossy(&stock), "{shown:?}");
+            assert_eq!(ours, stock, "{shown:?}");
+        }
+    }
+}
+
+/// Follows the cursors of both to their ends: together the calls must have found the same keys.
+fn compare_scan(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
+    let (ours, stock) = pair.run(resp3, words);
+    if !ours.starts_with(b"*") || !stock.starts_with(b"*") {
+        assert_eq!(lossy(&ours), lossy(&stock), "{}", lossy(&words.join(&b' ')));
+        return;
+    }
+    if words[1] != b"0" {
+        // Positions in the middle are each server's own.
+        return;
+    }
+    let mut found = [Vec::new(), Vec::new()];
+    for (index, first) in [ours, stock].into_iter().enumerate() {
+        let mut reply = first;
+        loop {
+            // *2, then the cursor as a string, then an array of keys.
+            let rest = &reply[line_end(&reply)..];
+            let rest = &rest[line_end(rest)..];
+            let cursor = rest[..line_end(rest) - 2].to_vec();
+            found[index].extend(sorted_strings(&rest[line_end(rest)..]));
+            if cursor == b"0" {
+                break;
+            }
+            let mut words = words.to_vec();
+            words[1] = cursor;
+            reply = if index == 0 {
+                pair.ours.run(&words)
+            } else {
+                pair.stock[usize::from(resp3)].run(&words)
+            };
+        }
+        found[index].sort();
+    }
+    found[1].dedup();
+    assert_eq!(found[0], found[1], "{}", lossy(&words.join(&b' ')));
+}

@@ -1,0 +1,210 @@
+//! What is logged of random commands, done again, gives the same data set.
+
+mod common;
+
+use common::{Driver, Generator, Rng};
+use slimio_keyspace::{ApplyError, Config, DbIndex, Effects, Keyspace, Payload, Touched, no_args};
+use slimio_resp::OwnedRequest;
+
+const COMMANDS: usize = 60_000;
+
+type Contents = Vec<(Vec<u8>, Vec<u8>, Option<i64>)>;
+
+/// Every key of a database with its value and expiry, sorted.
+fn contents(keyspace: &Keyspace, db: u16) -> Contents {
+    let mut contents: Contents = keyspace
+        .entries(DbIndex(db))
+        .map(|entry| (entry.key.to_vec(), entry.value.to_bytes().into_owned(), entry.expires_at_ms))
+        .collect();
+    contents.sort();
+    contents
+}
+
+#[test]
+fn replaying_the_log_gives_the_same_data() {
+    let seed = common::seed();
+    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut live = Driver::new(seed);
+    live.now_ms = 1_700_000_000_000;
+    // Another seed: nothing may depend on the order of the keys.
+    let mut replayed = Keyspace::new(Config::default(), u128::from(seed) << 64 | 1);
+    let (mut logged, mut expired) = (0, 0);
+    for step in 0..COMMANDS {
+        live.now_ms += generator.rng.below(20) as i64;
+        generator.now_ms = live.now_ms;
+        if generator.rng.one_in(50) {
+            live.db = DbIndex(generator.rng.below(3) as u16);
+        }
+        let record_db = live.db;
+        if generator.rng.one_in(20) {
+            live.payload.begin(record_db);
+            live.in_transaction = true;
+            for _ in 0..generator.rng.below(5) {
+                live.run(&generator.command());
+                live.db = DbIndex(generator.rng.below(3) as u16);
+            }
+            live.in_transaction = false;
+        } else {
+            live.run(&generator.command());
+        }
+        logged += usize::from(!live.payload.bytes().is_empty());
+        replayed.apply(record_db, live.payload.bytes()).expect("what was logged can be done again");
+        if generator.rng.one_in(100) {
+            expired += expire(&mut live, &mut replayed);
+        }
+        if step % 50 == 0 || step + 1 == COMMANDS {
+            for db in 0..3 {
+                let (ours, theirs) = (contents(&live.keyspace, db), contents(&replayed, db));
+                assert!(ours == theirs, "step {step}, db {db}: {ours:?}\n{theirs:?}");
+                let expiring = ours.iter().filter(|entry| entry.2.is_some()).count();
+                assert_eq!(live.keyspace.expiring(DbIndex(db)), expiring);
+                assert_eq!(replayed.expiring(DbIndex(db)), expiring);
+                assert_eq!(live.keyspace.dbsize(DbIndex(db)), ours.len());
+            }
+        }
+    }
+    assert!(logged > COMMANDS / 4, "too little was logged: {logged}");
+    assert!(expired > 0, "nothing expired on its own");
+    assert!(live.keyspace.stats().expired_keys > expired as u64, "nothing expired when met");
+}
+
+/// A step of active expiry, and its log record.
+fn expire(live: &mut Driver, replayed: &mut Keyspace) -> usize {
+    let mut effects = Effects::new();
+    let step = live.keyspace.expire_step(live.db, live.now_ms, 1000, &mut effects);
+    assert_eq!(effects.touched(no_args()).count(), step.expired);
+    let mut payload = Payload::default();
+    payload.begin(live.db);
+    payload.add(&effects, no_args());
+    replayed.apply(live.db, payload.bytes()).expect("deletes");
+    step.expired
+}
+
+#[test]
+fn touched_keys_are_those_that_changed() {
+    let seed = common::seed();
+    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut live = Driver::new(seed);
+    live.now_ms = 1_700_000_000_000;
+    for _ in 0..10_000 {
+        live.now_ms += generator.rng.below(20) as i64;
+        generator.now_ms = live.now_ms;
+        let before: Vec<_> = (0..3).map(|db| contents(&live.keyspace, db)).collect();
+        let request = OwnedRequest::from_args(generator.command());
+        let (_, effects) = live.run_request(&request);
+        let mut dbs = [false; 3];
+        let mut keys = Vec::new();
+        for touched in effects.iter().flat_map(|effects| effects.touched(request.args())) {
+            match touched {
+                Touched::Db(db) => {
+                    if let Some(all) = dbs.get_mut(usize::from(db.0)) {
+                        *all = true;
+                    }
+                }
+                Touched::Key { db, hash, key } => {
+                    assert_eq!(hash, live.keyspace.hash(&key.to_bytes()));
+                    keys.push((db.0, key.to_bytes().into_owned()));
+                }
+            }
+        }
+        for db in 0..3u16 {
+            let after = contents(&live.keyspace, db);
+            let before = &before[usize::from(db)];
+            let changed = before
+                .iter()
+                .filter(|entry| !after.contains(entry))
+                .chain(after.iter().filter(|entry| !before.contains(entry)));
+            for (key, ..) in changed {
+                let told = dbs[usize::from(db)] || keys.contains(&(db, key.clone()));
+                assert!(told, "{key:?} of db {db} changed by {request:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_payload_that_is_none_is_refused() {
+    let mut keyspace = Keyspace::new(Config { db_count: 2, ..Config::default() }, 1);
+    let mut apply = |payload: &[u8]| keyspace.apply(DbIndex(0), payload);
+    assert_eq!(apply(b""), Ok(()));
+    assert_eq!(apply(b"\x03\x03SET\x01k\x01v"), Ok(()));
+    for malformed in [
+        &b"\x03"[..],
+        b"\x00",
+        b"\x01\x05abc",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x01\x80",
+    ] {
+        assert_eq!(apply(malformed), Err(ApplyError::Malformed), "{malformed:?}");
+    }
+    assert_eq!(apply(b"\x01\x04NOPE"), Err(ApplyError::UnknownCommand("NOPE".into())));
+    assert_eq!(apply(b"\x01\x03SET"), Err(ApplyError::UnknownCommand("SET".into())));
+    assert_eq!(apply(b"\x02\x06SELECT\x012"), Err(ApplyError::NoSuchDb(2)));
+    let failed = "ERR value is not an integer or out of range";
+    assert_eq!(apply(b"\x02\x04INCR\x01k"), Err(ApplyError::Failed(failed.into())));
+    assert_eq!(keyspace.apply(DbIndex(2), b""), Err(ApplyError::NoSuchDb(2)));
+    assert!(keyspace.contains(DbIndex(0), b"k", 0));
+}
+
+/// The log's words for what commands did: absolute times, deletes, no replies asked for.
+#[test]
+fn effects_are_what_redis_would_propagate() {
+    let now = 1_000_000;
+    let cases: [(&[&str], &[&str]); 24] = [
+        (&["SET", "k", "v"], &["SET k v"]),
+        (&["SET", "k", "v", "EX", "10"], &["SET k v PXAT 1010000"]),
+        (&["set", "k", "v", "px", "10", "nx"], &[]),
+        (&["SET", "k", "v", "GET"], &["SET k v"]),
+        (&["SET", "k", "v", "GET", "XX", "KEEPTTL"], &["SET k v XX KEEPTTL"]),
+        (&["SETEX", "k", "10", "v"], &["SET k v PXAT 1010000"]),
+        (&["PSETEX", "k", "10", "v"], &["SET k v PXAT 1000010"]),
+        (&["GETEX", "k"], &[]),
+        (&["GETEX", "k", "EX", "7"], &["PEXPIREAT k 1007000"]),
+        (&["GETEX", "k", "PERSIST"], &["PERSIST k"]),
+        (&["GETEX", "k", "PERSIST"], &[]),
+        (&["EXPIRE", "k", "7", "GT"], &[]),
+        (&["EXPIRE", "k", "7", "LT"], &["PEXPIREAT k 1007000"]),
+        (&["PERSIST", "k"], &["PERSIST k"]),
+        (&["GETSET", "k", "w"], &["SET k w"]),
+        (&["INCRBYFLOAT", "f", "1.5"], &["SET f 1.5 KEEPTTL"]),
+        (&["GETDEL", "f"], &["DEL f"]),
+        (&["GETDEL", "f"], &[]),
+        (&["DEL", "f", "g"], &[]),
+        (&["UNLINK", "k", "g"], &["UNLINK k g"]),
+        (&["SET", "k", "v"], &["SET k v"]),
+        (&["EXPIRE", "k", "-1"], &["DEL k"]),
+        (&["MSETNX", "a", "1", "b", "2"], &["MSETNX a 1 b 2"]),
+        (&["COPY", "a", "c", "DB", "1"], &["COPY a c DB 1"]),
+    ];
+    let mut driver = Driver::new(1);
+    driver.now_ms = now;
+    for (command, expected) in cases {
+        driver.run(command);
+        assert_eq!(words(driver.payload.bytes()), expected, "{command:?}");
+    }
+    // Met in another database than the client's: the delete goes there, and what follows back.
+    driver.run(&["SET", "x", "1"]);
+    driver.db = DbIndex(1);
+    driver.run(&["SET", "x", "old", "PX", "5"]);
+    driver.db = DbIndex(0);
+    driver.now_ms += 6;
+    driver.run(&["MOVE", "x", "1"]);
+    let expected = ["SELECT 1", "DEL x", "SELECT 0", "MOVE x 1"];
+    assert_eq!(words(driver.payload.bytes()), expected);
+}
+
+/// The commands of a payload, as words.
+fn words(payload: &[u8]) -> Vec<String> {
+    let mut bytes = payload.iter().copied();
+    let mut commands = Vec::new();
+    while let Some(count) = bytes.next() {
+        let words: Vec<String> = (0..count)
+            .map(|_| {
+                let size = usize::from(bytes.next().expect("a size"));
+                String::from_utf8(bytes.by_ref().take(size).collect()).expect("text")
+            })
+            .collect();
+        commands.push(words.join(" "));
+    }
+    commands
+}
