@@ -14,8 +14,12 @@
 //! prefix of what was appended, in order, without gaps. Nothing here has a thread or reads a clock:
 //! devices and time are arguments.
 
+mod batch;
+mod checksum;
 mod error;
+mod io;
 mod keeper;
+pub mod layout;
 mod log;
 mod lsn;
 mod media;
@@ -32,4 +36,4 @@ pub use policy::{ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Policy, Room, WRITE_AFTER};
 pub use recover::{
     FormatOptions, Progress, Record, RecoverOptions, Report, Volume, format, recover,
 };
-pub use superblock::{Cut, LogStart, VolumeId};
+pub use superblock::{Cut, LogStart, Superblock, SuperblockCopy, VolumeGeometry, VolumeId};

@@ -1,6 +1,17 @@
-//! The root of everything.
+//! The root of everything: four copies, of which an update writes two.
+//!
+//! Two copies are at the head of the area and two at its end. An update with an even sequence
+//! writes copies 0 and 2, one with an odd sequence 1 and 3, one after the other, each durable. So
+//! whatever an interrupted update leaves, the superblock before it stands in both of its copies.
 
-use crate::Lsn;
+use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId};
+
+use crate::checksum::{hash, mix};
+use crate::layout::{
+    self, SUPERBLOCK_COPIES, SUPERBLOCK_COPY_LBAS, put_u32, put_u64, superblock as at, u32_at,
+    u64_at,
+};
+use crate::{Error, Lsn, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
 /// together with it, so nothing of another volume is ever taken for its own.
@@ -33,4 +44,291 @@ pub struct Cut {
     pub lsn: Lsn,
     /// Checksum of the last batch before.
     pub parent: u64,
+}
+
+/// What can't be changed after formatting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VolumeGeometry {
+    /// Blocks of the superblock's area.
+    pub super_lbas: u64,
+    /// Blocks of a segment of the log.
+    pub segment_lbas: u64,
+    /// Blocks of the largest batch, and of each of the log's buffers.
+    pub batch_lbas_max: u32,
+    /// Most slots that the log's area may have.
+    pub wal_slots_max: u32,
+}
+
+/// What a copy holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Counts updates.
+    pub sequence: u64,
+    /// Checksum of the superblock before.
+    pub parent: u64,
+    /// Name of the volume.
+    pub volume_id: VolumeId,
+    /// What can't be changed.
+    pub geometry: VolumeGeometry,
+    /// Counts recoveries.
+    pub epoch: u64,
+    /// The epoch whose mapped buffers count. It stays behind `epoch` while a recovery has not yet
+    /// brought what only they hold to the log.
+    pub buffers_epoch: u64,
+    /// Where the log starts.
+    pub start: LogStart,
+    /// Where the last recovery cut it.
+    pub cut: Cut,
+    /// For each slot of the log's area, the sequence of the segment that it holds.
+    pub wal_slots: Vec<Option<u64>>,
+}
+
+/// What was found where a copy should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SuperblockCopy {
+    /// A superblock, with its checksum.
+    Valid(Box<Superblock>, u64),
+    /// Never written.
+    Empty,
+    /// Another program's format, or damage that looks like it.
+    OtherVersion(u32),
+    /// Not a superblock.
+    Damaged {
+        /// What is wrong with it.
+        why: String,
+        /// It starts as a superblock does.
+        has_magic: bool,
+    },
+}
+
+impl SuperblockCopy {
+    /// Whether this is, or was, a superblock of some version.
+    pub fn has_magic(&self) -> bool {
+        match self {
+            Self::Valid(..) | Self::OtherVersion(_) => true,
+            Self::Empty => false,
+            Self::Damaged { has_magic, .. } => *has_magic,
+        }
+    }
+
+    fn damaged(why: impl Into<String>, has_magic: bool) -> Self {
+        Self::Damaged { why: why.into(), has_magic }
+    }
+}
+
+impl Superblock {
+    /// The bytes of a copy, and their checksum.
+    pub(crate) fn encode(&self) -> (Vec<u8>, u64) {
+        assert!(self.wal_slots.len() <= layout::WAL_SLOTS_MAX as usize, "the map has a limit");
+        let mut bytes = vec![0; at::SIZE];
+        bytes[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::SUPERBLOCK_MAGIC);
+        put_u32(&mut bytes, at::VERSION, layout::FORMAT_VERSION);
+        put_u32(&mut bytes, at::COPY_SIZE, at::SIZE as u32);
+        put_u64(&mut bytes, at::PARENT, self.parent);
+        put_u64(&mut bytes, at::SEQUENCE, self.sequence);
+        bytes[at::VOLUME_ID..at::VOLUME_ID + 16].copy_from_slice(&self.volume_id.0.to_le_bytes());
+        put_u64(&mut bytes, at::SUPER_LBAS, self.geometry.super_lbas);
+        put_u64(&mut bytes, at::SEGMENT_LBAS, self.geometry.segment_lbas);
+        put_u32(&mut bytes, at::BATCH_LBAS_MAX, self.geometry.batch_lbas_max);
+        put_u32(&mut bytes, at::WAL_SLOTS_MAX, self.geometry.wal_slots_max);
+        put_u64(&mut bytes, at::EPOCH, self.epoch);
+        put_u64(&mut bytes, at::BUFFERS_EPOCH, self.buffers_epoch);
+        put_u64(&mut bytes, at::START_SEGMENT, self.start.segment);
+        put_u64(&mut bytes, at::START_LBA, self.start.lba);
+        put_u64(&mut bytes, at::START_BATCH_LSN, self.start.batch_lsn.0);
+        put_u64(&mut bytes, at::START_LSN, self.start.lsn.0);
+        put_u64(&mut bytes, at::START_PARENT, self.start.parent);
+        put_u64(&mut bytes, at::CUT_SEGMENT, self.cut.segment);
+        put_u64(&mut bytes, at::CUT_LBA, self.cut.lba);
+        put_u64(&mut bytes, at::CUT_LSN, self.cut.lsn.0);
+        put_u64(&mut bytes, at::CUT_PARENT, self.cut.parent);
+        put_u32(&mut bytes, at::WAL_SLOT_COUNT, self.wal_slots.len() as u32);
+        for (index, slot) in self.wal_slots.iter().enumerate() {
+            let entry = slot.map_or(0, |segment| at::MAP_WAL << at::MAP_KIND_SHIFT | segment);
+            put_u64(&mut bytes, at::MAP + 8 * index, entry);
+        }
+        let checksum = checksum_of(&bytes);
+        put_u64(&mut bytes, at::CHECKSUM, checksum);
+        (bytes, checksum)
+    }
+
+    /// Decodes a copy.
+    pub(crate) fn decode(bytes: &[u8]) -> SuperblockCopy {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return SuperblockCopy::Empty;
+        }
+        if bytes[at::MAGIC..at::MAGIC + 8] != layout::SUPERBLOCK_MAGIC {
+            return SuperblockCopy::damaged("it does not start as a superblock does", false);
+        }
+        let version = u32_at(bytes, at::VERSION);
+        if version != layout::FORMAT_VERSION {
+            return SuperblockCopy::OtherVersion(version);
+        }
+        let checksum = u64_at(bytes, at::CHECKSUM);
+        if checksum != checksum_of(bytes) {
+            return SuperblockCopy::damaged("its checksum is wrong", true);
+        }
+        match Self::decode_checked(bytes) {
+            Ok(superblock) => SuperblockCopy::Valid(Box::new(superblock), checksum),
+            Err(why) => SuperblockCopy::damaged(why, true),
+        }
+    }
+
+    fn decode_checked(bytes: &[u8]) -> Result<Self, String> {
+        let mut volume_id = [0; 16];
+        volume_id.copy_from_slice(&bytes[at::VOLUME_ID..at::VOLUME_ID + 16]);
+        let slot_count = u32_at(bytes, at::WAL_SLOT_COUNT);
+        if slot_count > layout::WAL_SLOTS_MAX {
+            return Err(format!("it maps {slot_count} slots"));
+        }
+        let mut wal_slots = Vec::with_capacity(slot_count as usize);
+        for index in 0..slot_count as usize {
+            let entry = u64_at(bytes, at::MAP + 8 * index);
+            let segment = entry & ((1 << at::MAP_KIND_SHIFT) - 1);
+            wal_slots.push(match entry >> at::MAP_KIND_SHIFT {
+                0 if segment == 0 => None,
+                at::MAP_WAL if segment > 0 => Some(segment),
+                _ => return Err(format!("slot {index} holds something unknown")),
+            });
+        }
+        let superblock = Self {
+            sequence: u64_at(bytes, at::SEQUENCE),
+            parent: u64_at(bytes, at::PARENT),
+            volume_id: VolumeId(u128::from_le_bytes(volume_id)),
+            geometry: VolumeGeometry {
+                super_lbas: u64_at(bytes, at::SUPER_LBAS),
+                segment_lbas: u64_at(bytes, at::SEGMENT_LBAS),
+                batch_lbas_max: u32_at(bytes, at::BATCH_LBAS_MAX),
+                wal_slots_max: u32_at(bytes, at::WAL_SLOTS_MAX),
+            },
+            epoch: u64_at(bytes, at::EPOCH),
+            buffers_epoch: u64_at(bytes, at::BUFFERS_EPOCH),
+            start: LogStart {
+                segment: u64_at(bytes, at::START_SEGMENT),
+                lba: u64_at(bytes, at::START_LBA),
+                batch_lsn: Lsn(u64_at(bytes, at::START_BATCH_LSN)),
+                lsn: Lsn(u64_at(bytes, at::START_LSN)),
+                parent: u64_at(bytes, at::START_PARENT),
+            },
+            cut: Cut {
+                segment: u64_at(bytes, at::CUT_SEGMENT),
+                lba: u64_at(bytes, at::CUT_LBA),
+                lsn: Lsn(u64_at(bytes, at::CUT_LSN)),
+                parent: u64_at(bytes, at::CUT_PARENT),
+            },
+            wal_slots,
+        };
+        superblock.geometry.check()?;
+        // What this version does not know must be zero: encoding again gives the same bytes.
+        if superblock.encode().0 != bytes {
+            return Err("it holds something that this version does not know".into());
+        }
+        Ok(superblock)
+    }
+
+    /// The segments that the log has, by sequence, each with its slot.
+    pub(crate) fn segments(&self) -> Vec<(u64, u32)> {
+        let mut segments: Vec<(u64, u32)> = (0..)
+            .zip(&self.wal_slots)
+            .filter_map(|(wal_slot, segment)| segment.map(|segment| (segment, wal_slot)))
+            .collect();
+        segments.sort_unstable();
+        segments
+    }
+
+    /// Writes this superblock into both of its copies, one after the other, each durable.
+    pub(crate) fn write(&self, device: &mut dyn Device) -> Result<(), DeviceError> {
+        self.write_copies(device, self.copies())
+    }
+
+    /// The copies that this superblock goes to.
+    pub(crate) fn copies(&self) -> [usize; 2] {
+        if self.sequence.is_multiple_of(2) { [0, 2] } else { [1, 3] }
+    }
+
+    /// Writes this superblock into some copies, one after the other, each durable.
+    pub(crate) fn write_copies(
+        &self,
+        device: &mut dyn Device,
+        copies: impl IntoIterator<Item = usize>,
+    ) -> Result<(), DeviceError> {
+        let (bytes, checksum) = self.encode();
+        assert_eq!(
+            Self::decode(&bytes),
+            SuperblockCopy::Valid(Box::new(self.clone()), checksum),
+            "what is written can be read"
+        );
+        for copy in copies {
+            let mut buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);
+            buffer.copy_from_slice(&bytes);
+            let lba = copy_lba(copy, self.geometry.super_lbas);
+            let placement = PlacementId::default();
+            io::run(device, Op::Write { lba, buffer, placement, durable: true })?;
+        }
+        Ok(())
+    }
+}
+
+impl VolumeGeometry {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let batch_lbas = u64::from(self.batch_lbas_max);
+        if self.super_lbas < layout::SUPERBLOCK_AREA_LBAS_MIN {
+            return Err(format!("a superblock area of {} blocks is too short", self.super_lbas));
+        }
+        if batch_lbas < 2 || self.batch_lbas_max > layout::BATCH_LBAS_MAX {
+            return Err(format!("batches of {batch_lbas} blocks are not possible"));
+        }
+        if self.segment_lbas < 2 * batch_lbas || self.segment_lbas > 1 << 40 {
+            return Err(format!("segments of {} blocks are not possible", self.segment_lbas));
+        }
+        if self.wal_slots_max < 2 || self.wal_slots_max > layout::WAL_SLOTS_MAX {
+            return Err(format!("a log of {} segments is not possible", self.wal_slots_max));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn segment_size(&self) -> u64 {
+        self.segment_lbas * LBA_SIZE as u64
+    }
+
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch_lbas_max as usize * LBA_SIZE
+    }
+}
+
+/// Where a copy is, in an area of that many blocks.
+pub(crate) fn copy_lba(copy: usize, super_lbas: u64) -> Lba {
+    let from_end = (SUPERBLOCK_COPIES - copy) as u64;
+    match copy {
+        0 | 1 => Lba(copy as u64 * SUPERBLOCK_COPY_LBAS),
+        _ => Lba(super_lbas - from_end * SUPERBLOCK_COPY_LBAS),
+    }
+}
+
+/// Reads what is where the copies should be.
+///
+/// # Errors
+/// When the area is too short to hold them.
+pub(crate) fn read_copies(device: &mut dyn Device) -> Result<Vec<SuperblockCopy>, Error> {
+    let super_lbas = device.geometry().lba_count;
+    if super_lbas < layout::SUPERBLOCK_AREA_LBAS_MIN {
+        return Err(Error::Truncated {
+            area: crate::Area::Superblock.name(),
+            found_lbas: super_lbas,
+            expected_lbas: layout::SUPERBLOCK_AREA_LBAS_MIN,
+        });
+    }
+    let copies = (0..SUPERBLOCK_COPIES).map(|copy| {
+        let buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);
+        match io::run(device, Op::Read { lba: copy_lba(copy, super_lbas), buffer }) {
+            Ok(Some(buffer)) => Superblock::decode(&buffer),
+            Ok(None) => SuperblockCopy::damaged("the device kept the buffer", false),
+            Err(error) => SuperblockCopy::damaged(format!("it can't be read: {error}"), true),
+        }
+    });
+    Ok(copies.collect())
+}
+
+fn checksum_of(bytes: &[u8]) -> u64 {
+    hash(&bytes[at::CHECKED..]) ^ mix(hash(&bytes[..at::CHECKSUM]))
 }

@@ -1,0 +1,229 @@
+//! What a crash leaves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use slimio_device::LBA_SIZE;
+
+use crate::Random;
+
+/// Contents of a block. Never-written blocks have none.
+pub(crate) type Block = Arc<[u8; LBA_SIZE]>;
+
+/// Blocks by space and LBA.
+pub(crate) type Blocks = HashMap<(usize, u64), Block>;
+
+/// A write that is not stable.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) id: u64,
+    pub(crate) space: usize,
+    pub(crate) lba: u64,
+    pub(crate) data: Vec<Block>,
+    /// Its completion was reaped.
+    pub(crate) is_reaped: bool,
+}
+
+impl Pending {
+    pub(crate) fn apply(&self, blocks: &mut Blocks) {
+        for (lba, block) in (self.lba..).zip(&self.data) {
+            blocks.insert((self.space, lba), block.clone());
+        }
+    }
+
+    /// Applies the bytes of it that `kept` says.
+    fn apply_torn(&self, blocks: &mut Blocks, kept: impl Fn(usize) -> bool) {
+        for (index, block) in self.data.iter().enumerate() {
+            let key = (self.space, self.lba + index as u64);
+            let mut bytes = blocks.get(&key).map_or([FRESH; LBA_SIZE], |old| **old);
+            for (offset, byte) in block.iter().enumerate() {
+                if kept(index * LBA_SIZE + offset) {
+                    bytes[offset] = *byte;
+                }
+            }
+            blocks.insert(key, Arc::new(bytes));
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.data.len() * LBA_SIZE
+    }
+}
+
+/// What a block that was never written is full of.
+pub(crate) const FRESH: u8 = 0x5A;
+
+/// What a deallocated block is full of.
+pub(crate) const DEALLOCATED: u8 = 0xDD;
+
+/// The moment of a crash.
+#[derive(Clone, Debug)]
+pub struct Crash {
+    pub(crate) space_lbas: Vec<u64>,
+    pub(crate) stable: Blocks,
+    /// Completed, in order, but not stable.
+    pub(crate) cached: Vec<Pending>,
+    /// Submitted, but not completed.
+    pub(crate) flying: Vec<Pending>,
+    /// For each page of mapped memory, what was in it at one time or another; the last is now.
+    pub(crate) pages: Vec<Vec<Block>>,
+    pub(crate) seed: u64,
+}
+
+/// How many images a crash gives.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Up to so many writes that may or may not have survived, every subset is an image.
+    pub exhaustive_max: usize,
+    /// Above that: so many random subsets, besides none, all, each alone and all but each.
+    pub random_count: usize,
+    /// Tear the last write that survives.
+    pub torn: bool,
+}
+
+/// A medium as the next life finds it.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub(crate) space_lbas: Vec<u64>,
+    pub(crate) stable: Blocks,
+    pub(crate) cached: Vec<Pending>,
+    /// What mapped memory holds; empty when there is none, or when it is gone.
+    pub mapped: Vec<u8>,
+    /// How the image came about, for messages.
+    pub origin: String,
+}
+
+impl Crash {
+    /// Every way in which the medium may look after power was lost at this moment.
+    pub fn power_images(&self, limits: &Limits) -> Vec<Image> {
+        let pending: Vec<&Pending> = self.cached.iter().chain(&self.flying).collect();
+        let mut images = Vec::new();
+        for (index, subset) in subsets(pending.len(), limits, self.seed).into_iter().enumerate() {
+            let survivors: Vec<&Pending> = pending
+                .iter()
+                .zip(&subset)
+                .filter_map(|(write, kept)| kept.then_some(*write))
+                .collect();
+            let mut stable = self.stable.clone();
+            let last = survivors.split_last();
+            if let Some((last, before)) = last {
+                for write in before {
+                    write.apply(&mut stable);
+                }
+                for (how, kept) in tears(last.size()).into_iter().filter(|_| limits.torn) {
+                    let mut torn = stable.clone();
+                    last.apply_torn(&mut torn, kept);
+                    let origin = format!("power cut, {subset:?} survived, the last torn: {how}");
+                    images.push(self.power_image(torn, index, origin));
+                }
+                last.apply(&mut stable);
+            }
+            let origin = format!("power cut, {subset:?} survived");
+            images.push(self.power_image(stable, index, origin));
+        }
+        images
+    }
+
+    fn power_image(&self, stable: Blocks, index: usize, origin: String) -> Image {
+        Image {
+            space_lbas: self.space_lbas.clone(),
+            stable,
+            cached: Vec::new(),
+            mapped: self.mapped_after_power_cut(index),
+            origin,
+        }
+    }
+
+    /// Every way in which the medium may look after the process died at this moment.
+    pub fn process_images(&self, limits: &Limits) -> Vec<Image> {
+        let mapped: Vec<u8> = self.pages.iter().flat_map(|page| now(page).to_vec()).collect();
+        let image = |flying: Vec<Pending>, origin: String| Image {
+            space_lbas: self.space_lbas.clone(),
+            stable: self.stable.clone(),
+            // Completed as far as the kernel is concerned: a flush in the next life covers them.
+            cached: self.cached.iter().cloned().chain(flying).map(Pending::reaped).collect(),
+            mapped: mapped.clone(),
+            origin,
+        };
+        let mut images = Vec::new();
+        for subset in subsets(self.flying.len(), limits, self.seed) {
+            let landed = self.flying.iter().zip(&subset).filter(|(_, kept)| **kept);
+            let landed: Vec<Pending> = landed.map(|(write, _)| write.clone()).collect();
+            if let Some((last, before)) =
+                landed.split_last().filter(|(last, _)| last.data.len() > 1)
+            {
+                let mut cut = last.clone();
+                cut.data.truncate(last.data.len() / 2);
+                let partly = before.iter().cloned().chain([cut]).collect();
+                images.push(image(
+                    partly,
+                    format!("process died, {subset:?} landed, the last partly"),
+                ));
+            }
+            images.push(image(landed, format!("process died, {subset:?} landed")));
+        }
+        images
+    }
+
+    /// Each page as it was at some time; or nothing at all.
+    fn mapped_after_power_cut(&self, index: usize) -> Vec<u8> {
+        let mut random = Random::new(self.seed ^ index as u64);
+        match index % 4 {
+            0 => Vec::new(),
+            1 => self.pages.iter().flat_map(|page| now(page).to_vec()).collect(),
+            _ => {
+                let pages = self.pages.iter();
+                pages
+                    .flat_map(|page| page[random.below(page.len() as u64) as usize].to_vec())
+                    .collect()
+            }
+        }
+    }
+}
+
+fn now(page: &[Block]) -> &Block {
+    page.last().expect("a page holds something")
+}
+
+impl Pending {
+    fn reaped(mut self) -> Self {
+        self.is_reaped = true;
+        self
+    }
+}
+
+/// Which of `len` writes survived, in every way or in a choice of them.
+fn subsets(len: usize, limits: &Limits, seed: u64) -> Vec<Vec<bool>> {
+    if len <= limits.exhaustive_max {
+        return (0..1_u64 << len)
+            .map(|bits| (0..len).map(|index| bits >> index & 1 == 1).collect())
+            .collect();
+    }
+    let mut random = Random::new(seed);
+    let mut subsets = vec![vec![false; len], vec![true; len]];
+    for index in 0..len {
+        subsets.push((0..len).map(|other| other == index).collect());
+        subsets.push((0..len).map(|other| other != index).collect());
+    }
+    for _ in 0..limits.random_count {
+        subsets.push((0..len).map(|_| random.coin()).collect());
+    }
+    subsets
+}
+
+type Kept = Box<dyn Fn(usize) -> bool>;
+
+/// Ways to tear a write of `size` bytes: which bytes of it are on the medium.
+fn tears(size: usize) -> Vec<(String, Kept)> {
+    let sectors = size / 512;
+    let mut tears: Vec<(String, Kept)> = Vec::new();
+    let mut cuts = vec![1, sectors / 2, sectors - 1];
+    cuts.dedup();
+    for cut in cuts {
+        tears.push((format!("first {cut} sectors"), Box::new(move |at| at < cut * 512)));
+    }
+    tears.push(("all but the first sector".into(), Box::new(|at| at >= 512)));
+    tears.push(("every other sector".into(), Box::new(|at| at / 512 % 2 == 0)));
+    tears.push(("100 bytes".into(), Box::new(|at| at < 100)));
+    tears
+}

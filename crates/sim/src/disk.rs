@@ -1,0 +1,424 @@
+//! The medium: what is stable, what is cached, what is in flight.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use slimio_device::{DeviceError, Geometry, LBA_SIZE, MappedFile, WriteCache};
+
+use crate::crash::{Block, Blocks, Crash, DEALLOCATED, FRESH, Image, Pending};
+use crate::{Faults, Random, SimDevice};
+
+/// Which operation in flight completes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The oldest; a poll completes all.
+    Fifo,
+    /// The newest; a poll completes all.
+    Lifo,
+    /// Drawn; a poll completes some.
+    Random,
+}
+
+/// What a disk is like.
+#[derive(Clone, Copy, Debug)]
+pub struct SimConfig {
+    /// Decides everything that is left open.
+    pub seed: u64,
+    /// Completion order.
+    pub order: Order,
+    /// What a completed write is worth.
+    pub write_cache: WriteCache,
+    /// Operations in flight on each path.
+    pub in_flight_max: u32,
+    /// Longest transfer.
+    pub transfer_lbas_max: u32,
+    /// Blocks of all spaces together.
+    pub lbas_max: u64,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            order: Order::Fifo,
+            write_cache: WriteCache::Volatile,
+            in_flight_max: 16,
+            transfer_lbas_max: 256,
+            lbas_max: 1 << 20,
+        }
+    }
+}
+
+/// A simulated medium. Clones are the same medium.
+#[derive(Clone, Debug)]
+pub struct SimDisk(Arc<Mutex<Medium>>);
+
+#[derive(Debug)]
+pub(crate) struct Medium {
+    pub(crate) config: SimConfig,
+    pub(crate) random: Random,
+    pub(crate) faults: Faults,
+    space_lbas: Vec<u64>,
+    /// What a read finds.
+    current: Blocks,
+    stable: Blocks,
+    cached: Vec<Pending>,
+    flying: Vec<Pending>,
+    /// Blocks that are being deallocated.
+    deallocating: Vec<(u64, usize, u64, u64)>,
+    next_id: u64,
+    ops: u64,
+    crash_after: Option<u64>,
+    crash: Option<Crash>,
+    mapped: Option<MappedFile>,
+    pages: Vec<Vec<Block>>,
+}
+
+impl SimDisk {
+    /// A disk with no spaces.
+    pub fn new(config: SimConfig) -> Self {
+        Self(Arc::new(Mutex::new(Medium {
+            config,
+            random: Random::new(config.seed),
+            faults: Faults::default(),
+            space_lbas: Vec::new(),
+            current: Blocks::new(),
+            stable: Blocks::new(),
+            cached: Vec::new(),
+            flying: Vec::new(),
+            deallocating: Vec::new(),
+            next_id: 0,
+            ops: 0,
+            crash_after: None,
+            crash: None,
+            mapped: None,
+            pages: Vec::new(),
+        })))
+    }
+
+    /// The disk that the next life finds. Its mapped memory, if any, must be given to it again.
+    pub fn from_image(config: SimConfig, image: &Image) -> Self {
+        let disk = Self::new(config);
+        let mut medium = disk.lock();
+        medium.space_lbas.clone_from(&image.space_lbas);
+        medium.stable = image.stable.clone();
+        medium.current = image.stable.clone();
+        for write in &image.cached {
+            write.apply(&mut medium.current);
+        }
+        medium.next_id = image.cached.iter().map(|write| write.id + 1).max().unwrap_or(0);
+        medium.cached.clone_from(&image.cached);
+        // What outlived the process is there, whether it is mapped again or not.
+        medium.note_pages(&image.mapped);
+        drop(medium);
+        disk
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Medium> {
+        self.0.lock().expect("no test goes on after a panic")
+    }
+
+    /// Adds a space of `lbas` blocks and returns its index.
+    pub fn add_space(&self, lbas: u64) -> usize {
+        let mut medium = self.lock();
+        medium.space_lbas.push(lbas);
+        medium.space_lbas.len() - 1
+    }
+
+    /// Spaces that there are.
+    pub fn space_count(&self) -> usize {
+        self.lock().space_lbas.len()
+    }
+
+    /// A path to a space.
+    pub fn open_path(&self, space: usize) -> SimDevice {
+        assert!(space < self.space_count(), "there is no such space");
+        SimDevice::new(self.clone(), space)
+    }
+
+    /// Memory that outlives the process: part of every crash from now on.
+    pub fn set_mapped(&self, mapped: MappedFile) {
+        let mut medium = self.lock();
+        medium.pages.clear();
+        medium.mapped = Some(mapped);
+        medium.sample_mapped();
+    }
+
+    /// Changes what is wrong with the disk.
+    pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.lock().faults);
+    }
+
+    /// Crashes at the operation after the next `ops`: submissions and completions count.
+    pub fn crash_after(&self, ops: u64) {
+        let mut medium = self.lock();
+        medium.crash_after = Some(medium.ops + ops);
+    }
+
+    /// Whether [`crash_after`](Self::crash_after) was called.
+    pub fn is_crash_planned(&self) -> bool {
+        self.lock().crash_after.is_some()
+    }
+
+    /// The crash, when it has happened. Everything after it has failed.
+    pub fn crashed(&self) -> Option<Crash> {
+        self.lock().crash.clone()
+    }
+
+    /// Whether the crash has happened.
+    pub fn has_crashed(&self) -> bool {
+        self.lock().crash.is_some()
+    }
+
+    /// Crashes now.
+    pub fn crash_now(&self) -> Crash {
+        let mut medium = self.lock();
+        medium.freeze();
+        medium.crash.clone().expect("it has just crashed")
+    }
+
+    /// Operations until now.
+    pub fn ops(&self) -> u64 {
+        self.lock().ops
+    }
+
+    /// What a read finds in a block, faults aside.
+    pub fn peek(&self, space: usize, lba: u64) -> Vec<u8> {
+        self.lock().block(space, lba).to_vec()
+    }
+
+    /// Overwrites a block behind everybody's back.
+    ///
+    /// # Panics
+    /// When `bytes` is not one block.
+    pub fn poke(&self, space: usize, lba: u64, bytes: &[u8]) {
+        let block: Block = Arc::new(bytes.try_into().expect("a block is poked whole"));
+        let mut medium = self.lock();
+        medium.current.insert((space, lba), block.clone());
+        medium.stable.insert((space, lba), block);
+    }
+
+    /// Shortens a space.
+    pub fn truncate(&self, space: usize, lbas: u64) {
+        self.lock().space_lbas[space] = lbas;
+    }
+}
+
+impl Medium {
+    /// Counts an operation; true when it does not happen any more.
+    pub(crate) fn step(&mut self) -> bool {
+        if self.crash.is_none() && self.crash_after.is_some() {
+            self.sample_mapped();
+        }
+        if self.crash_after == Some(self.ops) && self.crash.is_none() {
+            self.freeze();
+        }
+        self.ops += 1;
+        self.crash.is_some()
+    }
+
+    fn freeze(&mut self) {
+        self.sample_mapped();
+        self.crash = Some(Crash {
+            space_lbas: self.space_lbas.clone(),
+            stable: self.stable.clone(),
+            cached: self.cached.clone(),
+            flying: self.flying.clone(),
+            pages: self.pages.clone(),
+            seed: self.config.seed ^ self.ops,
+        });
+    }
+
+    fn sample_mapped(&mut self) {
+        let Some(mapped) = &self.mapped else { return };
+        let bytes = mapped.read_all().expect("mapped memory can be read");
+        self.note_pages(&bytes);
+    }
+
+    fn note_pages(&mut self, bytes: &[u8]) {
+        self.pages.resize(bytes.len() / LBA_SIZE, Vec::new());
+        for (versions, page) in self.pages.iter_mut().zip(bytes.chunks_exact(LBA_SIZE)) {
+            if versions.last().is_none_or(|last| last[..] != *page) {
+                versions.push(Arc::new(page.try_into().expect("a page is a block")));
+            }
+        }
+    }
+
+    pub(crate) fn geometry(&self, space: usize) -> Geometry {
+        Geometry {
+            lba_count: self.space_lbas[space],
+            transfer_lbas_max: self.config.transfer_lbas_max,
+            in_flight_max: self.config.in_flight_max,
+            write_cache: self.config.write_cache,
+        }
+    }
+
+    pub(crate) fn grow(&mut self, space: usize, lbas: u64) -> Result<(), DeviceError> {
+        if self.step() || self.faults.gone {
+            return Err(GONE);
+        }
+        let others: u64 = self.space_lbas.iter().sum::<u64>() - self.space_lbas[space];
+        if self.faults.full || others + lbas > self.config.lbas_max {
+            return Err(DeviceError::NoSpace);
+        }
+        self.space_lbas[space] = self.space_lbas[space].max(lbas);
+        Ok(())
+    }
+
+    fn block(&self, space: usize, lba: u64) -> [u8; LBA_SIZE] {
+        self.current.get(&(space, lba)).map_or([FRESH; LBA_SIZE], |block| **block)
+    }
+
+    /// A write was submitted. Returns its id.
+    ///
+    /// # Panics
+    /// When it overlaps another in flight.
+    pub(crate) fn begin_write(&mut self, space: usize, lba: u64, bytes: &[u8]) -> u64 {
+        let lbas = (bytes.len() / LBA_SIZE) as u64;
+        self.assert_alone(space, lba, lba + lbas);
+        let id = self.take_id();
+        let data = bytes
+            .chunks_exact(LBA_SIZE)
+            .map(|block| Arc::new(block.try_into().expect("a chunk is a block")))
+            .collect();
+        self.flying.push(Pending { id, space, lba, data, is_reaped: false });
+        id
+    }
+
+    pub(crate) fn begin_deallocate(&mut self, space: usize, start: u64, end: u64) -> u64 {
+        self.assert_alone(space, start, end);
+        let id = self.take_id();
+        self.deallocating.push((id, space, start, end));
+        id
+    }
+
+    fn assert_alone(&self, space: usize, start: u64, end: u64) {
+        let writes = self
+            .flying
+            .iter()
+            .map(|write| (write.space, write.lba, write.lba + write.data.len() as u64));
+        let others = self.deallocating.iter().map(|&(_, space, start, end)| (space, start, end));
+        for (other_space, other_start, other_end) in writes.chain(others) {
+            assert!(
+                space != other_space || end <= other_start || other_end <= start,
+                "{start}..{end} of space {space} overlaps {other_start}..{other_end} in flight"
+            );
+        }
+    }
+
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Writes that a flush submitted now must cover.
+    pub(crate) fn flush_covers(&self) -> Vec<u64> {
+        self.cached.iter().filter(|write| write.is_reaped).map(|write| write.id).collect()
+    }
+
+    pub(crate) fn end_write(&mut self, id: u64, durable: bool) -> Result<(), DeviceError> {
+        let index = self.flying.iter().position(|write| write.id == id).expect("it is in flight");
+        let mut write = self.flying.remove(index);
+        let (space, start) = (write.space, write.lba);
+        if self.faults.gone {
+            return Err(GONE);
+        }
+        let lbas = start..start + write.data.len() as u64;
+        if crate::fault::count_down(&mut self.faults.writes_until_failure)
+            || lbas.into_iter().any(|lba| self.faults.unwritable.contains(&(space, lba)))
+        {
+            return Err(IO);
+        }
+        if self.faults.lost.contains(&(space, start)) {
+            return Ok(());
+        }
+        if let Some(&elsewhere) = self.faults.misdirected.get(&(space, start)) {
+            write.lba = elsewhere;
+        }
+        write.apply(&mut self.current);
+        if durable || self.config.write_cache == WriteCache::Stable {
+            write.apply(&mut self.stable);
+            self.supersede(&write);
+        } else {
+            self.cached.push(write);
+        }
+        Ok(())
+    }
+
+    /// What is stable now is not undone by an older write that may still be cached.
+    fn supersede(&mut self, newer: &Pending) {
+        let range = newer.lba..newer.lba + newer.data.len() as u64;
+        let mut kept = Vec::new();
+        for write in self.cached.drain(..) {
+            let end = write.lba + write.data.len() as u64;
+            if write.space != newer.space || end <= range.start || range.end <= write.lba {
+                kept.push(write);
+                continue;
+            }
+            for (lba, block) in (write.lba..).zip(&write.data) {
+                if !range.contains(&lba) {
+                    kept.push(Pending { lba, data: vec![block.clone()], ..write.clone() });
+                }
+            }
+        }
+        self.cached = kept;
+    }
+
+    pub(crate) fn mark_reaped(&mut self, id: u64) {
+        for write in self.cached.iter_mut().filter(|write| write.id == id) {
+            write.is_reaped = true;
+        }
+    }
+
+    pub(crate) fn end_flush(&mut self, covers: &[u64]) -> Result<(), DeviceError> {
+        let has_failed =
+            self.faults.gone || crate::fault::count_down(&mut self.faults.flushes_until_failure);
+        let mut cached = std::mem::take(&mut self.cached);
+        cached.retain(|write| {
+            let is_covered = covers.contains(&write.id);
+            if is_covered && !has_failed {
+                write.apply(&mut self.stable);
+            }
+            !is_covered
+        });
+        self.cached = cached;
+        if has_failed { Err(if self.faults.gone { GONE } else { IO }) } else { Ok(()) }
+    }
+
+    pub(crate) fn end_deallocate(&mut self, id: u64) -> Result<(), DeviceError> {
+        let index =
+            self.deallocating.iter().position(|&(other, ..)| other == id).expect("it is in flight");
+        let (_, space, start, end) = self.deallocating.remove(index);
+        if self.faults.gone {
+            return Err(GONE);
+        }
+        let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
+        let data = vec![block; (end - start) as usize];
+        let write = Pending { id, space, lba: start, data, is_reaped: true };
+        write.apply(&mut self.current);
+        write.apply(&mut self.stable);
+        self.supersede(&write);
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, space: usize, lba: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        if self.faults.gone {
+            return Err(GONE);
+        }
+        for (lba, target) in (lba..).zip(bytes.chunks_exact_mut(LBA_SIZE)) {
+            if self.faults.unreadable.contains(&(space, lba)) {
+                return Err(IO);
+            }
+            target.copy_from_slice(&self.block(space, lba));
+            if let Some(&(offset, mask)) = self.faults.rotten.get(&(space, lba)) {
+                target[offset] ^= mask;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// "No such device".
+pub(crate) const GONE: DeviceError = DeviceError::Io { errno: 19 };
+
+/// "Input/output error".
+const IO: DeviceError = DeviceError::Io { errno: 5 };

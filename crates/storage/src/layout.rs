@@ -1,0 +1,239 @@
+//! Where every field lies. Offsets exist here once; `docs/format.md` is rendered from them.
+//!
+//! All integers are little-endian. Bytes that no field covers are written as zero and must read as
+//! zero.
+
+/// Version of the format that this program writes, and the only one it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Blocks of one copy of the superblock.
+pub const SUPERBLOCK_COPY_LBAS: u64 = 4;
+
+/// Copies of the superblock: two at the head of its area, two at the end.
+pub const SUPERBLOCK_COPIES: usize = 4;
+
+/// Fewest blocks that the superblock's area may have.
+pub const SUPERBLOCK_AREA_LBAS_MIN: u64 = SUPERBLOCK_COPY_LBAS * SUPERBLOCK_COPIES as u64;
+
+/// Most slots of the log's area: as many as the superblock's map has room for.
+pub const WAL_SLOTS_MAX: u32 = 1536;
+
+/// Blocks at a segment's end that may stay unused: a batch is never cut in two.
+pub const BATCH_LBAS_MAX: u32 = 256;
+
+/// Most batches in flight at once.
+pub const WAL_IN_FLIGHT_MAX: usize = 32;
+
+/// First bytes of every copy of the superblock.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"SlimIO\r\n";
+
+/// First bytes of every batch.
+pub const BATCH_MAGIC: [u8; 4] = *b"SlWB";
+
+/// One field of a structure on the volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it starts, in bytes from the structure's start.
+    pub offset: usize,
+    /// How long it is, in bytes.
+    pub size: usize,
+    /// What it holds.
+    pub meaning: &'static str,
+}
+
+const fn field(name: &'static str, offset: usize, size: usize, meaning: &'static str) -> Field {
+    Field { name, offset, size, meaning }
+}
+
+/// A copy of the superblock.
+pub mod superblock {
+    use super::{Field, field};
+
+    /// Length of a copy, in bytes.
+    pub const SIZE: usize = super::SUPERBLOCK_COPY_LBAS as usize * slimio_device::LBA_SIZE;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VERSION: usize = 8;
+    pub(crate) const COPY_SIZE: usize = 12;
+    pub(crate) const CHECKSUM: usize = 16;
+    /// The checksum covers everything from here on, and what is before itself.
+    pub(crate) const CHECKED: usize = 24;
+    pub(crate) const PARENT: usize = 24;
+    pub(crate) const SEQUENCE: usize = 32;
+    pub(crate) const VOLUME_ID: usize = 40;
+    pub(crate) const SUPER_LBAS: usize = 56;
+    pub(crate) const SEGMENT_LBAS: usize = 64;
+    pub(crate) const BATCH_LBAS_MAX: usize = 72;
+    pub(crate) const WAL_SLOTS_MAX: usize = 76;
+    pub(crate) const EPOCH: usize = 80;
+    pub(crate) const BUFFERS_EPOCH: usize = 88;
+    pub(crate) const START_SEGMENT: usize = 96;
+    pub(crate) const START_LBA: usize = 104;
+    pub(crate) const START_BATCH_LSN: usize = 112;
+    pub(crate) const START_LSN: usize = 120;
+    pub(crate) const START_PARENT: usize = 128;
+    pub(crate) const CUT_SEGMENT: usize = 136;
+    pub(crate) const CUT_LBA: usize = 144;
+    pub(crate) const CUT_LSN: usize = 152;
+    pub(crate) const CUT_PARENT: usize = 160;
+    pub(crate) const WAL_SLOT_COUNT: usize = 168;
+    pub(crate) const PLACEMENT: usize = 176;
+    pub(crate) const ROOT: usize = 192;
+    pub(crate) const REPLICATION: usize = 256;
+    pub(crate) const MAP: usize = 4096;
+    /// What a map entry holds in its top byte when the log has the slot; the rest is the sequence.
+    pub(crate) const MAP_WAL: u64 = 1;
+    pub(crate) const MAP_KIND_SHIFT: u32 = 56;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("magic", MAGIC, 8, "`SlimIO\\r\\n`"),
+        field("version", VERSION, 4, "format version"),
+        field("copy_size", COPY_SIZE, 4, "length of a copy in bytes"),
+        field("checksum", CHECKSUM, 8, "of all other bytes of the copy"),
+        field("parent", PARENT, 8, "checksum of the superblock before"),
+        field("sequence", SEQUENCE, 8, "counts updates; the highest valid one is in force"),
+        field("volume_id", VOLUME_ID, 16, "random name of the volume"),
+        field("super_lbas", SUPER_LBAS, 8, "blocks of the superblock's area"),
+        field("segment_lbas", SEGMENT_LBAS, 8, "blocks of a segment of the log"),
+        field("batch_lbas_max", BATCH_LBAS_MAX, 4, "blocks of the largest batch"),
+        field("wal_slots_max", WAL_SLOTS_MAX, 4, "most slots that the log's area may have"),
+        field("epoch", EPOCH, 8, "counts recoveries; batches are written in it"),
+        field("buffers_epoch", BUFFERS_EPOCH, 8, "epoch whose mapped buffers count"),
+        field("start_segment", START_SEGMENT, 8, "where the log starts: segment"),
+        field("start_lba", START_LBA, 8, "... block in the segment"),
+        field("start_batch_lsn", START_BATCH_LSN, 8, "... first LSN of the batch there"),
+        field("start_lsn", START_LSN, 8, "... records up to here are not needed"),
+        field("start_parent", START_PARENT, 8, "... checksum of the batch before"),
+        field("cut_segment", CUT_SEGMENT, 8, "where the last recovery cut the log: segment"),
+        field("cut_lba", CUT_LBA, 8, "... block in the segment"),
+        field("cut_lsn", CUT_LSN, 8, "... first LSN of the epoch"),
+        field("cut_parent", CUT_PARENT, 8, "... checksum of the batch before"),
+        field("wal_slot_count", WAL_SLOT_COUNT, 4, "slots that the log's area has"),
+        field("placement", PLACEMENT, 16, "zero (placement ids of the areas)"),
+        field("root", ROOT, 64, "zero (the snapshot that the log goes on from)"),
+        field("replication", REPLICATION, 64, "zero (replication id and offsets)"),
+        field(
+            "map",
+            MAP,
+            8 * super::WAL_SLOTS_MAX as usize,
+            "for each slot: 0 when free, else 1 in the top byte and a segment's sequence",
+        ),
+    ];
+}
+
+/// The header of a batch. A batch is a header, records, and zeros up to a whole block.
+pub mod batch {
+    use super::{Field, field};
+
+    /// Length of the header, in bytes.
+    pub const SIZE: usize = 80;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VOLUME: usize = 4;
+    pub(crate) const EPOCH: usize = 8;
+    pub(crate) const FIRST_LSN: usize = 16;
+    pub(crate) const OPEN_CHECKSUM: usize = 24;
+    pub(crate) const RECORDS_SIZE: usize = 32;
+    pub(crate) const KIND: usize = 36;
+    pub(crate) const DURABLE_LSN: usize = 40;
+    pub(crate) const PARENT: usize = 48;
+    pub(crate) const SUPERBLOCK_SEQUENCE: usize = 56;
+    pub(crate) const REPLICATION_OFFSET: usize = 64;
+    pub(crate) const CHECKSUM: usize = 72;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("magic", MAGIC, 4, "`SlWB`"),
+        field("volume", VOLUME, 4, "low half of the volume id's low half"),
+        field("epoch", EPOCH, 8, "epoch in which it was written"),
+        field("first_lsn", FIRST_LSN, 8, "where its first record starts"),
+        field("open_checksum", OPEN_CHECKSUM, 8, "of the fields above: the open half"),
+        field("records_size", RECORDS_SIZE, 4, "bytes of its records"),
+        field("kind", KIND, 4, "0 plain; 1, 2 first and second block of a tail pair"),
+        field("durable_lsn", DURABLE_LSN, 8, "durable LSN known when it was submitted"),
+        field("parent", PARENT, 8, "checksum of the batch before"),
+        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force"),
+        field("replication_offset", REPLICATION_OFFSET, 8, "zero (of its first record)"),
+        field("checksum", CHECKSUM, 8, "of the fields above and its records' checksums"),
+    ];
+}
+
+/// The header of a record, or of a fragment of one.
+pub mod record {
+    use super::{Field, field};
+
+    /// Length of the header, in bytes.
+    pub const SIZE: usize = 14;
+    pub(crate) const CHECKSUM: usize = 0;
+    pub(crate) const LENGTH: usize = 8;
+    pub(crate) const DB: usize = 12;
+    /// In `length`: this is a record's first fragment.
+    pub(crate) const FIRST: u32 = 1 << 31;
+    /// In `length`: this is a record's last fragment.
+    pub(crate) const LAST: u32 = 1 << 30;
+    /// In `length`: the bits of the payload's size.
+    pub(crate) const LENGTH_MASK: u32 = (1 << 28) - 1;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("checksum", CHECKSUM, 8, "of the fields below and the payload"),
+        field(
+            "length",
+            LENGTH,
+            4,
+            "bits 0-27: bytes of payload; bit 31: first fragment; bit 30: last fragment; others zero",
+        ),
+        field("db", DB, 2, "database"),
+    ];
+}
+
+const _: () = assert!(superblock::MAP + 8 * WAL_SLOTS_MAX as usize == superblock::SIZE);
+const _: () =
+    assert!(BATCH_LBAS_MAX as usize * slimio_device::LBA_SIZE <= record::LENGTH_MASK as usize);
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut raw = [0; 4];
+    raw.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(raw)
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut raw = [0; 8];
+    raw.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(raw)
+}
+
+pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fields follow each other without overlap; gaps are allowed, and are zero on the volume.
+    #[test]
+    fn fields_do_not_overlap() {
+        for (fields, size) in [
+            (superblock::FIELDS, superblock::SIZE),
+            (batch::FIELDS, batch::SIZE),
+            (record::FIELDS, record::SIZE),
+        ] {
+            let mut end = 0;
+            for field in fields {
+                assert!(field.offset >= end, "{} overlaps the field before it", field.name);
+                end = field.offset + field.size;
+            }
+            assert_eq!(end, size);
+        }
+    }
+}

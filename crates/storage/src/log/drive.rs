@@ -1,0 +1,252 @@
+//! Between the log and its device: what is submitted when, and what a completion means.
+
+use std::time::{Duration, Instant};
+
+use slimio_device::{Buffer, Device, Op, PlacementId, Token};
+
+use super::{Flight, Flush, Log, OpenBatch};
+use crate::batch::{Header, Kind, write_closing_half};
+use crate::layout::{WAL_IN_FLIGHT_MAX, batch};
+use crate::{FLUSH_AFTER, LatchCause, Lsn, Policy, WRITE_AFTER};
+
+/// Flushes have one token; there is never more than one in flight.
+const FLUSH_TOKEN: Token = Token(u64::MAX);
+
+/// Records seen within this time of each other count as equally old.
+const MARK_SPAN: Duration = Duration::from_millis(10);
+
+impl Log {
+    /// Submits what is due under the policy. Never blocks; at most one system call.
+    pub fn drive(&mut self, device: &mut dyn Device, now: Instant) {
+        if self.latch.is_some() {
+            return;
+        }
+        self.stamp(now);
+        self.aim(now);
+        let mut is_queued = self.submit_closed(device, now);
+        if self.is_partial_due(now) {
+            self.close_batch();
+            is_queued |= self.submit_closed(device, now);
+        }
+        is_queued |= self.submit_flush(device, now);
+        if is_queued {
+            device.kick();
+        }
+    }
+
+    /// Notes the age of what was appended since the last time.
+    fn stamp(&mut self, now: Instant) {
+        let stamped = self.marks.back().map_or(self.durable, |&(end, _)| end);
+        if self.appended > stamped {
+            match self.marks.back_mut() {
+                Some((end, seen)) if now.saturating_duration_since(*seen) < MARK_SPAN => {
+                    *end = self.appended;
+                }
+                _ => self.marks.push_back((self.appended, now)),
+            }
+        }
+        if let Some(open) = &mut self.open {
+            open.opened_at.get_or_insert(now);
+        }
+    }
+
+    /// Sets how far the log must become durable next, where the policy asks for it.
+    fn aim(&mut self, now: Instant) {
+        let is_old = || {
+            self.oldest_undurable()
+                .is_some_and(|oldest| now.saturating_duration_since(oldest) >= FLUSH_AFTER)
+        };
+        match self.policy {
+            // What was written under another policy is not durable by itself.
+            Policy::Always if self.soft_end > self.durable => {
+                self.flush_target = self.flush_target.max(Some(self.soft_end));
+            }
+            Policy::EverySec if self.flush_target.is_none() && is_old() => {
+                self.flush_target = Some(self.appended);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the open batch must leave though it is not full.
+    fn is_partial_due(&self, now: Instant) -> bool {
+        let Some(open) = &self.open else { return false };
+        if open.used == batch::SIZE || !self.closed.is_empty() {
+            return false;
+        }
+        if self.flush_target.is_some_and(|target| open.first_lsn < target) {
+            return true;
+        }
+        let flying = self.flight.iter().filter(|flight| !flight.is_done).count();
+        let is_next = flying < self.commits_in_flight;
+        match self.policy {
+            Policy::Always => is_next,
+            _ if self.is_private(&open.buffer) => is_next,
+            Policy::EverySec => false,
+            Policy::No => open
+                .opened_at
+                .is_some_and(|opened| now.saturating_duration_since(opened) >= WRITE_AFTER),
+        }
+    }
+
+    /// Submits closed batches while the device takes them and there is room for them.
+    fn submit_closed(&mut self, device: &mut dyn Device, now: Instant) -> bool {
+        let mut is_queued = false;
+        // One place is left for a flush.
+        let in_flight_max = WAL_IN_FLIGHT_MAX.min(device.geometry().in_flight_max as usize - 1);
+        while device.in_flight() < in_flight_max.max(1) {
+            let Some(batch) = self.closed.pop_front() else { break };
+            if let Err(batch) = self.submit_batch(device, batch, now) {
+                self.closed.push_front(batch);
+                break;
+            }
+            is_queued = true;
+        }
+        is_queued
+    }
+
+    fn submit_batch(
+        &mut self,
+        device: &mut dyn Device,
+        mut batch: OpenBatch,
+        now: Instant,
+    ) -> Result<(), OpenBatch> {
+        let lbas = batch.lbas();
+        let Some(lba) = self.segments.take(lbas as u64, batch.first_lsn, self.parent) else {
+            return Err(batch);
+        };
+        let header = Header {
+            epoch: self.epoch,
+            first_lsn: batch.first_lsn,
+            records_size: (batch.used - batch::SIZE) as u32,
+            kind: Kind::Plain,
+            durable: self.durable,
+            parent: self.parent,
+            superblock_sequence: self.superblock_sequence,
+            checksum: 0,
+        };
+        let (first_lsn, end) = (batch.first_lsn, batch.end());
+        self.parent =
+            write_closing_half(&mut batch.buffer, self.salt, &header, batch.records_chain);
+        let is_private = self.is_private(&batch.buffer);
+        let is_claimed_durable = self.policy == Policy::Always || self.are_writes_stable;
+        let durable = self.policy == Policy::Always && !cfg!(feature = "plant-ack-before-flush");
+        let token = Token(self.first_token + self.flight.len() as u64);
+        let placement = PlacementId::default();
+        let op = Op::Write { lba, buffer: batch.buffer, placement, durable };
+        let submitted = device.submit(token, op);
+        assert!(submitted.is_ok(), "a path takes as many operations as it says");
+        self.flight.push_back(Flight {
+            first_lsn,
+            end,
+            is_private,
+            is_durable: is_claimed_durable,
+            is_done: false,
+            submitted_at: now,
+            buffer: None,
+        });
+        let size = (lbas * slimio_device::LBA_SIZE) as u64;
+        self.stats.batches += 1;
+        self.stats.device_bytes += size;
+        self.stats.log_bytes += size;
+        Ok(())
+    }
+
+    /// Submits a flush when what must become durable is written, and is not durable by itself.
+    fn submit_flush(&mut self, device: &mut dyn Device, now: Instant) -> bool {
+        let Some(target) = self.flush_target else { return false };
+        if self.durable >= target {
+            self.flush_target = None;
+            return false;
+        }
+        if self.flush.is_some() || self.written < target {
+            return false;
+        }
+        if device.submit(FLUSH_TOKEN, Op::Flush).is_err() {
+            return false;
+        }
+        self.flush = Some(Flush { covers: self.written, submitted_at: now });
+        true
+    }
+
+    /// Takes in what the device has finished. Never blocks. A [`drive`](Self::drive) must follow:
+    /// what was finished may have made room for more.
+    pub fn reap(&mut self, device: &mut dyn Device, now: Instant) {
+        device.poll(&mut self.completions);
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in completions.drain(..) {
+            let failed = completion.result.err();
+            let submitted_at = if completion.token == FLUSH_TOKEN {
+                let flush = self.flush.take().expect("a flush completes once");
+                match failed {
+                    Some(error) => self.latch(LatchCause::LogFlush, error),
+                    None if self.latch.is_none() => {
+                        self.stats.flushes += 1;
+                        self.durable = self.durable.max(flush.covers);
+                    }
+                    None => {}
+                }
+                flush.submitted_at
+            } else {
+                let index = (completion.token.0 - self.first_token) as usize;
+                let flight = &mut self.flight[index];
+                let submitted_at = flight.submitted_at;
+                flight.buffer = completion.buffer;
+                match failed {
+                    Some(error) => self.latch(LatchCause::LogWrite, error),
+                    None => flight.is_done = true,
+                }
+                submitted_at
+            };
+            let latency = now.saturating_duration_since(submitted_at);
+            self.stats.latency_max = self.stats.latency_max.max(latency);
+        }
+        self.completions = completions;
+        if self.latch.is_none() {
+            self.advance();
+        }
+    }
+
+    /// Moves the written and the durable LSN over what has completed without a gap.
+    fn advance(&mut self) {
+        while let Some(flight) = self.flight.pop_front_if(|flight| flight.is_done) {
+            self.first_token += 1;
+            self.written = flight.end;
+            if !flight.is_durable {
+                self.soft_end = flight.end;
+            }
+            if flight.is_private {
+                self.private_count -= 1;
+            }
+            if let Some(buffer) = flight.buffer {
+                self.give_back(buffer);
+            }
+        }
+        if self.durable >= self.soft_end {
+            self.durable = self.durable.max(self.written);
+        }
+        while self.marks.pop_front_if(|(end, _)| *end <= self.durable).is_some() {}
+    }
+
+    /// A buffer is free again. More than the log was given are let go.
+    fn give_back(&mut self, buffer: Buffer) {
+        if self.free.len() < self.buffer_count && (buffer.index().is_some() || !self.has_mapped()) {
+            self.free.push(buffer);
+        }
+    }
+
+    fn has_mapped(&self) -> bool {
+        self.are_buffers_kept
+    }
+
+    /// Sleeps until the device has finished something or `timeout` has passed; a
+    /// [`reap`](Self::reap) must follow. Returns at once when nothing is in flight.
+    pub fn wait(&mut self, device: &mut dyn Device, timeout: Option<Duration>) {
+        device.wait(timeout, &mut self.completions);
+    }
+
+    /// End of the longest unbroken prefix of batches that the device has completed.
+    pub fn written(&self) -> Lsn {
+        self.written
+    }
+}

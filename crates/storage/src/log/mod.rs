@@ -1,0 +1,556 @@
+//! The write-ahead log: append, group commit, durable LSN.
+//!
+//! ```text
+//!   open ──full or due──► closed ──submitted──► in flight ──prefix complete──► free buffer
+//!   (one)                 (queue)               (in order)
+//!
+//!        durable ≤ written ≤ kept ≤ appended
+//! ```
+//!
+//! A device orders nothing, so what counts is the longest unbroken prefix of completed batches. A
+//! buffer is used again only when that prefix has passed it: until then a process that dies may
+//! leave a hole in the log that only the mapped buffers can fill.
+
+mod drive;
+mod segments;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use slimio_device::{Buffer, Completion, DeviceError, LBA_SIZE, WriteCache};
+
+use crate::batch::{write_open_half, write_record};
+use crate::checksum::{Salt, chain};
+use crate::layout::{batch, record};
+use crate::superblock::VolumeGeometry;
+use crate::{
+    ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Job, Latch, LatchCause, Lsn, Outcome, Policy, Room, VolumeId,
+    WRITE_AFTER,
+};
+pub(crate) use segments::{Segments, UsedSegment};
+
+/// A fragment of a record has at least this much payload, unless the record is shorter.
+const FRAGMENT_SIZE_MIN: usize = 256;
+
+/// After the keeper failed to prepare a segment, it is asked again at this interval.
+const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The log, open for appending. Plain state: the device and the time are arguments.
+///
+/// A turn of the caller's loop: [`reap`](Self::reap), then check [`room`](Self::room) and
+/// [`append`](Self::append) as often as wanted, then [`drive`](Self::drive); replies may leave up
+/// to [`releasable`](Self::releasable). [`next_job`](Self::next_job) goes to the keeper, whose
+/// answer comes back through [`job_done`](Self::job_done).
+#[derive(Debug)]
+pub struct Log {
+    volume_id: VolumeId,
+    geometry: VolumeGeometry,
+    epoch: u64,
+    salt: Salt,
+    policy: Policy,
+    commits_in_flight: usize,
+    /// What is in a mapped buffer outlives the process.
+    are_buffers_kept: bool,
+    /// Every completed write is stable.
+    are_writes_stable: bool,
+    superblock_sequence: u64,
+
+    appended: Lsn,
+    written: Lsn,
+    durable: Lsn,
+    /// End of the last batch in the written prefix that was not written durably.
+    soft_end: Lsn,
+    /// Ends of spans of the log not yet durable, and when their oldest record was seen.
+    marks: VecDeque<(Lsn, Instant)>,
+
+    free: Vec<Buffer>,
+    buffer_count: usize,
+    open: Option<OpenBatch>,
+    closed: VecDeque<OpenBatch>,
+    flight: VecDeque<Flight>,
+    /// Token of the first batch in `flight`.
+    first_token: u64,
+    /// Batches not yet written whose buffers do not outlive the process.
+    private_count: usize,
+    completions: Vec<Completion>,
+    /// Checksum of the last batch submitted.
+    parent: u64,
+    segments: Segments,
+
+    flush: Option<Flush>,
+    flush_target: Option<Lsn>,
+    latch: Option<Latch>,
+
+    is_job_running: bool,
+    release_to: Lsn,
+    prepare_failed: Option<(DeviceError, Instant)>,
+    /// Bytes that a record waits for.
+    wanted: u64,
+    stats: LogStats,
+}
+
+/// A batch that is not yet submitted.
+#[derive(Debug)]
+struct OpenBatch {
+    buffer: Buffer,
+    first_lsn: Lsn,
+    /// Bytes used, header included.
+    used: usize,
+    records_chain: u64,
+    opened_at: Option<Instant>,
+}
+
+impl OpenBatch {
+    fn lbas(&self) -> usize {
+        self.used.div_ceil(LBA_SIZE)
+    }
+
+    fn end(&self) -> Lsn {
+        Lsn(self.first_lsn.0 + (self.used - batch::SIZE) as u64)
+    }
+}
+
+/// A batch that the device has, or had.
+#[derive(Debug)]
+struct Flight {
+    first_lsn: Lsn,
+    end: Lsn,
+    is_private: bool,
+    is_durable: bool,
+    is_done: bool,
+    submitted_at: Instant,
+    /// Home again when `is_done`.
+    buffer: Option<Buffer>,
+}
+
+/// A flush in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    covers: Lsn,
+    submitted_at: Instant,
+}
+
+/// Counters for INFO, since the volume was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Records appended.
+    pub records: u64,
+    /// Bytes of records appended, their headers included.
+    pub record_bytes: u64,
+    /// Batches submitted.
+    pub batches: u64,
+    /// Bytes sent to the device.
+    pub device_bytes: u64,
+    /// Bytes of the log's area used up.
+    pub log_bytes: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Batches and flushes in flight now.
+    pub in_flight: u32,
+    /// Bytes appended and not yet written.
+    pub backlog_bytes: u64,
+    /// Bytes of the segments that the log has now, prepared ones included.
+    pub capacity_bytes: u64,
+    /// Bytes of them that are free.
+    pub free_bytes: u64,
+    /// Longest time from the submission of a batch or flush to its completion being reaped.
+    pub latency_max: Duration,
+}
+
+/// What a log starts from.
+#[derive(Debug)]
+pub(crate) struct LogSeed {
+    pub(crate) volume_id: VolumeId,
+    pub(crate) geometry: VolumeGeometry,
+    pub(crate) epoch: u64,
+    pub(crate) superblock_sequence: u64,
+    pub(crate) commits_in_flight: usize,
+    pub(crate) write_cache: WriteCache,
+    /// End of the log; all before it is durable.
+    pub(crate) lsn: Lsn,
+    pub(crate) parent: u64,
+    pub(crate) segments: Segments,
+}
+
+impl Log {
+    /// A log that uses private memory until [`start`](Self::start).
+    pub(crate) fn new(seed: LogSeed) -> Self {
+        Self {
+            volume_id: seed.volume_id,
+            geometry: seed.geometry,
+            epoch: seed.epoch,
+            salt: Salt::new(seed.volume_id, seed.epoch),
+            policy: Policy::No,
+            commits_in_flight: seed.commits_in_flight.max(1),
+            are_buffers_kept: false,
+            are_writes_stable: seed.write_cache == WriteCache::Stable,
+            superblock_sequence: seed.superblock_sequence,
+            appended: seed.lsn,
+            written: seed.lsn,
+            durable: seed.lsn,
+            soft_end: seed.lsn,
+            marks: VecDeque::new(),
+            buffer_count: 0,
+            free: Vec::new(),
+            open: None,
+            closed: VecDeque::new(),
+            flight: VecDeque::new(),
+            first_token: 0,
+            private_count: 0,
+            completions: Vec::new(),
+            parent: seed.parent,
+            segments: seed.segments,
+            flush: None,
+            flush_target: None,
+            latch: None,
+            is_job_running: false,
+            release_to: Lsn(0),
+            prepare_failed: None,
+            wanted: 0,
+            stats: LogStats::default(),
+        }
+    }
+
+    /// From here on the log serves: with these buffers, under this policy.
+    pub(crate) fn start(
+        &mut self,
+        policy: Policy,
+        mut buffers: Vec<Buffer>,
+        are_kept: bool,
+        superblock_sequence: u64,
+    ) {
+        assert_eq!(self.durable, self.appended, "nothing is under way");
+        for buffer in &buffers {
+            assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
+        }
+        // The first ones are taken first, and again and again while there is little to do.
+        buffers.reverse();
+        self.buffer_count = buffers.len();
+        self.free = buffers;
+        self.are_buffers_kept = are_kept;
+        self.policy = policy;
+        self.superblock_sequence = superblock_sequence;
+        self.stats = LogStats::default();
+    }
+
+    /// Puts a fragment at the end of the log as it is: not cut again, so that what follows keeps its
+    /// LSN.
+    pub(crate) fn append_fragment(&mut self, db: u16, flags: u32, payload: &[u8]) {
+        let size = record::SIZE + payload.len();
+        if self.open.as_ref().is_some_and(|open| open.buffer.len() - open.used < size) {
+            self.close_batch();
+        }
+        self.put(db, flags, payload.len(), |target| target.copy_from_slice(payload));
+    }
+
+    /// Puts a record, made of `parts` one after the other, at the end of the log, and returns its
+    /// LSN. Never fails and never blocks: the caller has asked [`room`](Self::room) before.
+    pub fn append(&mut self, db: u16, parts: &[&[u8]]) -> Lsn {
+        let mut left: usize = parts.iter().map(|part| part.len()).sum();
+        let mut rest = Parts { parts, at: 0 };
+        let mut flags = record::FIRST;
+        self.stats.records += 1;
+        loop {
+            let open = match &mut self.open {
+                Some(open) => open,
+                None => self.open_batch(),
+            };
+            let room = open.buffer.len() - open.used;
+            let payload_size = if record::SIZE + left <= room {
+                flags |= record::LAST;
+                left
+            } else if room >= record::SIZE + FRAGMENT_SIZE_MIN {
+                room - record::SIZE
+            } else {
+                self.close_batch();
+                continue;
+            };
+            self.put(db, flags, payload_size, |payload| rest.copy_to(payload));
+            left -= payload_size;
+            if flags & record::LAST != 0 {
+                return self.appended;
+            }
+            flags = 0;
+        }
+    }
+
+    /// Puts a fragment into the open batch, where it fits.
+    fn put(&mut self, db: u16, flags: u32, payload_size: usize, fill: impl FnOnce(&mut [u8])) {
+        let salt = self.salt;
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => self.open_batch(),
+        };
+        let (start, target) = (open.end(), &mut open.buffer[open.used..]);
+        let checksum = write_record(target, salt, start, db, flags, payload_size, fill);
+        open.records_chain = chain(open.records_chain, checksum);
+        open.used += record::SIZE + payload_size;
+        self.appended = open.end();
+        self.stats.record_bytes += (record::SIZE + payload_size) as u64;
+    }
+
+    /// Opens a batch in a free buffer, or in new private memory when a record is larger than all
+    /// of them together.
+    fn open_batch(&mut self) -> &mut OpenBatch {
+        let mut buffer = self
+            .free
+            .pop()
+            .unwrap_or_else(|| Buffer::zeroed(self.geometry.batch_lbas_max as usize));
+        buffer.set_len_lbas(buffer.capacity_lbas());
+        if self.is_private(&buffer) {
+            self.private_count += 1;
+        }
+        let first_lsn = self.appended;
+        write_open_half(&mut buffer, self.volume_id, self.epoch, first_lsn);
+        self.open.insert(OpenBatch {
+            buffer,
+            first_lsn,
+            used: batch::SIZE,
+            records_chain: 0,
+            opened_at: None,
+        })
+    }
+
+    /// Puts the open batch, if it holds anything, into the queue for the device.
+    fn close_batch(&mut self) {
+        if let Some(mut open) = self.open.take_if(|open| open.used > batch::SIZE) {
+            let used = open.used;
+            open.buffer.set_len_lbas(open.lbas());
+            open.buffer[used..].fill(0);
+            self.closed.push_back(open);
+        }
+    }
+
+    fn is_private(&self, buffer: &Buffer) -> bool {
+        !self.are_buffers_kept || buffer.index().is_none()
+    }
+
+    /// End of what has been appended.
+    pub fn appended(&self) -> Lsn {
+        self.appended
+    }
+
+    /// End of what outlives the process.
+    pub fn kept(&self) -> Lsn {
+        if self.private_count == 0 {
+            return self.appended;
+        }
+        let flying = self.flight.iter().filter(|flight| flight.is_private);
+        let waiting = self.closed.iter().chain(&self.open);
+        let private = waiting.filter(|open| self.is_private(&open.buffer));
+        let first =
+            flying.map(|flight| flight.first_lsn).chain(private.map(|open| open.first_lsn)).next();
+        first.unwrap_or(self.appended).max(self.written)
+    }
+
+    /// End of what survives the loss of power.
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// Replies that depend on records up to here may leave, under the policy in force.
+    pub fn releasable(&self, now: Instant) -> Lsn {
+        let is_late = || {
+            self.oldest_undurable()
+                .is_some_and(|oldest| now.saturating_duration_since(oldest) >= ACKNOWLEDGE_WITHIN)
+        };
+        match self.policy {
+            _ if self.latch.is_some() => self.durable,
+            Policy::Always => self.durable,
+            Policy::EverySec if is_late() => self.durable,
+            Policy::EverySec | Policy::No => self.kept(),
+        }
+    }
+
+    /// When [`drive`](Self::drive) must be called again, if nothing is appended or reaped before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.latch.is_some() {
+            return None;
+        }
+        match self.policy {
+            Policy::Always => None,
+            Policy::EverySec if self.flush_target.is_some() => None,
+            Policy::EverySec => self.oldest_undurable().map(|oldest| oldest + FLUSH_AFTER),
+            Policy::No => {
+                let opened_at = self.open.as_ref().and_then(|open| open.opened_at);
+                opened_at.map(|opened_at| opened_at + WRITE_AFTER)
+            }
+        }
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Changes the policy. What was appended before is acknowledged under the new one.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// Asks that everything appended until now becomes durable as soon as may be, whatever the
+    /// policy (SHUTDOWN, WAITAOF).
+    pub fn request_durable(&mut self) {
+        if self.appended > self.durable {
+            self.flush_target = Some(self.appended);
+        }
+    }
+
+    /// When the oldest record that is not durable was first seen by [`drive`](Self::drive).
+    pub fn oldest_undurable(&self) -> Option<Instant> {
+        self.marks.front().map(|&(_, seen)| seen)
+    }
+
+    /// Why the log has stopped for good, if it has.
+    pub fn latched(&self) -> Option<&Latch> {
+        self.latch.as_ref()
+    }
+
+    fn latch(&mut self, cause: LatchCause, error: DeviceError) {
+        self.latch.get_or_insert(Latch { cause, error });
+    }
+
+    /// Counters for INFO.
+    pub fn stats(&self) -> LogStats {
+        let (capacity_bytes, free_bytes) = self.segments.capacity_and_free();
+        let flying = self.flight.iter().filter(|flight| !flight.is_done).count();
+        LogStats {
+            in_flight: (flying + usize::from(self.flush.is_some())) as u32,
+            backlog_bytes: self.appended.bytes_since(self.written),
+            capacity_bytes,
+            free_bytes,
+            ..self.stats
+        }
+    }
+
+    /// Whether a record with `payload_size` bytes may be appended now.
+    pub fn room(&mut self, payload_size: u64) -> Room {
+        if self.latch.is_some() {
+            return Room::Full;
+        }
+        let need = self.space_for(payload_size);
+        let usable = self.usable();
+        let is_more_coming = self.prepare_failed.is_none() || self.is_release_due();
+        let has_buffer = self.open.is_some() || !self.free.is_empty() || self.buffer_count == 0;
+        // Without a segment to go to, a full backlog does not drain.
+        if !has_buffer && (usable > 0 || !self.flight.is_empty() || is_more_coming) {
+            return Room::Wait;
+        }
+        if has_buffer && usable >= need + self.reserve() {
+            return Room::Free;
+        }
+        self.wanted = self.wanted.max(need);
+        if is_more_coming {
+            Room::Wait
+        } else if has_buffer && usable >= need {
+            Room::Scarce
+        } else {
+            Room::Full
+        }
+    }
+
+    /// Bytes of the log's area that such a record may take, at most.
+    fn space_for(&self, payload_size: u64) -> u64 {
+        let overhead = (batch::SIZE + record::SIZE) as u64;
+        let fragments = payload_size / (self.geometry.batch_size() as u64 - overhead) + 1;
+        let bytes = payload_size + (fragments + 1) * overhead;
+        (bytes.div_ceil(LBA_SIZE as u64) + fragments) * LBA_SIZE as u64
+    }
+
+    /// What is kept for deletes.
+    fn reserve(&self) -> u64 {
+        (self.geometry.segment_size() / 4).max(self.geometry.batch_size() as u64)
+    }
+
+    /// Bytes of the log's area that nothing appended will need.
+    fn usable(&self) -> u64 {
+        let pending: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
+        self.segments.usable().saturating_sub((pending * LBA_SIZE) as u64)
+    }
+
+    /// Records up to `lsn` are not needed any more: as soon as it is durable, the log may start
+    /// behind it.
+    pub fn release_before(&mut self, lsn: Lsn) {
+        assert!(lsn <= self.appended, "only what was appended can be released");
+        self.release_to = self.release_to.max(lsn);
+    }
+
+    fn is_release_due(&self) -> bool {
+        self.segments.start_behind(self.release_to).is_some()
+    }
+
+    /// What the keeper should do now. Nothing more is returned until [`job_done`](Self::job_done).
+    pub fn next_job(&mut self, now: Instant) -> Option<Job> {
+        if self.is_job_running || self.latch.is_some() {
+            return None;
+        }
+        let is_release_safe =
+            self.release_to <= self.durable || cfg!(feature = "plant-release-undurable");
+        let release = self.segments.start_behind(self.release_to).filter(|_| is_release_safe);
+        let job =
+            release.map(Job::Release).or_else(|| self.prepare_due(now).then_some(Job::Prepare));
+        self.is_job_running = job.is_some();
+        job
+    }
+
+    fn prepare_due(&self, now: Instant) -> bool {
+        let ahead = self.geometry.segment_size().max(self.wanted) + self.reserve();
+        let may_try = self.prepare_failed.as_ref().is_none_or(|&(_, failed_at)| {
+            now.saturating_duration_since(failed_at) >= PREPARE_AGAIN_AFTER
+        });
+        may_try && self.usable() < ahead
+    }
+
+    /// Takes in the keeper's answer.
+    pub fn job_done(&mut self, outcome: Outcome, now: Instant) {
+        assert!(self.is_job_running, "an answer follows a job");
+        self.is_job_running = false;
+        match outcome {
+            Outcome::Prepared { segment, wal_slot, superblock_sequence } => {
+                self.segments.add(segment, wal_slot);
+                self.superblock_sequence = superblock_sequence;
+                self.prepare_failed = None;
+                if self.usable() >= self.wanted + self.reserve() {
+                    self.wanted = 0;
+                }
+            }
+            Outcome::PrepareFailed(error) => self.prepare_failed = Some((error, now)),
+            Outcome::Released { start, superblock_sequence } => {
+                self.segments.released(start);
+                self.superblock_sequence = superblock_sequence;
+                self.prepare_failed = None;
+            }
+            Outcome::SuperblockFailed(error) => self.latch(LatchCause::Superblock, error),
+        }
+    }
+
+    /// Why the keeper could not make room, when that is how it is.
+    pub fn prepare_failed(&self) -> Option<&DeviceError> {
+        self.prepare_failed.as_ref().map(|(error, _)| error)
+    }
+}
+
+/// What is still to be copied of some parts.
+struct Parts<'a> {
+    parts: &'a [&'a [u8]],
+    /// Bytes of the first part that are copied.
+    at: usize,
+}
+
+impl Parts<'_> {
+    /// Fills `target` with the next bytes.
+    fn copy_to(&mut self, mut target: &mut [u8]) {
+        while !target.is_empty() {
+            let left = &self.parts[0][self.at..];
+            let step = left.len().min(target.len());
+            let (now, later) = target.split_at_mut(step);
+            now.copy_from_slice(&left[..step]);
+            target = later;
+            self.at += step;
+            if self.at == self.parts[0].len() {
+                self.parts = &self.parts[1..];
+                self.at = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Where in the log's area the next batch goes.
+
+use std::collections::VecDeque;
+
+use slimio_device::{LBA_SIZE, Lba};
+
+use crate::superblock::VolumeGeometry;
+use crate::{LogStart, Lsn};
+
+/// A segment that the log has written to, or is about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UsedSegment {
+    pub(crate) segment: u64,
+    pub(crate) wal_slot: u32,
+    /// First LSN of its first batch.
+    pub(crate) first_lsn: Lsn,
+    /// Checksum of the batch before that.
+    pub(crate) parent: u64,
+}
+
+/// The segments of the log, from its start to what is prepared ahead.
+#[derive(Clone, Debug)]
+pub(crate) struct Segments {
+    geometry: VolumeGeometry,
+    start: LogStart,
+    /// From the one that the log starts in to the one that is written now.
+    used: VecDeque<UsedSegment>,
+    /// Next free block of the last of them.
+    next_lba: u64,
+    /// Prepared ahead: segment and slot.
+    prepared: VecDeque<(u64, u32)>,
+}
+
+impl Segments {
+    /// `used` has at least the segment that is written now.
+    pub(crate) fn new(
+        geometry: VolumeGeometry,
+        start: LogStart,
+        used: VecDeque<UsedSegment>,
+        next_lba: u64,
+        prepared: VecDeque<(u64, u32)>,
+    ) -> Self {
+        assert!(!used.is_empty(), "the log is somewhere");
+        Self { geometry, start, used, next_lba, prepared }
+    }
+
+    /// Takes the place for a batch of `lbas` blocks that starts at `first_lsn`, or `None` when it
+    /// needs a segment and none is prepared.
+    pub(crate) fn take(&mut self, lbas: u64, first_lsn: Lsn, parent: u64) -> Option<Lba> {
+        let segment_lbas = self.geometry.segment_lbas;
+        assert!(lbas <= segment_lbas, "a batch fits into a segment");
+        if self.next_lba + lbas > segment_lbas {
+            let (segment, wal_slot) = self.prepared.pop_front()?;
+            self.used.push_back(UsedSegment { segment, wal_slot, first_lsn, parent });
+            self.next_lba = 0;
+        }
+        let wal_slot = self.used.back().map_or(0, |current| current.wal_slot);
+        let lba = u64::from(wal_slot) * segment_lbas + self.next_lba;
+        self.next_lba += lbas;
+        Some(Lba(lba))
+    }
+
+    /// Adds a segment that the keeper has prepared.
+    pub(crate) fn add(&mut self, segment: u64, wal_slot: u32) {
+        self.prepared.push_back((segment, wal_slot));
+    }
+
+    /// Bytes that are certain to be usable, whatever the sizes of the batches.
+    pub(crate) fn usable(&self) -> u64 {
+        let lost = u64::from(self.geometry.batch_lbas_max - 1);
+        let current = (self.geometry.segment_lbas - self.next_lba).saturating_sub(lost);
+        let prepared = self.prepared.len() as u64 * (self.geometry.segment_lbas - lost);
+        (current + prepared) * LBA_SIZE as u64
+    }
+
+    /// Bytes of the segments that the log has, and of those the free ones.
+    pub(crate) fn capacity_and_free(&self) -> (u64, u64) {
+        let prepared = self.prepared.len() as u64 * self.geometry.segment_size();
+        let used = self.used.len() as u64 * self.geometry.segment_size();
+        let current = (self.geometry.segment_lbas - self.next_lba) * LBA_SIZE as u64;
+        (used + prepared, prepared + current)
+    }
+
+    /// Where the log would start if records up to `lsn` were not needed; `None` when that would
+    /// free no segment.
+    pub(crate) fn start_behind(&self, lsn: Lsn) -> Option<LogStart> {
+        let first = self.used.iter().rev().find(|used| used.first_lsn <= lsn)?;
+        if first.segment <= self.start.segment {
+            return None;
+        }
+        let (segment, parent) = (first.segment, first.parent);
+        Some(LogStart { segment, lba: 0, batch_lsn: first.first_lsn, lsn, parent })
+    }
+
+    /// The superblock says that the log starts there.
+    pub(crate) fn released(&mut self, start: LogStart) {
+        self.start = start;
+        self.used.retain(|used| used.segment >= start.segment);
+    }
+}

@@ -1,0 +1,163 @@
+//! Reading the log ahead: large reads, several in flight, looked at where they landed.
+
+use std::collections::VecDeque;
+
+use slimio_device::{Buffer, Completion, Device, LBA_SIZE, Lba, Op, Token};
+
+use crate::{Error, io};
+
+/// Blocks of one read.
+const CHUNK_LBAS: u64 = 256;
+
+/// Reads in flight.
+const CHUNKS_IN_FLIGHT: usize = 8;
+
+/// A window that moves over the log's segments as if they lay one after the other.
+///
+/// Positions count blocks from the start of the first segment in `slots`.
+pub(crate) struct ReadAhead {
+    segment_lbas: u64,
+    /// Where each segment lies, in the order of the log.
+    slots: Vec<u32>,
+    chunk_lbas: u64,
+    in_flight_max: usize,
+    chunks: VecDeque<Chunk>,
+    next: u64,
+    spare: Vec<Buffer>,
+    completions: Vec<Completion>,
+    /// What straddles two reads is put together here.
+    scratch: Vec<u8>,
+}
+
+struct Chunk {
+    start: u64,
+    lbas: u64,
+    buffer: Option<Buffer>,
+}
+
+impl ReadAhead {
+    pub(crate) fn new(device: &dyn Device, slots: Vec<u32>, segment_lbas: u64, start: u64) -> Self {
+        let geometry = device.geometry();
+        Self {
+            segment_lbas,
+            slots,
+            chunk_lbas: CHUNK_LBAS.min(u64::from(geometry.transfer_lbas_max)),
+            in_flight_max: CHUNKS_IN_FLIGHT.min(geometry.in_flight_max as usize),
+            chunks: VecDeque::new(),
+            next: start,
+            spare: Vec::new(),
+            completions: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Position behind the last segment.
+    pub(crate) fn end(&self) -> u64 {
+        self.slots.len() as u64 * self.segment_lbas
+    }
+
+    /// Position up to which reads were submitted.
+    pub(crate) fn reached(&self) -> u64 {
+        self.next
+    }
+
+    /// The bytes of `lbas` blocks from `at` on. What is before `at` can't be asked for again.
+    pub(crate) fn view(
+        &mut self,
+        device: &mut dyn Device,
+        at: u64,
+        lbas: u64,
+    ) -> Result<&[u8], Error> {
+        let end = at + lbas;
+        assert!(end <= self.end(), "the log ends before");
+        self.forget_before(device, at)?;
+        loop {
+            self.submit(device, end);
+            let is_there = self.next >= end
+                && self
+                    .chunks
+                    .iter()
+                    .take_while(|chunk| chunk.start < end)
+                    .all(|chunk| chunk.buffer.is_some());
+            if is_there {
+                break;
+            }
+            self.reap(device)?;
+        }
+        let first = &self.chunks[0];
+        let from = (at - first.start) as usize * LBA_SIZE;
+        if end <= first.start + first.lbas {
+            let buffer = first.buffer.as_ref().expect("it is there");
+            return Ok(&buffer[from..from + lbas as usize * LBA_SIZE]);
+        }
+        self.scratch.clear();
+        for chunk in self.chunks.iter().take_while(|chunk| chunk.start < end) {
+            let buffer = chunk.buffer.as_ref().expect("it is there");
+            let from = at.saturating_sub(chunk.start) as usize * LBA_SIZE;
+            let to = (end - chunk.start).min(chunk.lbas) as usize * LBA_SIZE;
+            self.scratch.extend_from_slice(&buffer[from..to]);
+        }
+        Ok(&self.scratch)
+    }
+
+    fn forget_before(&mut self, device: &mut dyn Device, at: u64) -> Result<(), Error> {
+        while let Some(chunk) = self.chunks.front_mut() {
+            if chunk.start + chunk.lbas > at {
+                break;
+            }
+            match chunk.buffer.take() {
+                Some(buffer) => {
+                    self.spare.push(buffer);
+                    self.chunks.pop_front();
+                }
+                None => self.reap(device)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps reads in flight, and reads at least up to `end`.
+    fn submit(&mut self, device: &mut dyn Device, end: u64) {
+        let mut is_queued = false;
+        while self.next < self.end()
+            && device.in_flight() < self.in_flight_max
+            && (self.chunks.len() < CHUNKS_IN_FLIGHT || self.next < end)
+        {
+            let (index, lba) = (self.next / self.segment_lbas, self.next % self.segment_lbas);
+            let lbas = self.chunk_lbas.min(self.segment_lbas - lba);
+            let mut buffer =
+                self.spare.pop().unwrap_or_else(|| Buffer::zeroed(self.chunk_lbas as usize));
+            buffer.set_len_lbas(lbas as usize);
+            let lba = Lba(u64::from(self.slots[index as usize]) * self.segment_lbas + lba);
+            if device.submit(Token(self.next), Op::Read { lba, buffer }).is_err() {
+                break;
+            }
+            is_queued = true;
+            self.chunks.push_back(Chunk { start: self.next, lbas, buffer: None });
+            self.next += lbas;
+        }
+        if is_queued {
+            device.kick();
+        }
+    }
+
+    fn reap(&mut self, device: &mut dyn Device) -> Result<(), Error> {
+        io::wait_for_one(device, &mut self.completions);
+        for completion in self.completions.drain(..) {
+            completion.result.map_err(|error| Error::Device { doing: "reading the log", error })?;
+            let chunk = self.chunks.iter_mut().find(|chunk| chunk.start == completion.token.0);
+            if let Some(chunk) = chunk {
+                chunk.buffer = completion.buffer;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what is still in flight, so that the path can be used for something else.
+    pub(crate) fn finish(mut self, device: &mut dyn Device) {
+        while device.in_flight() > 0 {
+            io::wait_for_one(device, &mut self.completions);
+            self.completions.clear();
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Following the log from batch to batch, and record to record.
+
+use slimio_device::LBA_SIZE;
+
+use crate::batch::{Header, Kind, RecordView, Records, is_whole, read_header};
+use crate::checksum::Salt;
+use crate::log::UsedSegment;
+use crate::recover::ahead::ReadAhead;
+use crate::superblock::Superblock;
+use crate::{Error, Lsn, Progress, Record};
+
+use slimio_device::Device;
+
+/// Who takes the records, and hears how far reading is.
+pub(crate) struct Sink<'a> {
+    pub(crate) apply: &'a mut dyn FnMut(Record<'_>) -> Result<(), String>,
+    pub(crate) progress: &'a mut dyn FnMut(Progress),
+}
+
+/// A place in the log where a batch may start, and the checksum of the batch before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: u64,
+    pub(crate) lba: u64,
+    pub(crate) parent: u64,
+}
+
+/// How far the log is whole.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// End of the last fragment.
+    pub(crate) next: Lsn,
+    /// End of the last complete record.
+    pub(crate) complete: Lsn,
+    /// Behind the last batch.
+    pub(crate) place: Place,
+    /// Behind the batch in which the last complete record ended.
+    pub(crate) complete_place: Place,
+    /// Epoch of the last batch.
+    pub(crate) epoch: u64,
+    /// The segments that batches were found in.
+    pub(crate) used: Vec<UsedSegment>,
+    /// Fragments of a record that is not complete yet.
+    pending: Option<Pending>,
+    joined: Vec<u8>,
+    /// Records up to here are not needed.
+    start: Lsn,
+    pub(crate) records: u64,
+    pub(crate) batches: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    db: u16,
+}
+
+/// What valid batches say that are not part of the chain.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Claims {
+    /// Highest durable LSN, of the epoch in force.
+    pub(crate) durable: Lsn,
+    /// Highest superblock sequence.
+    pub(crate) superblock_sequence: u64,
+    /// Batches found behind the end.
+    pub(crate) batches: u64,
+}
+
+impl Claims {
+    pub(crate) fn note(&mut self, header: &Header, epoch: u64) {
+        if header.epoch == epoch {
+            self.durable = self.durable.max(header.durable);
+            self.batches += 1;
+        }
+        self.superblock_sequence = self.superblock_sequence.max(header.superblock_sequence);
+    }
+}
+
+impl Chain {
+    pub(crate) fn new(superblock: &Superblock) -> Self {
+        let start = superblock.start;
+        let place = Place { segment: start.segment, lba: start.lba, parent: start.parent };
+        Self {
+            next: start.batch_lsn,
+            complete: start.batch_lsn,
+            place,
+            complete_place: place,
+            epoch: 0,
+            used: Vec::new(),
+            pending: None,
+            joined: Vec::new(),
+            start: start.lsn,
+            records: 0,
+            batches: 0,
+        }
+    }
+
+    /// Follows the log to where no batch continues it, and looks at everything behind.
+    pub(crate) fn follow(
+        &mut self,
+        device: &mut dyn Device,
+        superblock: &Superblock,
+        segments: &[(u64, u32)],
+        sink: &mut Sink<'_>,
+    ) -> Result<Claims, Error> {
+        let segment_lbas = superblock.geometry.segment_lbas;
+        let slots = segments.iter().map(|&(_, wal_slot)| wal_slot).collect();
+        let mut at = self.place.lba;
+        let mut ahead = ReadAhead::new(device, slots, segment_lbas, at);
+        let mut reported = 0;
+        let mut claims = Claims::default();
+        let mut is_broken = false;
+        let result = loop {
+            if at >= ahead.end() {
+                break Ok(claims);
+            }
+            if ahead.reached() != reported {
+                reported = ahead.reached();
+                let bytes_total = ahead.end() * LBA_SIZE as u64;
+                let bytes_done = at * LBA_SIZE as u64;
+                (sink.progress)(Progress { bytes_done, bytes_total, lsn: self.complete });
+            }
+            let (index, lba) = ((at / segment_lbas) as usize, at % segment_lbas);
+            let (segment, wal_slot) = segments[index];
+            // The log turns to the next segment when a batch does not fit into the rest of one.
+            let may_chain = !is_broken || (lba == 0 && segment == self.place.segment + 1);
+            let found = match find(&mut ahead, device, superblock, at) {
+                Ok(found) => found,
+                Err(error) => break Err(error),
+            };
+            for (header, _) in found.iter().flatten() {
+                claims.note(header, superblock.epoch);
+            }
+            let chosen = found
+                .into_iter()
+                .flatten()
+                .filter(|(header, _)| may_chain && self.is_next(header, superblock))
+                .max_by_key(|(header, _)| header.records_size);
+            let Some((header, batch_at)) = chosen else {
+                is_broken = true;
+                at += 1;
+                continue;
+            };
+            if self.used.last().is_none_or(|used| used.segment != segment) {
+                let (first_lsn, parent) = (header.first_lsn, self.place.parent);
+                self.used.push(UsedSegment { segment, wal_slot, first_lsn, parent });
+            }
+            let lbas = if header.kind == Kind::Plain { header.lbas() } else { 2 };
+            self.place = Place { segment, lba: lba + lbas, parent: header.checksum };
+            let bytes = match ahead.view(device, batch_at, header.lbas()) {
+                Ok(bytes) => bytes,
+                Err(error) => break Err(error),
+            };
+            if let Err(error) = self.take(bytes, &header, superblock, sink) {
+                break Err(error);
+            }
+            is_broken = false;
+            claims = Claims { durable: Lsn(0), batches: 0, ..claims };
+            at += lbas;
+        };
+        ahead.finish(device);
+        result
+    }
+
+    /// Whether a whole batch continues the log.
+    fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
+        let cut = superblock.cut.lsn;
+        let is_behind_cut =
+            header.first_lsn >= cut || header.end() > cut && header.kind != Kind::Plain;
+        let is_orphan =
+            is_behind_cut && header.epoch != superblock.epoch && !cfg!(feature = "plant-no-cut");
+        let is_new_epoch = header.epoch > self.epoch;
+        let continues =
+            header.first_lsn == self.next || is_new_epoch && header.first_lsn == self.complete;
+        continues
+            && !is_orphan
+            && header.epoch >= self.epoch
+            && header.epoch <= superblock.epoch
+            && (header.parent == self.place.parent || cfg!(feature = "plant-no-parent"))
+    }
+
+    /// Takes the records of a batch that continues the log.
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        superblock: &Superblock,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Error> {
+        if header.first_lsn != self.next {
+            // The new epoch goes on behind the last complete record: fragments of the next one
+            // that the old epoch left are no part of the log.
+            self.pending = None;
+            self.next = header.first_lsn;
+        }
+        self.epoch = header.epoch;
+        self.batches += 1;
+        let salt = Salt::new(superblock.volume_id, header.epoch);
+        for view in Records::of_whole(bytes, salt, header) {
+            self.take_record(&view, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one record or fragment, which starts where the last one ended.
+    pub(crate) fn take_record(
+        &mut self,
+        view: &RecordView<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Error> {
+        assert_eq!(view.start, self.next, "fragments are taken in order");
+        self.next = view.end;
+        if view.end > self.start {
+            self.join(view, sink)?;
+        }
+        if view.is_last {
+            self.complete = view.end;
+            self.complete_place = self.place;
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, view: &RecordView<'_>, sink: &mut Sink<'_>) -> Result<(), Error> {
+        if view.is_first == self.pending.is_some() {
+            let what = "a record's fragments do not fit together".to_owned();
+            return Err(Error::Damaged { lsn: self.complete, what });
+        }
+        let payload = if view.is_first && view.is_last {
+            view.payload
+        } else {
+            let db = view.db;
+            if self.pending.get_or_insert(Pending { db }).db != db {
+                let what = "a record's fragments have different databases".to_owned();
+                return Err(Error::Damaged { lsn: self.complete, what });
+            }
+            if view.is_first {
+                self.joined.clear();
+            }
+            self.joined.extend_from_slice(view.payload);
+            if !view.is_last && !cfg!(feature = "plant-half-record") {
+                return Ok(());
+            }
+            self.pending = None;
+            &self.joined
+        };
+        self.records += 1;
+        let record = Record { db: view.db, lsn: view.end, payload };
+        (sink.apply)(record).map_err(|why| Error::Refused { lsn: view.end, why })
+    }
+
+    /// Forgets the fragments of a record that is not complete: the log ends before them.
+    pub(crate) fn drop_pending(&mut self) {
+        self.pending = None;
+        self.next = self.complete;
+        self.place = self.complete_place;
+    }
+}
+
+/// The whole batches that start at a position: a plain one, or the two blocks of a tail pair. Each
+/// with where it is.
+fn find(
+    ahead: &mut ReadAhead,
+    device: &mut dyn Device,
+    superblock: &Superblock,
+    at: u64,
+) -> Result<[Option<(Header, u64)>; 2], Error> {
+    let segment_lbas = superblock.geometry.segment_lbas;
+    let left = segment_lbas - at % segment_lbas;
+    let bytes = ahead.view(device, at, left.min(2))?;
+    let batch_size = superblock.geometry.batch_size();
+    let first = read_header(bytes, superblock.volume_id, batch_size)
+        .filter(|header| header.kind != Kind::TailSecond && header.lbas() <= left);
+    let second = bytes
+        .get(LBA_SIZE..)
+        .filter(|bytes| !bytes.is_empty())
+        .and_then(|bytes| read_header(bytes, superblock.volume_id, batch_size))
+        .filter(|header| header.kind == Kind::TailSecond);
+    let mut found = [None, None];
+    for (index, header) in [first, second].into_iter().enumerate() {
+        let Some(header) = header else { continue };
+        let batch_at = at + index as u64;
+        if index == 1 {
+            // Looked at again from its own position, were it not taken here.
+            let bytes = ahead.view(device, at, 2)?;
+            if is_whole(&bytes[LBA_SIZE..], superblock.volume_id, &header) {
+                found[1] = Some((header, batch_at));
+            }
+        } else {
+            let bytes = ahead.view(device, batch_at, header.lbas())?;
+            if is_whole(bytes, superblock.volume_id, &header) {
+                found[0] = Some((header, batch_at));
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,239 @@
+//! Looking at a volume without changing it.
+
+use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op};
+
+use super::chain::{Chain, Place, Sink};
+use super::rescue::{self, Rescued};
+use crate::batch::{is_whole, read_header};
+use crate::layout;
+use crate::superblock::{Superblock, SuperblockCopy, read_copies};
+use crate::{Area, Error, Lsn, Media, Report, io};
+
+/// What a volume holds, and how its log ends.
+pub(crate) struct Examined {
+    pub(crate) superblock: Superblock,
+    pub(crate) checksum: u64,
+    /// Copies that must be written again before anything else is.
+    pub(crate) missing: Vec<usize>,
+    pub(crate) segments: Vec<(u64, u32)>,
+    pub(crate) chain: Chain,
+    /// Where and with which LSN the log goes on.
+    pub(crate) cut: (Place, Lsn),
+    pub(crate) rescued: Vec<Rescued>,
+    pub(crate) buffers: Vec<Buffer>,
+    pub(crate) report: Report,
+}
+
+/// Reads everything and decides how the log ends; `salvage` turns damage into an end.
+pub(crate) fn examine(
+    media: &mut dyn Media,
+    superblock_path: &mut dyn Device,
+    wal: &mut dyn Device,
+    salvage: bool,
+    sink: &mut Sink<'_>,
+) -> Result<Examined, Error> {
+    let copies = read_copies(superblock_path)?;
+    let (superblock, checksum) = choose(&copies)?;
+    check_areas(&superblock, superblock_path, wal)?;
+    let segments = log_segments(&superblock)?;
+    let mut report = Report {
+        copies: copies.iter().map(|copy| describe(copy, &superblock)).collect(),
+        sequence: superblock.sequence,
+        volume_id: superblock.volume_id,
+        epoch: superblock.epoch,
+        start: superblock.start.lsn,
+        ..Report::default()
+    };
+
+    let buffers = media.open_buffers(superblock.geometry.batch_size())?;
+    let mut chain = Chain::new(&superblock);
+    let mut claims = chain.follow(wal, &superblock, &segments, sink)?;
+    let in_buffers = rescue::claims(&buffers, &superblock);
+    claims.durable = claims.durable.max(in_buffers.durable);
+    claims.superblock_sequence = claims
+        .superblock_sequence
+        .max(in_buffers.superblock_sequence)
+        .max(newest_outside(&superblock, wal)?);
+    report.batches = chain.batches;
+    report.batches_ignored = claims.batches;
+
+    // Fragments that the last recovery cut off are gone, unless it was interrupted before it could
+    // bring their rest from the buffers.
+    if chain.epoch < superblock.epoch && superblock.buffers_epoch == superblock.epoch {
+        chain.drop_pending();
+    }
+    let damage = damage(&superblock, &chain, claims.durable, claims.superblock_sequence);
+    report.log_end = chain.next;
+    if let Some(what) = damage {
+        if !salvage {
+            return Err(Error::Damaged { lsn: chain.complete, what });
+        }
+        report.salvaged = Some(what);
+    }
+
+    let log_end = (chain.place, chain.next);
+    let rescued = rescue::follow(&mut chain, &buffers, &superblock, sink)?;
+    let cut = if rescued.is_empty() {
+        report.dropped_bytes = chain.next.bytes_since(chain.complete);
+        chain.drop_pending();
+        (chain.place, chain.next)
+    } else {
+        log_end
+    };
+    report.records = chain.records;
+    report.rescued_bytes = chain.complete.bytes_since(cut.1);
+    report.end = chain.complete;
+
+    // The superblock in force must stand in both of its copies before the next one is begun.
+    let missing = superblock
+        .copies()
+        .into_iter()
+        .filter(|&copy| !matches!(&copies[copy], SuperblockCopy::Valid(_, sum) if *sum == checksum))
+        .collect();
+    Ok(Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report })
+}
+
+/// The copy with the highest sequence.
+fn choose(copies: &[SuperblockCopy]) -> Result<(Superblock, u64), Error> {
+    let newest = copies
+        .iter()
+        .filter_map(|copy| match copy {
+            SuperblockCopy::Valid(superblock, checksum) => Some((superblock, *checksum)),
+            _ => None,
+        })
+        .max_by_key(|(superblock, _)| superblock.sequence);
+    if let Some((superblock, checksum)) = newest {
+        return Ok((superblock.as_ref().clone(), checksum));
+    }
+    let other = copies.iter().find_map(|copy| match copy {
+        SuperblockCopy::OtherVersion(found) => Some(*found),
+        _ => None,
+    });
+    if let Some(found) = other {
+        return Err(Error::OtherVersion { found, supported: layout::FORMAT_VERSION });
+    }
+    if !copies.iter().any(SuperblockCopy::has_magic) {
+        return Err(Error::NoVolume);
+    }
+    let copies = copies
+        .iter()
+        .enumerate()
+        .map(|(index, copy)| format!("copy {index}: {}", describe_fault(copy)))
+        .collect();
+    Err(Error::SuperblocksDamaged { copies })
+}
+
+fn describe(copy: &SuperblockCopy, newest: &Superblock) -> String {
+    match copy {
+        SuperblockCopy::Valid(superblock, _) if superblock.sequence == newest.sequence => {
+            "in force".into()
+        }
+        SuperblockCopy::Valid(superblock, _) => format!("sequence {}", superblock.sequence),
+        _ => describe_fault(copy),
+    }
+}
+
+fn describe_fault(copy: &SuperblockCopy) -> String {
+    match copy {
+        SuperblockCopy::Valid(..) => "valid".into(),
+        SuperblockCopy::Empty => "empty".into(),
+        SuperblockCopy::OtherVersion(version) => format!("format version {version}"),
+        SuperblockCopy::Damaged { why, .. } => why.clone(),
+    }
+}
+
+/// The areas must be at least as long as the superblock says.
+fn check_areas(
+    superblock: &Superblock,
+    superblock_path: &dyn Device,
+    wal: &dyn Device,
+) -> Result<(), Error> {
+    let used = superblock.wal_slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    let lengths = [
+        (Area::Superblock, superblock_path, superblock.geometry.super_lbas),
+        (Area::Wal, wal, used as u64 * superblock.geometry.segment_lbas),
+    ];
+    for (area, path, expected_lbas) in lengths {
+        let found_lbas = path.geometry().lba_count;
+        if found_lbas < expected_lbas {
+            return Err(Error::Truncated { area: area.name(), found_lbas, expected_lbas });
+        }
+    }
+    Ok(())
+}
+
+/// The log's segments in order, from the one that it starts in; they have no gap.
+fn log_segments(superblock: &Superblock) -> Result<Vec<(u64, u32)>, Error> {
+    let start = superblock.start;
+    let segments: Vec<_> = superblock
+        .segments()
+        .into_iter()
+        .filter(|&(segment, _)| segment >= start.segment)
+        .collect();
+    let is_gapless = (start.segment..).zip(&segments).all(|(want, &(segment, _))| want == segment);
+    if segments.is_empty() || !is_gapless {
+        let what = "the superblock's map lacks a segment of the log".to_owned();
+        return Err(Error::Damaged { lsn: start.lsn, what });
+    }
+    Ok(segments)
+}
+
+/// The highest superblock sequence in the first batches of slots that the superblock does not map.
+fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, Error> {
+    let geometry = superblock.geometry;
+    let slots = (wal.geometry().lba_count / geometry.segment_lbas) as usize;
+    let mut newest = 0;
+    for wal_slot in 0..slots.min(geometry.wal_slots_max as usize) {
+        if superblock.wal_slots.get(wal_slot).is_some_and(Option::is_some) {
+            continue;
+        }
+        let lba = Lba(wal_slot as u64 * geometry.segment_lbas);
+        let mut read = |lbas: u64| {
+            let buffer = Buffer::zeroed(lbas as usize);
+            io::run(wal, Op::Read { lba, buffer })
+                .map_err(|error| Error::Device { doing: "reading the log", error })
+        };
+        let Some(first) = read(1)? else { continue };
+        let header = read_header(&first, superblock.volume_id, geometry.batch_size());
+        let Some(header) = header.filter(|header| header.epoch >= superblock.epoch) else {
+            continue;
+        };
+        let Some(batch) = read(header.lbas())? else { continue };
+        let bytes = &batch[..header.lbas() as usize * LBA_SIZE];
+        if is_whole(bytes, superblock.volume_id, &header) {
+            newest = newest.max(header.superblock_sequence);
+        }
+    }
+    Ok(newest)
+}
+
+/// Whether the end of the log that was found is none, and why.
+fn damage(
+    superblock: &Superblock,
+    chain: &Chain,
+    durable: Lsn,
+    superblock_sequence: u64,
+) -> Option<String> {
+    let (end, Place { segment, lba, .. }) = (chain.next, chain.place);
+    let place = format!("at block {lba} of segment {segment}");
+    if superblock_sequence > superblock.sequence && !cfg!(feature = "plant-no-fallback-check") {
+        return Some(format!(
+            "the superblock has sequence {}, but the log knows of {superblock_sequence}: its newest \
+             copies are lost",
+            superblock.sequence
+        ));
+    }
+    let known = superblock.start.lsn.max(superblock.cut.lsn);
+    if end < known {
+        return Some(format!(
+            "no batch continues it {place}, but it was whole up to LSN {known} when it was opened last"
+        ));
+    }
+    if end < durable && !cfg!(feature = "plant-no-durable-check") {
+        return Some(format!(
+            "no batch continues it {place}, but batches behind know of durable records up to \
+             {durable}"
+        ));
+    }
+    None
+}

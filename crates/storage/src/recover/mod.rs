@@ -1,0 +1,277 @@
+//! Making a volume, and finding again what is on it.
+//!
+//! Recovery reads everything before it changes anything. Then, in this order, each step durable
+//! before the next: the missing copies of the superblock; what was read of the log; a new epoch and
+//! the cut; what only the mapped buffers held, in the new epoch; that the old buffers no longer
+//! count. Interrupted anywhere, it finds the same again.
+
+mod ahead;
+mod chain;
+mod examine;
+mod report;
+mod rescue;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use slimio_device::{Device, DeviceError, LBA_SIZE, Lba, Op};
+
+use crate::keeper::zero;
+use crate::log::{LogSeed, Segments};
+use crate::superblock::{Superblock, SuperblockCopy, VolumeGeometry, copy_lba, read_copies};
+use crate::{Area, Cut, Error, Keeper, KeeperPaths, Log, LogStart, Lsn, Media, Policy, VolumeId};
+use crate::{io, layout};
+use chain::Sink;
+use examine::{Examined, examine};
+pub use report::Report;
+
+/// How a new volume is laid out. Can't be changed later.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    /// A random number, not used before.
+    pub volume_id: VolumeId,
+    /// Size of a segment of the log, in blocks.
+    pub segment_lbas: u64,
+    /// Largest batch, in blocks: also the size of each of the log's buffers.
+    pub batch_lbas_max: u32,
+    /// Most segments that the log may have at a time.
+    pub wal_slots_max: u32,
+    /// Replace a volume that is there. What it holds is lost.
+    pub replace: bool,
+}
+
+/// How a volume is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoverOptions {
+    /// Acknowledgement policy to start with.
+    pub policy: Policy,
+    /// How many buffers the log has.
+    pub buffer_count: usize,
+    /// Under [`Policy::Always`], batches in flight before records gather for the next one.
+    pub commits_in_flight: usize,
+    /// Accept a damaged log, and drop everything from the damage on.
+    pub salvage: bool,
+    /// The time now.
+    pub now: Instant,
+}
+
+/// A record that comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its database.
+    pub db: u16,
+    /// The position right behind it.
+    pub lsn: Lsn,
+    /// What was appended.
+    pub payload: &'a [u8],
+}
+
+/// How far recovery is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the log read.
+    pub bytes_done: u64,
+    /// Bytes of the log that may have to be read.
+    pub bytes_total: u64,
+    /// LSN reached.
+    pub lsn: Lsn,
+}
+
+/// An open volume.
+pub struct Volume {
+    /// The log, open for appending.
+    pub log: Log,
+    /// The log's own path, to be passed to it.
+    pub log_path: Box<dyn Device + Send>,
+    /// Owner of the superblock.
+    pub keeper: Keeper,
+    /// The keeper's own paths.
+    pub keeper_paths: KeeperPaths,
+    /// What was found and decided.
+    pub report: Report,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
+/// Makes a new, empty volume. Durable when this returns.
+///
+/// # Errors
+/// [`Error::AlreadyFormatted`] when a volume is there that is not to be replaced; otherwise when
+/// the medium can't be made or written.
+pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Error> {
+    media.create(layout::SUPERBLOCK_AREA_LBAS_MIN, options.segment_lbas)?;
+    let mut superblock_path = media.open_path(Area::Superblock)?;
+    let copies = read_copies(&mut *superblock_path)?;
+    let is_volume =
+        |copy: &SuperblockCopy| !matches!(copy, SuperblockCopy::Empty) && copy.has_magic();
+    if copies.iter().any(is_volume) && !options.replace {
+        return Err(Error::AlreadyFormatted);
+    }
+    let geometry = VolumeGeometry {
+        super_lbas: superblock_path.geometry().lba_count,
+        segment_lbas: options.segment_lbas,
+        batch_lbas_max: options.batch_lbas_max,
+        wal_slots_max: options.wal_slots_max,
+    };
+    geometry.check().map_err(|what| Error::TooSmall { what })?;
+    let failed = |error| Error::Device { doing: "making the volume", error };
+
+    // An old copy with a higher sequence must not win.
+    for copy in 0..layout::SUPERBLOCK_COPIES {
+        let lba = copy_lba(copy, geometry.super_lbas);
+        zero(&mut *superblock_path, lba, layout::SUPERBLOCK_COPY_LBAS).map_err(failed)?;
+    }
+    let mut wal = media.open_path(Area::Wal)?;
+    if wal.geometry().lba_count < geometry.segment_lbas {
+        wal.grow(geometry.segment_lbas).map_err(failed)?;
+    }
+    zero(&mut *wal, Lba(0), geometry.segment_lbas).map_err(failed)?;
+
+    let start = LogStart { segment: 1, ..LogStart::default() };
+    let superblock = Superblock {
+        sequence: 1,
+        parent: 0,
+        volume_id: options.volume_id,
+        geometry,
+        epoch: 1,
+        buffers_epoch: 1,
+        start,
+        cut: Cut { segment: start.segment, ..Cut::default() },
+        wal_slots: vec![Some(start.segment)],
+    };
+    superblock.write(&mut *superblock_path).map_err(failed)?;
+    // The second update fills the other two copies.
+    let checksum = superblock.encode().1;
+    let mut keeper = Keeper::new(superblock, checksum, media.fresh_blocks_need_zeroing());
+    keeper.update(&mut *superblock_path, |_| {}).map_err(failed)
+}
+
+/// Opens a volume: reads what survived, hands every record to `apply` in order, and makes the log
+/// ready for more. `progress` is called now and then.
+///
+/// # Errors
+/// When the volume can't be read exactly; it is then unchanged. When `apply` refuses a record, with
+/// its words in [`Error::Refused`].
+pub fn recover(
+    media: &mut dyn Media,
+    options: &RecoverOptions,
+    apply: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Volume, Error> {
+    let mut superblock_path = media.open_path(Area::Superblock)?;
+    let mut log_path = media.open_path(Area::Wal)?;
+    let mut sink = Sink { apply, progress };
+    let examined =
+        examine(media, &mut *superblock_path, &mut *log_path, options.salvage, &mut sink)?;
+    let Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report } =
+        examined;
+    let failed = |error| Error::Device { doing: "opening the volume", error };
+
+    superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
+    if !cfg!(feature = "plant-no-flush-before-cut") {
+        // What a process left in the device's cache was read, but is not stable.
+        io::run(&mut *log_path, Op::Flush).map_err(failed)?;
+    }
+    let mut keeper = Keeper::new(superblock, checksum, media.fresh_blocks_need_zeroing());
+    let (place, lsn) = cut;
+    keeper
+        .update(&mut *superblock_path, |superblock| {
+            if !cfg!(feature = "plant-no-epoch") {
+                superblock.epoch += 1;
+            }
+            if rescued.is_empty() || cfg!(feature = "plant-buffers-epoch-early") {
+                superblock.buffers_epoch = superblock.epoch;
+            }
+            let (segment, lba, parent) = (place.segment, place.lba, place.parent);
+            superblock.cut = Cut { segment, lba, lsn, parent };
+        })
+        .map_err(failed)?;
+
+    let superblock = keeper.superblock();
+    let used = chain.used.iter().copied().filter(|used| used.segment <= place.segment);
+    let mut used: VecDeque<_> = used.collect();
+    if used.back().is_none_or(|used| used.segment != place.segment) {
+        // Nothing was found in the segment where the log goes on.
+        let &(segment, wal_slot) = segments
+            .iter()
+            .find(|&&(segment, _)| segment == place.segment)
+            .expect("the log ends in one of its segments");
+        let parent = place.parent;
+        used.push_back(crate::log::UsedSegment { segment, wal_slot, first_lsn: lsn, parent });
+    }
+    let prepared = segments.iter().copied().filter(|&(segment, _)| segment > place.segment);
+    let geometry = superblock.geometry;
+    let mut log = Log::new(LogSeed {
+        volume_id: superblock.volume_id,
+        geometry,
+        epoch: superblock.epoch,
+        superblock_sequence: superblock.sequence,
+        write_cache: log_path.geometry().write_cache,
+        lsn,
+        parent: place.parent,
+        segments: Segments::new(geometry, superblock.start, used, place.lba, prepared.collect()),
+        commits_in_flight: options.commits_in_flight,
+    });
+    let mut keeper_paths =
+        KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };
+
+    if !rescued.is_empty() {
+        // In private memory: the old buffers count until this is durable.
+        for fragment in &rescued {
+            assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
+            log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
+        }
+        make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;
+        keeper
+            .update(&mut *keeper_paths.superblock, |superblock| {
+                superblock.buffers_epoch = superblock.epoch;
+            })
+            .map_err(failed)?;
+    }
+
+    let buffers = if buffers.len() == options.buffer_count {
+        buffers
+    } else {
+        drop(buffers);
+        media.make_buffers(options.buffer_count, geometry.batch_size())?
+    };
+    let sequence = keeper.superblock().sequence;
+    log.start(options.policy, buffers, media.buffers_outlive_process(), sequence);
+    Ok(Volume { log, log_path, keeper, keeper_paths, report })
+}
+
+/// Drives the log until everything in it is durable.
+fn make_durable(
+    log: &mut Log,
+    log_path: &mut dyn Device,
+    keeper: &mut Keeper,
+    keeper_paths: &mut KeeperPaths,
+    now: Instant,
+) -> Result<(), Error> {
+    while log.durable() < log.appended() {
+        log.request_durable();
+        log.drive(log_path, now);
+        log.wait(log_path, None);
+        log.reap(log_path, now);
+        if let Some(latch) = log.latched() {
+            let error = latch.error.clone();
+            return Err(Error::Device { doing: "opening the volume", error });
+        }
+        if let Some(job) = log.next_job(now) {
+            let outcome = keeper.run(keeper_paths, job);
+            log.job_done(outcome, now);
+        }
+        let is_idle = log.stats().in_flight == 0 && log.durable() < log.appended();
+        if let Some(DeviceError::NoSpace) = log.prepare_failed().filter(|_| is_idle) {
+            let bytes = log.appended().bytes_since(log.durable()).div_ceil(LBA_SIZE as u64);
+            let what =
+                format!("the log has no room left for {bytes} blocks from the mapped buffers");
+            return Err(Error::TooSmall { what });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! What was found on a volume, and what was decided, in words.
+
+use std::fmt;
+
+use crate::{Lsn, VolumeId};
+
+/// What was found on a volume, and what was decided. `Display` is one paragraph for the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// For each copy of the superblock, what it is.
+    pub copies: Vec<String>,
+    /// Sequence of the superblock that was in force.
+    pub sequence: u64,
+    /// Name of the volume.
+    pub volume_id: VolumeId,
+    /// Epoch of the superblock that was in force.
+    pub epoch: u64,
+    /// Where the log starts.
+    pub start: Lsn,
+    /// Where the log's batches end.
+    pub log_end: Lsn,
+    /// Where the last complete record ends, those from the mapped buffers included.
+    pub end: Lsn,
+    /// Batches read.
+    pub batches: u64,
+    /// Whole batches behind the end of the log, which were never acknowledged as durable.
+    pub batches_ignored: u64,
+    /// Records applied.
+    pub records: u64,
+    /// Bytes that were only in the mapped buffers.
+    pub rescued_bytes: u64,
+    /// Bytes dropped: the fragments of a record that was not complete.
+    pub dropped_bytes: u64,
+    /// The damage that was accepted because salvage was asked for.
+    pub salvaged: Option<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sequence, epoch, start, end, batches, records, .. } = self;
+        write!(f, "volume {:032x}: superblock {sequence} (", self.volume_id.0)?;
+        for (index, copy) in self.copies.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}copy {index} {copy}")?;
+        }
+        write!(
+            f,
+            "), epoch {epoch}; log from LSN {start} to {end}: {records} records in {batches}"
+        )?;
+        write!(f, " batches")?;
+        if self.rescued_bytes > 0 {
+            write!(f, ", and {} bytes from the mapped buffers", self.rescued_bytes)?;
+        }
+        if self.dropped_bytes > 0 {
+            write!(f, "; dropped {} bytes of a record that was not whole", self.dropped_bytes)?;
+        }
+        if self.batches_ignored > 0 {
+            write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;
+        }
+        if let Some(damage) = &self.salvaged {
+            write!(f, "; SALVAGED, what follows is lost: {damage}")?;
+        }
+        f.write_str(".")
+    }
+}

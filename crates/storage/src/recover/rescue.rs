@@ -1,0 +1,100 @@
+//! What only the mapped buffers hold.
+//!
+//! A process that dies leaves batches in its buffers that never reached the log. Their open halves
+//! say where they belong, and every record in them is whole by its own checksum or does not count.
+
+use slimio_device::Buffer;
+
+use super::chain::{Chain, Claims, Sink};
+use crate::batch::{Records, is_whole, read_header, read_open_half};
+use crate::checksum::Salt;
+use crate::layout::record;
+use crate::superblock::Superblock;
+use crate::{Error, Lsn};
+
+/// A record, or a fragment of one, that must be brought to the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rescued {
+    buffer: usize,
+    at: usize,
+    payload_size: usize,
+    pub(crate) db: u16,
+    pub(crate) flags: u32,
+    pub(crate) start: Lsn,
+}
+
+impl Rescued {
+    pub(crate) fn payload<'a>(&self, buffers: &'a [Buffer]) -> &'a [u8] {
+        &buffers[self.buffer][self.at..self.at + self.payload_size]
+    }
+}
+
+/// What the closing halves in the buffers say about the log.
+pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
+    let mut claims = Claims::default();
+    for bytes in buffers {
+        let batch_size = superblock.geometry.batch_size().min(bytes.len());
+        let header = read_header(bytes, superblock.volume_id, batch_size);
+        let whole = header.filter(|header| {
+            let size = header.lbas() as usize * slimio_device::LBA_SIZE;
+            is_whole(&bytes[..size], superblock.volume_id, header)
+        });
+        if let Some(header) = whole {
+            claims.note(&header, superblock.epoch);
+        }
+    }
+    claims
+}
+
+/// Follows the log on through the buffers, as far as records are complete, and returns the
+/// fragments that were taken from them.
+pub(crate) fn follow(
+    chain: &mut Chain,
+    buffers: &[Buffer],
+    superblock: &Superblock,
+    sink: &mut Sink<'_>,
+) -> Result<Vec<Rescued>, Error> {
+    if cfg!(feature = "plant-no-rescue") {
+        return Ok(Vec::new());
+    }
+    let salt = Salt::new(superblock.volume_id, superblock.buffers_epoch);
+    let mut order: Vec<(Lsn, usize)> = buffers
+        .iter()
+        .enumerate()
+        .filter_map(|(index, buffer)| {
+            let (epoch, first_lsn) = read_open_half(buffer, superblock.volume_id)?;
+            (epoch == superblock.buffers_epoch).then_some((first_lsn, index))
+        })
+        .collect();
+    order.sort_unstable();
+
+    let mut rescued = Vec::new();
+    let mut complete_len = 0;
+    for (first_lsn, index) in order {
+        let base = buffers[index].as_ptr() as usize;
+        for view in Records::new(&buffers[index], salt, first_lsn) {
+            if view.end <= chain.next {
+                continue;
+            }
+            if view.start != chain.next {
+                break;
+            }
+            let first = if view.is_first { record::FIRST } else { 0 };
+            let last = if view.is_last { record::LAST } else { 0 };
+            rescued.push(Rescued {
+                buffer: index,
+                at: view.payload.as_ptr() as usize - base,
+                payload_size: view.payload.len(),
+                db: view.db,
+                flags: first | last,
+                start: view.start,
+            });
+            chain.take_record(&view, sink)?;
+            if view.is_last {
+                complete_len = rescued.len();
+            }
+        }
+    }
+    rescued.truncate(complete_len);
+    Ok(rescued)
+}

@@ -1,0 +1,302 @@
+//! A volume on a simulated disk, and a client that writes to it and notes what it was promised.
+
+#![expect(dead_code, reason = "each test uses a part of it")]
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use slimio_device::{Buffer, Device, MappedFile, OpenError};
+use slimio_sim::{Image, SimConfig, SimDisk};
+use slimio_storage::{
+    Area, Error, FormatOptions, Job, Lsn, Media, Policy, RecoverOptions, Room, Volume, VolumeId,
+    format, recover,
+};
+
+pub const SUPER: usize = 0;
+pub const WAL: usize = 1;
+
+/// What lies under a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Files: fresh blocks are zeroed, released ones keep their place.
+    Files,
+    /// A device: neither.
+    Device,
+}
+
+/// A simulated medium.
+pub struct SimMedia {
+    pub disk: SimDisk,
+    pub kind: Kind,
+    /// Whether buffers can be mapped.
+    pub can_map: bool,
+    mapped: Vec<u8>,
+}
+
+impl SimMedia {
+    pub fn new(config: SimConfig, kind: Kind) -> Self {
+        Self { disk: SimDisk::new(config), kind, can_map: true, mapped: Vec::new() }
+    }
+
+    pub fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
+        let disk = SimDisk::from_image(config, image);
+        Self { disk, kind, can_map: true, mapped: image.mapped.clone() }
+    }
+
+    fn map(&self, size: usize, contents: &[u8], buffer_size: usize) -> Vec<Buffer> {
+        if !self.disk.is_crash_planned() {
+            // Nobody will look at what outlives the process, and mapping is slow.
+            let mut buffers = private(size / buffer_size, buffer_size);
+            for (buffer, bytes) in buffers.iter_mut().zip(contents.chunks_exact(buffer_size)) {
+                buffer.copy_from_slice(bytes);
+            }
+            return buffers;
+        }
+        let mut mapped = MappedFile::anonymous(size).expect("there is memory");
+        let mut buffers = mapped.buffers(buffer_size);
+        for (buffer, bytes) in buffers.iter_mut().zip(contents.chunks_exact(buffer_size)) {
+            buffer.copy_from_slice(bytes);
+        }
+        self.disk.set_mapped(mapped);
+        buffers
+    }
+}
+
+impl Media for SimMedia {
+    fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
+        let space = match area {
+            Area::Superblock => SUPER,
+            Area::Wal => WAL,
+        };
+        Ok(Box::new(self.disk.open_path(space)))
+    }
+
+    fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
+        if self.disk.space_count() == 0 {
+            assert_eq!(self.disk.add_space(super_lbas), SUPER);
+            assert_eq!(self.disk.add_space(wal_lbas), WAL);
+        }
+        Ok(())
+    }
+
+    fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        if self.mapped.is_empty() || !self.can_map {
+            return Ok(Vec::new());
+        }
+        Ok(self.map(self.mapped.len(), &self.mapped, size))
+    }
+
+    fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        if self.can_map {
+            return Ok(self.map(count * size, &[], size));
+        }
+        Ok(private(count, size))
+    }
+
+    fn buffers_outlive_process(&self) -> bool {
+        self.can_map
+    }
+
+    fn fresh_blocks_need_zeroing(&self) -> bool {
+        self.kind == Kind::Files
+    }
+}
+
+fn private(count: usize, size: usize) -> Vec<Buffer> {
+    (0..count).map(|_| Buffer::zeroed(size / slimio_device::LBA_SIZE)).collect()
+}
+
+pub const SMALL: FormatOptions = FormatOptions {
+    volume_id: VolumeId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
+    segment_lbas: 6,
+    batch_lbas_max: 2,
+    wal_slots_max: 8,
+    replace: false,
+};
+
+/// Bytes of a batch of a [`SMALL`] volume.
+pub const BATCH_SIZE: usize = 2 * slimio_device::LBA_SIZE;
+
+/// A moment that all virtual times count from.
+pub fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
+}
+
+pub fn options(policy: Policy) -> RecoverOptions {
+    RecoverOptions { policy, buffer_count: 4, commits_in_flight: 2, salvage: false, now: epoch() }
+}
+
+/// A new small volume.
+pub fn formatted(config: SimConfig, kind: Kind) -> SimMedia {
+    let mut media = SimMedia::new(config, kind);
+    format(&mut media, &SMALL).expect("there is room");
+    media
+}
+
+/// Opens a volume and returns what came back.
+pub fn reopen(
+    media: &mut SimMedia,
+    options: &RecoverOptions,
+) -> Result<(Volume, Vec<(u16, Vec<u8>)>), Error> {
+    let mut records = Vec::new();
+    let volume = recover(
+        media,
+        options,
+        &mut |record| {
+            records.push((record.db, record.payload.to_vec()));
+            Ok(())
+        },
+        &mut |_| {},
+    )?;
+    Ok((volume, records))
+}
+
+/// A client and its event loop, in virtual time.
+pub struct Client {
+    pub volume: Volume,
+    pub disk: SimDisk,
+    pub now: Instant,
+    /// Records in the log, from its start, and those not appended yet behind them.
+    pub appended: usize,
+    /// LSNs of records appended in this life, with how many records there were with them.
+    lsns: VecDeque<(Lsn, usize)>,
+    durable_lsns: VecDeque<(Lsn, usize)>,
+    /// Records acknowledged, as far as the client knows.
+    pub acknowledged: usize,
+    /// Records known to be durable.
+    pub durable: usize,
+}
+
+impl Client {
+    /// `recovered` records are in the volume.
+    pub fn new(volume: Volume, disk: SimDisk, recovered: usize) -> Self {
+        Self {
+            volume,
+            disk,
+            now: epoch(),
+            appended: recovered,
+            lsns: VecDeque::new(),
+            durable_lsns: VecDeque::new(),
+            acknowledged: recovered,
+            durable: recovered,
+        }
+    }
+
+    /// Appends a record, waiting for room; false when the crash came first, or there is no room.
+    pub fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
+        let (db, payload) = record;
+        for _ in 0..1000 {
+            if self.is_over() {
+                return false;
+            }
+            match self.volume.log.room(payload.len() as u64) {
+                Room::Free | Room::Scarce => {
+                    let (first, second) = payload.split_at(payload.len() / 3);
+                    let lsn = self.volume.log.append(*db, &[first, second]);
+                    self.appended += 1;
+                    self.lsns.push_back((lsn, self.appended));
+                    self.durable_lsns.push_back((lsn, self.appended));
+                    return true;
+                }
+                Room::Wait => self.turn(true),
+                Room::Full => return false,
+            }
+        }
+        panic!("nobody waits for ever");
+    }
+
+    /// One turn of the loop; `idle` waits for the device and lets time pass.
+    pub fn turn(&mut self, idle: bool) {
+        let Volume { log, log_path, .. } = &mut self.volume;
+        log.reap(&mut **log_path, self.now);
+        log.drive(&mut **log_path, self.now);
+        self.note();
+        let Volume { log, log_path, keeper, keeper_paths, .. } = &mut self.volume;
+        if idle {
+            self.now += Duration::from_millis(100);
+            log.wait(&mut **log_path, Some(Duration::from_millis(100)));
+            log.reap(&mut **log_path, self.now);
+        }
+        if let Some(job) = log.next_job(self.now) {
+            let outcome = keeper.run(keeper_paths, job);
+            log.job_done(outcome, self.now);
+        }
+        self.note();
+    }
+
+    fn note(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        let (free, durable) = (self.volume.log.releasable(self.now), self.volume.log.durable());
+        while let Some((_, count)) = pop_below(&mut self.lsns, free) {
+            self.acknowledged = count;
+        }
+        while let Some((_, count)) = pop_below(&mut self.durable_lsns, durable) {
+            self.durable = count;
+        }
+    }
+
+    /// Writes records with a turn after each `per_turn` of them.
+    pub fn write(&mut self, records: &[(u16, Vec<u8>)], per_turn: usize) {
+        for (index, record) in records.iter().enumerate() {
+            if !self.append(record) {
+                break;
+            }
+            if (index + 1).is_multiple_of(per_turn) {
+                self.turn(false);
+            }
+        }
+    }
+
+    /// Turns until everything appended is durable.
+    pub fn settle(&mut self) {
+        for _ in 0..1000 {
+            if self.is_over() || self.volume.log.durable() == self.volume.log.appended() {
+                return;
+            }
+            self.volume.log.request_durable();
+            self.turn(true);
+        }
+        panic!("nobody waits for ever");
+    }
+
+    /// Lets virtual time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end && !self.is_over() {
+            self.turn(true);
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.disk.has_crashed() || self.volume.log.latched().is_some()
+    }
+
+    pub fn release(&mut self, lsn: Lsn) {
+        self.volume.log.release_before(lsn);
+    }
+}
+
+fn pop_below(lsns: &mut VecDeque<(Lsn, usize)>, lsn: Lsn) -> Option<(Lsn, usize)> {
+    if lsns.front()?.0 <= lsn { lsns.pop_front() } else { None }
+}
+
+/// Records of mixed sizes: small ones, one as large as a batch, one of several batches.
+pub fn script(len: usize) -> Vec<(u16, Vec<u8>)> {
+    let sizes = [1, 100, 5000, 3000, 20_000, 40, 0, 8000, 700, 12_000, 3];
+    (0..len)
+        .map(|index| {
+            let size = sizes[index % sizes.len()];
+            let byte = |at: usize| (at * 31 + index * 7 + 1) as u8;
+            ((index % 3) as u16, (0..size).map(byte).collect())
+        })
+        .collect()
+}
+
+/// What a job is about, for tests that run them by hand.
+pub fn is_release(job: Job) -> bool {
+    matches!(job, Job::Release(_))
+}
