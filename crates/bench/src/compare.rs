@@ -48,14 +48,7 @@ pub struct Runs {
 impl Runs {
     /// Median over the rounds; `None` when no round measured it.
     pub fn median(&self, metric: &str) -> Option<f64> {
-        let mut values = self.values(metric);
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            count if count % 2 == 1 => Some(values[middle]),
-            _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-        }
+        median(self.values(metric))
     }
 
     /// How far the rounds lie apart: (largest - smallest) / median.
@@ -73,8 +66,29 @@ impl Runs {
         all.into_keys().collect()
     }
 
+    /// Latency in microseconds by percentile, the median of the rounds at each.
+    pub fn curve(&self) -> Vec<(f64, f64)> {
+        let Some(first) = self.results.first() else { return Vec::new() };
+        let median_at = |at: usize| {
+            let curves = self.results.iter().filter_map(|result| result.curve.get(at));
+            median(curves.map(|&(_, us)| us).collect())
+        };
+        let points = first.curve.iter().enumerate();
+        points.filter_map(|(at, &(percentile, _))| Some((percentile, median_at(at)?))).collect()
+    }
+
     fn values(&self, metric: &str) -> Vec<f64> {
         self.results.iter().filter_map(|result| result.metrics.get(metric)).copied().collect()
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
     }
 }
 
@@ -229,5 +243,29 @@ impl Comparison {
         fresh_directory(&server.directory)?;
         let result = run::run(scenario, &server, &self.config.scale, None, seed)?;
         Ok(result.metrics["requests_per_s"])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(values: &[f64]) -> Runs {
+        let result = |&value: &f64| RunResult {
+            metrics: Metrics::from([("m", value)]),
+            curve: vec![(50.0, value)],
+            ..RunResult::default()
+        };
+        Runs { results: values.iter().map(result).collect(), errors: Vec::new() }
+    }
+
+    #[test]
+    fn medians_and_spreads() {
+        assert_eq!(runs(&[3.0, 1.0, 2.0]).median("m"), Some(2.0));
+        assert_eq!(runs(&[4.0, 2.0]).median("m"), Some(3.0));
+        assert_eq!(runs(&[]).median("m"), None);
+        assert_eq!(runs(&[1.0]).median("other"), None);
+        assert_eq!(runs(&[1.0, 2.0, 4.0]).spread("m"), Some(1.5));
+        assert_eq!(runs(&[1.0, 2.0, 4.0]).curve(), [(50.0, 2.0)]);
     }
 }

@@ -16,6 +16,7 @@ pub mod load;
 pub mod markdown;
 pub mod measure;
 pub mod mix;
+pub mod plot;
 pub mod proc;
 pub mod replay;
 pub mod reply;

@@ -60,7 +60,11 @@ fn environment(comparison: &Comparison, text: &mut String) {
     }
     let how_syscalls = note(comparison, "syscalls");
     let _ = writeln!(text, "| system calls counted by | {how_syscalls} |");
-    let _ = writeln!(text, "| cold start by | {} |\n", note(comparison, "cold"));
+    let _ = writeln!(text, "| cold start by | {} |", note(comparison, "cold"));
+    if comparison.config.servers.iter().any(|(kind, _)| *kind == ServerKind::SlimIO) {
+        let _ = writeln!(text, "| INFO slimio | {} |", note(comparison, "info_slimio"));
+    }
+    text.push('\n');
 }
 
 fn note(comparison: &Comparison, name: &str) -> String {

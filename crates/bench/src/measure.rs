@@ -1,13 +1,20 @@
 //! What a stretch of load cost: counters read before and after it.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::block::{BlockDevice, DeviceCounters, sync_file_system};
 use crate::error::Result;
 use crate::load::PhaseReport;
 use crate::proc::{self, CpuTime};
 use crate::server::{Server, ServerKind, tree_size};
+
+/// A log that has not grown for so long has everything; a flush is due after half a second.
+const SETTLED_AFTER: Duration = Duration::from_millis(800);
+/// A log that grows for longer without load is taken as it is.
+const SETTLING_MAX: Duration = Duration::from_secs(5);
+const SETTLING_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Results by name; the unit is in the name. What was not measured is not there.
 pub type Metrics = BTreeMap<&'static str, f64>;
@@ -20,6 +27,7 @@ pub struct Window {
     device_before: Option<DeviceCounters>,
     written_before: Option<u64>,
     log_before: LogSize,
+    pss_before_bytes: u64,
     server_before: CpuTime,
     machine_before: CpuTime,
     own_before: CpuTime,
@@ -49,6 +57,7 @@ impl Window {
             device,
             written_before: proc::written_bytes(pid),
             log_before: LogSize::of(server)?,
+            pss_before_bytes: proc::pss_bytes(pid)?,
             machine_before: CpuTime::of_machine()?,
             own_before: CpuTime::of_self()?,
             children_before: CpuTime::of_reaped_children()?,
@@ -79,7 +88,7 @@ impl Window {
         payload_bytes: u64,
     ) -> Result<Metrics> {
         let mut metrics = Metrics::new();
-        let per_request_us = |cpu: std::time::Duration| cpu.as_secs_f64() * 1e6 / requests as f64;
+        let per_request_us = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests as f64;
         metrics.insert("server_cpu_us_per_request", per_request_us(cost.server.total()));
         metrics.insert("server_user_us_per_request", per_request_us(cost.server.user));
         metrics.insert("server_system_us_per_request", per_request_us(cost.server.system));
@@ -87,8 +96,11 @@ impl Window {
         metrics.insert("client_cpu_us_per_request", per_request_us(cost.own.total()));
         metrics.insert("server_cores_busy", cost.server.total().as_secs_f64() / cost.elapsed_s);
 
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        metrics.insert("pss_mib_before", mib(self.pss_before_bytes));
+        metrics.insert("pss_mib", mib(proc::pss_bytes(self.pid)?));
+        let log_after = LogSize::settled(server)?;
         sync_file_system(&server.config().directory)?;
-        metrics.insert("pss_mib", proc::pss_bytes(self.pid)? as f64 / f64::from(1 << 20));
         if payload_bytes == 0 {
             return Ok(metrics);
         }
@@ -104,7 +116,6 @@ impl Window {
             let written = after.saturating_sub(before) as f64;
             metrics.insert("process_write_bytes_per_payload_byte", written / payload);
         }
-        let log_after = LogSize::of(server)?;
         let grown = |after: Option<u64>, before: Option<u64>| {
             Some(after?.saturating_sub(before.unwrap_or(0)) as f64)
         };
@@ -121,7 +132,7 @@ impl Window {
 }
 
 /// How much log a server has written.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogSize {
     /// Bytes of log, framing and padding included.
     pub bytes: Option<u64>,
@@ -130,6 +141,26 @@ pub struct LogSize {
 }
 
 impl LogSize {
+    /// As [`LogSize::of`], once the server has written what it holds back: stock writes before it
+    /// replies, SlimIO may keep records in memory that outlives it for a while.
+    pub fn settled(server: &Server) -> Result<Self> {
+        let mut size = Self::of(server)?;
+        if server.config().kind == ServerKind::Stock || size.bytes.is_none() {
+            return Ok(size);
+        }
+        let begun = Instant::now();
+        let mut same_since = begun;
+        while same_since.elapsed() < SETTLED_AFTER && begun.elapsed() < SETTLING_MAX {
+            thread::sleep(SETTLING_LOOK_EVERY);
+            let now = Self::of(server)?;
+            if now != size {
+                size = now;
+                same_since = Instant::now();
+            }
+        }
+        Ok(size)
+    }
+
     /// Of a running server: the append-only files of the stock server, whose text is record
     /// throughout; SlimIO's own counters. Counters that are missing are `None`.
     pub fn of(server: &Server) -> Result<Self> {

@@ -14,7 +14,7 @@ use crate::measure::{Metrics, Window, phase_metrics};
 use crate::mix::Mix;
 use crate::request::{KEY_SIZE, RequestWriter};
 use crate::scenario::{Scale, Scenario, Work};
-use crate::server::{Server, ServerConfig};
+use crate::server::{Server, ServerConfig, ServerKind};
 use crate::syscalls::SyscallCounter;
 use crate::values::ValuePool;
 use crate::{replay, server};
@@ -149,6 +149,12 @@ fn steady(load: &Load, config: &ServerConfig, scale: &Scale) -> Result<RunResult
     metrics.extend(phase_metrics(&report));
     let mut result = RunResult { metrics, curve: curve(&report), ..RunResult::default() };
     count_syscalls(&server, &mut generator, scale, &mut result)?;
+    if config.kind == ServerKind::SlimIO {
+        let info = server.client()?.info("slimio")?;
+        let fields: Vec<String> =
+            info.iter().map(|(name, value)| format!("{name}:{value}")).collect();
+        result.notes.insert("info_slimio", fields.join(" "));
+    }
     drop(generator);
     server.stop()?;
     Ok(result)

@@ -14,6 +14,7 @@ use slimio_bench::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use slimio_bench::markdown;
 use slimio_bench::measure::Window;
 use slimio_bench::mix::Mix;
+use slimio_bench::plot;
 use slimio_bench::request::RequestWriter;
 use slimio_bench::run::preload;
 use slimio_bench::scenario::{self, Scale};
@@ -220,6 +221,17 @@ fn a_comparison_leaves_its_results() {
     assert!((done / offered - 1.0).abs() < 0.4, "{done} of {offered} per second");
     assert!((1.1..1.4).contains(&median("log-always-10", "log_bytes_per_payload_byte")));
     assert!(median("replay", "replay_mb_per_s") > 1.0);
+
+    let plots = plot::draw(&comparison).unwrap();
+    assert_eq!(plots, ["throughput.png", "cpu.png", "tail.png", "replay.png", "latency.png"]);
+    for name in plots {
+        let file = std::io::BufReader::new(std::fs::File::open(out.join(name)).unwrap());
+        let mut reader = png::Decoder::new(file).read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        let drawn = pixels.iter().filter(|&&byte| byte != 255).count();
+        assert!(drawn > 1000, "{name} is empty");
+    }
 
     let report = markdown::render(&comparison, "this test");
     for expected in

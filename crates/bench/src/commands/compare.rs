@@ -7,6 +7,7 @@ use crate::args::Args;
 use crate::compare::{CompareConfig, Comparison, RUNS_FILE, compare};
 use crate::error::{BenchError, Doing, Result};
 use crate::markdown;
+use crate::plot;
 use crate::scenario::{self, DEFAULT_SCENARIO_COUNT, SCENARIOS, Scale, Scenario};
 use crate::server::{ServerKind, find_program};
 
@@ -48,9 +49,10 @@ fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
     let out = &comparison.config.out;
     let report = markdown::render(comparison, command);
     fs::write(out.join(REPORT_FILE), &report).doing("writing the report")?;
+    let plots = plot::draw(comparison)?;
     let errors = comparison.errors();
     if errors.is_empty() {
-        let files = format!("{RUNS_FILE}, {REPORT_FILE}");
+        let files = [&[RUNS_FILE, REPORT_FILE], &plots[..]].concat().join(", ");
         return Ok(format!("{report}\nWritten to {}: {files}\n", out.display()));
     }
     let text = format!("{} runs failed:\n{}", errors.len(), errors.join("\n"));
