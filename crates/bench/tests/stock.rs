@@ -5,6 +5,8 @@
 mod common;
 
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::Scratch;
 use slimio_bench::address::Address;
@@ -76,6 +78,55 @@ fn servers_do_not_outlive_their_handles() {
     });
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("no-such-directive"), "it says what the server said: {message}");
+}
+
+/// Processes whose command line names `directory`.
+fn processes_at(directory: &Path) -> Vec<u32> {
+    let named = directory.display().to_string();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_at = |&pid: &u32| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(&named)
+    };
+    pids.filter(is_at).collect()
+}
+
+/// Looks again and again until it is so, half a minute at most.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what} never came");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn servers_die_with_a_benchmark_that_is_killed() {
+    let scratch = Scratch::new();
+    if scratch.stock(Policy::Off).is_none() {
+        return;
+    }
+    if !Path::new("/usr/bin/setpriv").exists() {
+        eprintln!("SKIPPED: without setpriv nothing ties a server to the life of the benchmark");
+        return;
+    }
+    let directory = scratch.path.join("ledger");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_slimio-bench"))
+        .args(["ledger", "--server", "stock", "--lives", "1000000", "--dir"])
+        .arg(&directory)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Only the server itself: until it is one, its process is a copy of the benchmark or setpriv.
+    let is_server = |pid: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim() == "redis-server"
+    };
+    until("a server", || processes_at(&directory).iter().any(is_server));
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    until("the end of the server", || processes_at(&directory).is_empty());
 }
 
 #[test]
