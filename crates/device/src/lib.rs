@@ -4,15 +4,30 @@
 //! their buffers, and gives them back as completions, in any order. A volume opens one path per
 //! role; two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
 
+mod block;
 mod buffer;
+mod contents;
+mod directory;
+mod engine;
 mod error;
 mod mapped;
+mod plain;
+mod surroundings;
 mod sys;
+mod target;
+mod uring;
 
+pub use block::BlockDevice;
 pub use buffer::Buffer;
+pub use contents::Contents;
+pub use directory::{Directory, LOCK_FILE_NAME};
+pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
 pub use mapped::MappedFile;
+pub use surroundings::FileSystem;
+pub use sys::is_readable;
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -54,6 +69,17 @@ pub enum WriteCache {
     Volatile,
     /// Nothing is known: treated as `Volatile`.
     Unknown,
+}
+
+impl fmt::Display for WriteCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stable => "no volatile write cache",
+            Self::VolatileWithFua => "volatile write cache, FUA",
+            Self::Volatile => "volatile write cache, no FUA",
+            Self::Unknown => "write cache unknown",
+        })
+    }
 }
 
 /// What a path can do.

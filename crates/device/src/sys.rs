@@ -6,11 +6,21 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use crate::Buffer;
 
 /// `BLKGETSIZE64`: size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
+
+/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: attributes of a file.
+const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601_u32 as libc::Ioctl;
+const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
+
+/// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
+const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
 /// Turns the result of a call that says -1 and sets `errno` into a result.
 fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
@@ -61,4 +71,127 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
     // SAFETY: the caller's promise.
     let result = check(unsafe { libc::munmap(memory.as_ptr().cast(), size) });
     debug_assert!(result.is_ok(), "unmapping what was mapped: {result:?}");
+}
+
+/// The number of the mount that a file was opened through; `None` on kernels before 5.8.
+pub(crate) fn mount_id(file: &File) -> Option<u64> {
+    // SAFETY: a `statx` is integers, for which zero is a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string, and `found` is a `statx` to write to.
+    check(unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_MNT_ID,
+            &raw mut found,
+        )
+    })
+    .ok()?;
+    (found.stx_mask & libc::STATX_MNT_ID != 0).then_some(found.stx_mnt_id)
+}
+
+/// Smallest unit in bytes that a block device reads and writes.
+pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
+    let mut size: libc::c_int = 0;
+    // SAFETY: BLKSSZGET stores one int where the pointer says.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut size) })?;
+    Ok(size.unsigned_abs().into())
+}
+
+/// Locks a file against other holders of it, in any process, until it is closed. `false` when
+/// another one has it.
+pub(crate) fn lock(file: &File) -> io::Result<bool> {
+    // SAFETY: no pointer is passed.
+    match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `fallocate`, again when a signal interrupts it.
+pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: no pointer is passed.
+        let returned = unsafe {
+            libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, size as libc::off_t)
+        };
+        match check(returned) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Sets an attribute of a new, empty file on btrfs: overwrite in place, no checksums.
+pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
+    let mut flags: libc::c_long = 0;
+    // SAFETY: both read or store one long where the pointer says.
+    unsafe {
+        check(libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags))?;
+        flags |= FS_NOCOW_FL;
+        check(libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags))?;
+    }
+    Ok(())
+}
+
+/// One read or write at a place in a file. Returns as a completion's `res` does: a count, or a
+/// negative error number.
+pub(crate) fn transfer(file: &File, buffer: &mut [u8], offset: u64, kind: Transfer) -> i32 {
+    let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let (fd, offset) = (file.as_raw_fd(), offset as libc::off_t);
+    loop {
+        // SAFETY: the vector describes `buffer`, which is ours alone during the call.
+        let moved = unsafe {
+            match kind {
+                Transfer::Read => libc::preadv(fd, &raw const vector, 1, offset),
+                Transfer::Write => libc::pwritev(fd, &raw const vector, 1, offset),
+                Transfer::DurableWrite => {
+                    libc::pwritev2(fd, &raw const vector, 1, offset, libc::RWF_DSYNC)
+                }
+            }
+        };
+        if moved >= 0 {
+            return moved as i32;
+        }
+        let number = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        if number != libc::EINTR {
+            return -number;
+        }
+    }
+}
+
+/// What [`transfer`] does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Transfer {
+    Read,
+    Write,
+    DurableWrite,
+}
+
+/// Whether a file opened with `O_DIRECT` can be read that way: some file systems take the flag and
+/// then refuse. `EINVAL` when not.
+pub(crate) fn try_direct_read(file: &File) -> io::Result<()> {
+    let mut buffer = Buffer::zeroed(1);
+    match transfer(file, &mut buffer, 0, Transfer::Read) {
+        0.. => Ok(()),
+        number => Err(io::Error::from_raw_os_error(-number)),
+    }
+}
+
+/// Waits until a descriptor is readable, at most `timeout`. Returns whether it is.
+pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let left = i32::try_from(left).unwrap_or(i32::MAX);
+        // SAFETY: one entry is at the pointer.
+        match check(unsafe { libc::poll(&raw mut entry, 1, left) }) {
+            Ok(_) => return entry.revents & libc::POLLIN != 0,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => panic!("polling one open descriptor: {error}"),
+        }
+    }
 }

@@ -10,9 +10,9 @@
 //!   caller ◄── reap() ◄── list of completions ◄── completion queue ◄────┘
 //! ```
 //!
-//! A ring belongs to the thread that first submits to it. It sleeps when there is nothing to do,
-//! and allocates nothing per operation once it has been as busy as it gets. Where the kernel lacks
-//! a feature ([`Features`]) the ring does the same with more calls: the caller sees no difference.
+//! A ring sleeps when there is nothing to do, and allocates nothing per operation once it has been
+//! as busy as it gets. Where the kernel lacks a feature ([`Features`]), the ring does the same with
+//! more calls: the caller sees no difference.
 //!
 //! ```
 //! use slimio_ring::{Outcome, Ring, Setup};

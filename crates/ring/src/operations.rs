@@ -39,6 +39,7 @@ pub(crate) enum Kind<M> {
     Flush { with_metadata: bool },
     Allocate { offset: u64, size: u64, mode: i32 },
     Shutdown,
+    Nothing,
 }
 
 /// What a [`Ring::poll`] waits for.
@@ -146,6 +147,12 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     /// [`Outcome::Done`].
     pub fn shutdown(&mut self, socket: Fd, payload: T) -> OpId {
         self.begin(socket, payload, Kind::Shutdown)
+    }
+
+    /// Does nothing, and completes with [`Outcome::Done`] like any other operation: what the caller
+    /// finds out itself can be told in the ring's time.
+    pub fn nothing(&mut self, fd: Fd, payload: T) -> OpId {
+        self.begin(fd, payload, Kind::Nothing)
     }
 
     /// Asks for the end of an operation. Its last completion comes in any case, as usual: with
@@ -277,6 +284,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
                 opcode::Fallocate::new(fd, *size).offset(*offset).mode(*mode).build()
             }
             Kind::Shutdown => opcode::Shutdown::new(fd, libc::SHUT_RDWR).build(),
+            Kind::Nothing => opcode::Nop::new().build(),
         };
         let entry: Entry = entry.user_data(name.to_u64());
         // SAFETY: whatever the entry points to is owned by the slot of its name, which keeps it

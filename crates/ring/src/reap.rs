@@ -253,7 +253,9 @@ fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
             let result = transferred(res, memory.size());
             Outcome::Transferred { memory, result }
         }
-        Kind::Flush { .. } | Kind::Allocate { .. } | Kind::Shutdown => Outcome::Done(result),
+        Kind::Flush { .. } | Kind::Allocate { .. } | Kind::Shutdown | Kind::Nothing => {
+            Outcome::Done(result)
+        }
     }
 }
 

@@ -39,7 +39,9 @@ impl std::fmt::Debug for OpId {
 /// `T` is the caller's name for an operation and comes back with each of its completions; `M` is
 /// the memory of file reads and writes.
 ///
-/// It belongs to the thread that first submits to it: on another thread every submission fails.
+/// With [`Features::deferred`] it belongs to the thread that first submits to it: on another thread
+/// every submission fails. Without, it may be handed from thread to thread.
+///
 /// Dropping it cancels what is in flight and waits for the end of it; memory that the kernel may
 /// still write to after five seconds is leaked.
 pub struct Ring<T: Copy, M: Memory = Vec<u8>> {
@@ -146,11 +148,13 @@ impl<T: Copy, M: Memory> Ring<T, M> {
         self.in_flight.len()
     }
 
-    /// A descriptor that is readable while [`reap`](Self::reap) has something to return. It tells
-    /// of completions that arrived after the last submission.
-    pub fn readiness(&self) -> BorrowedFd<'_> {
+    /// A descriptor that is readable while [`reap`](Self::reap) has something to return. `None` for
+    /// a ring with [`Features::deferred`]: its completions appear when its thread waits in it, and
+    /// polling its descriptor does not wake. Polled through another ring, it may wake once too often.
+    pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the ring's descriptor is open as long as `self`, which the result borrows.
-        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+        let fd = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
+        (!self.features.deferred).then_some(fd)
     }
 
     /// Queues an entry for the next submission.
@@ -181,8 +185,8 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     /// Hands everything that is queued to the kernel. Never waits.
     ///
     /// # Errors
-    /// When the kernel takes nothing: above all on another thread than the ring's (`EEXIST`). What
-    /// is queued stays queued.
+    /// When the kernel takes nothing: on another thread than the ring's (`EEXIST`), or for want of
+    /// memory (`EAGAIN`). What is queued stays queued.
     pub fn submit(&mut self) -> Result<(), Errno> {
         self.enter(0, None)
     }
@@ -224,7 +228,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
                     self.collect();
                 }
                 // No memory for requests, which those in flight may give back.
-                Err(libc::EAGAIN) if tries < SUBMIT_TRIES_MAX => {
+                Err(libc::EAGAIN) if min > 0 && tries < SUBMIT_TRIES_MAX => {
                     tries += 1;
                     self.collect();
                     std::thread::sleep(Duration::from_millis(1));

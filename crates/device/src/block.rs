@@ -1,0 +1,132 @@
+//! A whole block device, or a partition: one linear space of blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::contents::{self, Contents};
+use crate::engine::Engine;
+use crate::surroundings::write_cache_of_block_device;
+use crate::target::{Target, TargetKind};
+use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
+
+/// A block device that no other program has, by the kernel's word, as long as this lives: neither
+/// mounted, nor in a volume group, nor held by another one of these.
+pub struct BlockDevice {
+    path: PathBuf,
+    /// Opened exclusively. The paths are opened beside it.
+    holder: File,
+    size: u64,
+    write_cache: WriteCache,
+    engine: Engine,
+    options: PathOptions,
+}
+
+impl BlockDevice {
+    /// Takes a block device. Nothing on it is changed.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] when something has it, [`OpenError::Unsuitable`] when it is no block
+    /// device or its sectors are larger than our blocks.
+    pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
+        let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
+        let metadata = path.metadata().map_err(failed("looking at"))?;
+        if !metadata.file_type().is_block_device() {
+            return Err(OpenError::unsuitable(path, "it is no block device".into()));
+        }
+        let holder =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(path);
+        let holder = match holder {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                return Err(OpenError::InUse { path: path.to_path_buf(), holder: None });
+            }
+            opened => opened.map_err(failed("opening"))?,
+        };
+        let sector_size = sys::logical_block_size(&holder).map_err(failed("measuring"))?;
+        if sector_size > LBA_SIZE as u64 {
+            return Err(OpenError::unsuitable(
+                path,
+                format!("its sectors have {sector_size} bytes, more than {LBA_SIZE}"),
+            ));
+        }
+        let size = sys::block_device_size(&holder).map_err(failed("measuring"))?;
+        let write_cache = write_cache_of_block_device(&holder).map_err(failed("looking at"))?;
+        let engine = Engine::choose(options.engine);
+        Ok(Self { path: path.to_path_buf(), holder, size, write_cache, engine, options })
+    }
+
+    /// Blocks that it has; what is left behind the last whole one does not count.
+    pub fn lba_count(&self) -> u64 {
+        self.size / LBA_SIZE as u64
+    }
+
+    /// What seems to be on it, for the question whether it may be overwritten.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn contents(&self) -> Result<Contents, OpenError> {
+        contents::examine(&self.holder, self.size)
+            .map_err(|error| OpenError::io("reading", &self.path, &error))
+    }
+
+    /// Opens one more path to it.
+    ///
+    /// # Errors
+    /// When it can't be opened.
+    pub fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        let flags = if self.options.direct { libc::O_DIRECT } else { 0 };
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
+        let file = opened.map_err(|error| OpenError::io("opening", &self.path, &error))?;
+        let target = Target {
+            file,
+            path: self.path.clone(),
+            kind: TargetKind::BlockDevice,
+            lba_count: Arc::new(AtomicU64::new(self.lba_count())),
+            write_cache: self.write_cache(),
+            in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
+            has_durable_writes: true,
+        };
+        self.engine.open(target)
+    }
+
+    /// Maps a range of it, in bytes: see [`MappedFile::device_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
+        MappedFile::device_range(&self.path, offset, size)
+    }
+
+    /// What a completed write is worth.
+    pub fn write_cache(&self) -> WriteCache {
+        if self.options.direct { self.write_cache } else { WriteCache::Volatile }
+    }
+
+    /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
+    pub fn describe(&self) -> String {
+        let how = if self.options.direct { "direct" } else { "buffered" };
+        format!(
+            "{how} I/O on block device {} {} ({})",
+            self.path.display(),
+            self.engine.describe(),
+            self.write_cache
+        )
+    }
+
+    /// Why it is not a better way, in sentences without a full stop. Complete once a path was
+    /// opened.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = vec![
+            "no NVMe passthrough: the volume is a block device, not an NVMe generic device"
+                .to_owned(),
+        ];
+        notes.extend(self.engine.notes());
+        if !self.options.direct {
+            notes.push("no direct I/O: buffered I/O was asked for".into());
+        }
+        notes
+    }
+}

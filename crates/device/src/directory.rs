@@ -1,0 +1,312 @@
+//! A directory of files, each of which is a linear space of blocks of its own.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::engine::Engine;
+use crate::surroundings::FileSystem;
+use crate::target::{Target, TargetKind, reserve};
+use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
+
+/// The file whose lock says that the directory is in use. The holder's process id is in it.
+pub const LOCK_FILE_NAME: &str = "lock";
+
+/// A directory that no other process uses as long as this lives, and the way its files are reached.
+pub struct Directory {
+    path: PathBuf,
+    /// For flushing names, and for looking at what the directory is on.
+    handle: File,
+    /// Closing it gives the lock up.
+    _lock: File,
+    file_system: FileSystem,
+    engine: Engine,
+    options: PathOptions,
+    /// Why files are not opened past the cache, once that is known.
+    not_direct: Option<String>,
+    /// Lengths of the files that paths were opened to.
+    lba_counts: HashMap<String, Arc<AtomicU64>>,
+}
+
+impl Directory {
+    /// Takes a directory that exists.
+    ///
+    /// # Errors
+    /// [`OpenError::Missing`] when it does not, [`OpenError::InUse`] when another process has it.
+    pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
+        let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
+        let path = path.canonicalize().map_err(failed("opening"))?;
+        let handle = File::open(&path).map_err(failed("opening"))?;
+        if !handle.metadata().map_err(failed("looking at"))?.is_dir() {
+            return Err(OpenError::unsuitable(&path, "it is no directory".into()));
+        }
+        let lock = lock(&path)?;
+        let file_system = FileSystem::of(&handle).map_err(failed("looking at"))?;
+        let engine = Engine::choose(options.engine);
+        Ok(Self {
+            path,
+            handle,
+            _lock: lock,
+            file_system,
+            engine,
+            options,
+            not_direct: (!options.direct).then(|| "buffered I/O was asked for".into()),
+            lba_counts: HashMap::new(),
+        })
+    }
+
+    /// Takes a directory, making it first (and those above it) where it is missing. Its name is
+    /// durable when this returns.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), or when it can't be made.
+    pub fn open_or_create(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
+        make_directory(path).map_err(|error| OpenError::io("making", path, &error))?;
+        Self::open(path, options)
+    }
+
+    /// Where it is, from the root.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where one of its files is.
+    pub fn file_path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Whether it has a file of this name.
+    pub fn has_file(&self, name: &str) -> bool {
+        self.file_path(name).exists()
+    }
+
+    /// Names of everything in it but its lock, in order.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn names(&self) -> Result<Vec<String>, OpenError> {
+        let read = || -> io::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(&self.path)? {
+                names.push(entry?.file_name().to_string_lossy().into_owned());
+            }
+            names.retain(|name| name != LOCK_FILE_NAME);
+            names.sort();
+            Ok(names)
+        };
+        read().map_err(|error| OpenError::io("reading", &self.path, &error))
+    }
+
+    /// Makes a file of `lba_count` blocks, with its space reserved. File and name are durable when
+    /// this returns; what the blocks read is undefined.
+    ///
+    /// # Errors
+    /// [`OpenError::NoSpace`] when there is no room: then there is no file. When there is one of
+    /// this name already.
+    pub fn create_file(&mut self, name: &str, lba_count: u64) -> Result<(), OpenError> {
+        let path = self.file_path(name);
+        let failed = |doing| move |error: io::Error| (doing, error);
+        let make = || -> Result<(), (&'static str, io::Error)> {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)
+                .map_err(failed("making"))?;
+            let fill = || -> io::Result<()> {
+                if self.file_system.kind == "btrfs" {
+                    // Where this is refused, the file is as slow as the notes say.
+                    drop(sys::set_no_copy_on_write(&file));
+                }
+                if lba_count > 0 {
+                    reserve(&file, 0, lba_count * LBA_SIZE as u64)?;
+                }
+                file.sync_all()?;
+                self.handle.sync_all()
+            };
+            fill().map_err(|error| {
+                // The error above is the one to tell.
+                drop(fs::remove_file(&path));
+                ("filling", error)
+            })
+        };
+        make().map_err(|(doing, error)| OpenError::io(doing, &path, &error))
+    }
+
+    /// Removes a file that no path is open to. Durable when this returns.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub fn remove_file(&mut self, name: &str) -> Result<(), OpenError> {
+        let path = self.file_path(name);
+        let failed = |error: io::Error| OpenError::io("removing", &path, &error);
+        fs::remove_file(&path).map_err(failed)?;
+        self.lba_counts.remove(name);
+        self.handle.sync_all().map_err(failed)
+    }
+
+    /// Opens one more path to a file. Its length is taken down to whole blocks.
+    ///
+    /// # Errors
+    /// When it is missing or can't be opened.
+    pub fn open_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
+        let path = self.file_path(name);
+        let file = self.open_file(&path)?;
+        let metadata =
+            file.metadata().map_err(|error| OpenError::io("looking at", &path, &error))?;
+        if !metadata.is_file() {
+            return Err(OpenError::unsuitable(&path, "it is no regular file".into()));
+        }
+        let lba_count = self
+            .lba_counts
+            .entry(name.to_owned())
+            .or_insert_with(|| Arc::new(AtomicU64::new(metadata.len() / LBA_SIZE as u64)))
+            .clone();
+        let target = Target {
+            file,
+            path,
+            kind: TargetKind::File,
+            lba_count,
+            write_cache: self.write_cache(),
+            in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
+            has_durable_writes: true,
+        };
+        self.engine.open(target)
+    }
+
+    /// Past the cache, or through it where the file system does not have that.
+    fn open_file(&mut self, path: &Path) -> Result<File, OpenError> {
+        let open = |flags| {
+            let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+            opened.and_then(|file| {
+                if flags & libc::O_DIRECT != 0 {
+                    sys::try_direct_read(&file)?;
+                }
+                Ok(file)
+            })
+        };
+        if self.not_direct.is_none() {
+            match open(libc::O_DIRECT) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    let kind = &self.file_system.kind;
+                    self.not_direct = Some(format!(
+                        "{kind} has no direct I/O here: the kernel copies everything once more"
+                    ));
+                }
+                opened => return opened.map_err(|error| OpenError::io("opening", path, &error)),
+            }
+        }
+        open(0).map_err(|error| OpenError::io("opening", path, &error))
+    }
+
+    /// Makes a file of `size` zero bytes, or empties an old one, and maps it.
+    ///
+    /// # Errors
+    /// As [`MappedFile::create`].
+    pub fn create_mapped(&mut self, name: &str, size: usize) -> Result<MappedFile, OpenError> {
+        MappedFile::create(&self.file_path(name), size)
+    }
+
+    /// Maps a file that [`create_mapped`](Self::create_mapped) made, with what is in it.
+    ///
+    /// # Errors
+    /// As [`MappedFile::open`].
+    pub fn open_mapped(&mut self, name: &str) -> Result<MappedFile, OpenError> {
+        MappedFile::open(&self.file_path(name))
+    }
+
+    /// What it is on.
+    pub fn file_system(&self) -> &FileSystem {
+        &self.file_system
+    }
+
+    /// What a completed write to one of its files is worth. Never [`WriteCache::Stable`]: the file
+    /// system may hold back metadata that the write needs to be found.
+    pub fn write_cache(&self) -> WriteCache {
+        match self.file_system.write_cache {
+            _ if self.not_direct.is_some() => WriteCache::Volatile,
+            WriteCache::Stable => WriteCache::VolatileWithFua,
+            other => other,
+        }
+    }
+
+    /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
+    pub fn describe(&self) -> String {
+        let how = if self.not_direct.is_none() { "direct" } else { "buffered" };
+        let FileSystem { kind, source, has_journal, write_cache, .. } = &self.file_system;
+        let journal = match has_journal {
+            Some(true) => "journal",
+            Some(false) => "no journal",
+            None => "journal unknown",
+        };
+        let discard = if self.file_system.has_option("discard") { ", discard" } else { "" };
+        format!(
+            "{how} I/O on files {}; {kind} on {source} ({journal}{discard}, {write_cache})",
+            self.engine.describe(),
+        )
+    }
+
+    /// Why it is not a better way, and what else the user should know, in sentences without a full
+    /// stop. Complete once a path was opened.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = vec![
+            "no NVMe passthrough: the volume is a directory of files, not an NVMe generic device"
+                .to_owned(),
+        ];
+        notes.extend(self.engine.notes());
+        notes.extend(self.not_direct.iter().map(|why| format!("no direct I/O: {why}")));
+        notes.extend(self.file_system.notes());
+        notes
+    }
+}
+
+/// Makes a directory and those above it, each with a durable name.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(Path::new("."));
+    make_directory(above)?;
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    File::open(above)?.sync_all()
+}
+
+/// Takes the lock of a directory.
+fn lock(directory: &Path) -> Result<File, OpenError> {
+    let path = directory.join(LOCK_FILE_NAME);
+    let failed = |error: io::Error| OpenError::io("locking", directory, &error);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    if !sys::lock(&file).map_err(failed)? {
+        let mut holder = String::new();
+        // Who holds it is a help, not a must.
+        drop(file.read_to_string(&mut holder));
+        let holder = holder.trim().parse().ok();
+        return Err(OpenError::InUse { path: directory.to_path_buf(), holder });
+    }
+    let write_own = |file: &mut File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    };
+    match write_own(&mut file) {
+        // On a full file system the lock holds without a name.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(file),
+        written => written.map(|()| file).map_err(failed),
+    }
+}

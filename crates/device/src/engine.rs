@@ -1,0 +1,91 @@
+//! Which way operations go to the kernel.
+
+use slimio_ring::Refused;
+
+use crate::plain::PlainPath;
+use crate::target::Target;
+use crate::uring::UringPath;
+use crate::{Device, OpenError};
+
+/// Operations in flight on a path unless said otherwise.
+pub const IN_FLIGHT_DEFAULT: u32 = 64;
+
+/// Most operations in flight on a path.
+pub const IN_FLIGHT_MAX: u32 = 4096;
+
+/// What the user wants of the way to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// io_uring, or plain system calls where it is refused.
+    Best,
+    /// Plain system calls.
+    Plain,
+}
+
+/// How paths are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct PathOptions {
+    /// Which way operations go to the kernel.
+    pub engine: EngineChoice,
+    /// Most operations in flight on one path, up to [`IN_FLIGHT_MAX`].
+    pub in_flight_max: u32,
+    /// Past the kernel's cache, where the file system allows it.
+    pub direct: bool,
+}
+
+impl Default for PathOptions {
+    fn default() -> Self {
+        Self { engine: EngineChoice::Best, in_flight_max: IN_FLIGHT_DEFAULT, direct: true }
+    }
+}
+
+/// The way that is taken, and why not a better one.
+#[derive(Clone, Debug)]
+pub(crate) enum Engine {
+    Uring,
+    Plain { why: Option<Refused> },
+}
+
+impl Engine {
+    pub(crate) fn choose(choice: EngineChoice) -> Self {
+        match (choice, slimio_ring::probe()) {
+            (EngineChoice::Plain, _) => Self::Plain { why: None },
+            (EngineChoice::Best, Ok(_)) => Self::Uring,
+            (EngineChoice::Best, Err(refused)) => Self::Plain { why: Some(refused) },
+        }
+    }
+
+    /// Opens a path to a target. Should no further ring be had, it becomes a plain one, and so do
+    /// those opened later.
+    pub(crate) fn open(&mut self, target: Target) -> Result<Box<dyn Device + Send>, OpenError> {
+        let target = match self {
+            Self::Plain { .. } => target,
+            Self::Uring => match UringPath::new(target) {
+                Ok(path) => return Ok(Box::new(path)),
+                Err((target, refused)) => {
+                    *self = Self::Plain { why: Some(refused) };
+                    target
+                }
+            },
+        };
+        Ok(Box::new(PlainPath::new(target)?))
+    }
+
+    /// As the end of "direct I/O on files …".
+    pub(crate) fn describe(&self) -> &'static str {
+        match self {
+            Self::Uring => "through io_uring",
+            Self::Plain { .. } => "through plain system calls",
+        }
+    }
+
+    pub(crate) fn notes(&self) -> Option<String> {
+        match self {
+            Self::Uring => None,
+            Self::Plain { why: Some(refused) } => Some(format!("no io_uring: {refused}")),
+            Self::Plain { why: None } => {
+                Some("no io_uring: plain system calls were asked for".into())
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What lies below a file or block device: file system, mount, write cache.
+//!
+//! Everything here is read from `/proc` and `/sys` and may be missing: then it is unknown, and the
+//! careful choice is made.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::{WriteCache, sys};
+
+/// The file system that a directory is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    /// Its type as the kernel names it: `ext4`. "unknown" when that can't be found out.
+    pub kind: String,
+    /// What is mounted: a device, mostly.
+    pub source: String,
+    /// Mount options, those of the mount and those of the file system, separated by commas.
+    pub options: String,
+    /// Whether changes of metadata are journaled, where that is known.
+    pub has_journal: Option<bool>,
+    /// What a completed write is worth on the device below.
+    pub write_cache: WriteCache,
+}
+
+impl FileSystem {
+    /// Finds out what `file` is on.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        let device = file.metadata()?.dev();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mount = sys::mount_id(file).and_then(|id| {
+            mounts.lines().find_map(|line| Mount::parse(line).filter(|m| m.id == id))
+        });
+        let Some(mount) = mount else {
+            return Ok(Self {
+                kind: "unknown".into(),
+                source: String::new(),
+                options: String::new(),
+                has_journal: None,
+                write_cache: WriteCache::Unknown,
+            });
+        };
+        // Some file systems have device numbers of their own; then the source names the device.
+        let queue = queue_of(device).or_else(|| queue_of(fs::metadata(&mount.source).ok()?.rdev()));
+        let has_journal = match mount.kind.as_str() {
+            "ext4" => journal_of_ext4(device),
+            "ext2" | "tmpfs" => Some(false),
+            "ext3" | "xfs" => Some(true),
+            _ => None,
+        };
+        Ok(Self {
+            write_cache: queue.map_or(WriteCache::Unknown, |queue| write_cache(&queue)),
+            kind: mount.kind,
+            source: mount.source,
+            options: mount.options,
+            has_journal,
+        })
+    }
+
+    /// Whether the mount has an option, as `name` or `name=value`.
+    pub(crate) fn has_option(&self, option: &str) -> bool {
+        self.options.split(',').any(|one| one == option)
+    }
+
+    /// Sentences about what is worse here than it could be, for the user.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let kind = &self.kind;
+        let mut notes = Vec::new();
+        match kind.as_str() {
+            "btrfs" | "bcachefs" | "zfs" | "f2fs" | "nilfs2" => notes.push(format!(
+                "{kind} does not overwrite in place: each durable write also writes metadata; ext4 \
+                 or XFS would be faster"
+            )),
+            "tmpfs" | "ramfs" => notes
+                .push(format!("{kind} is memory: nothing here outlives the machine's next start")),
+            "overlay" => notes.push(
+                "this is a container's own layer (overlay): a mounted volume would be faster and \
+                 outlive the container"
+                    .into(),
+            ),
+            "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "fuse" | "ceph" | "virtiofs" => {
+                notes.push(format!(
+                    "{kind} is not a local disk: what a flush is worth depends on the other side"
+                ));
+            }
+            "unknown" => notes.push("the file system here is not known".into()),
+            _ => {}
+        }
+        if self.has_option("data=journal") {
+            notes.push(format!(
+                "{kind} is mounted with data=journal: data is written twice; data=ordered would be \
+                 faster"
+            ));
+        }
+        if self.has_option("sync") {
+            notes.push(format!("{kind} is mounted with sync: every write waits for the disk"));
+        }
+        if self.has_option("nobarrier") || self.has_option("barrier=0") {
+            notes.push(format!(
+                "{kind} is mounted without barriers: a power cut can take what was acknowledged as \
+                 durable"
+            ));
+        }
+        notes
+    }
+}
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    id: u64,
+    kind: String,
+    source: String,
+    options: String,
+}
+
+impl Mount {
+    /// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw,errors=continue`
+    fn parse(line: &str) -> Option<Self> {
+        let (mount, super_block) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ');
+        let id = mount.next()?.parse().ok()?;
+        let options = mount.nth(4)?;
+        let mut super_block = super_block.split(' ');
+        let (kind, source) = (super_block.next()?, super_block.next()?);
+        let options = format!("{options},{}", super_block.next().unwrap_or_default());
+        Some(Self { id, kind: kind.into(), source: source.into(), options })
+    }
+}
+
+/// The `queue` directory of a block device in `/sys`; of its whole disk, if it is a partition.
+fn queue_of(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let own = node.join("queue");
+    if own.is_dir() {
+        return Some(own);
+    }
+    let whole = node.canonicalize().ok()?.parent()?.join("queue");
+    whole.is_dir().then_some(whole)
+}
+
+/// What a completed write is worth, from a device's `queue` directory.
+fn write_cache(queue: &Path) -> WriteCache {
+    let read = |name| fs::read_to_string(queue.join(name)).unwrap_or_default();
+    decide_write_cache(read("write_cache").trim(), read("fua").trim())
+}
+
+fn decide_write_cache(write_cache: &str, fua: &str) -> WriteCache {
+    match (write_cache, fua) {
+        ("write through", _) => WriteCache::Stable,
+        ("write back", "1") => WriteCache::VolatileWithFua,
+        ("write back", _) => WriteCache::Volatile,
+        _ => WriteCache::Unknown,
+    }
+}
+
+/// What a completed write is worth on a block device.
+pub(crate) fn write_cache_of_block_device(file: &File) -> io::Result<WriteCache> {
+    let queue = queue_of(file.metadata()?.rdev());
+    Ok(queue.map_or(WriteCache::Unknown, |queue| write_cache(&queue)))
+}
+
+/// Whether the ext4 on a device has a journal: then a kernel thread works on it.
+fn journal_of_ext4(device: u64) -> Option<bool> {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let task = Path::new("/sys/fs/ext4").join(node.file_name()?).join("journal_task");
+    Some(fs::read_to_string(task).ok()?.trim() != "<none>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read() {
+        let line =
+            "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - ext4 /dev/root rw,discard";
+        let mount = Mount::parse(line).expect("it is a mount");
+        assert_eq!(mount.id, 36);
+        assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("ext4", "/dev/root"));
+        assert_eq!(mount.options, "rw,noatime,rw,discard");
+        assert_eq!(Mount::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn unknown_is_never_taken_for_stable() {
+        assert_eq!(decide_write_cache("write through", "0"), WriteCache::Stable);
+        assert_eq!(decide_write_cache("write back", "1"), WriteCache::VolatileWithFua);
+        assert_eq!(decide_write_cache("write back", "0"), WriteCache::Volatile);
+        assert_eq!(decide_write_cache("", ""), WriteCache::Unknown);
+        assert_eq!(decide_write_cache("something new", "1"), WriteCache::Unknown);
+    }
+
+    #[test]
+    fn the_present_file_system_has_a_name() {
+        let directory = File::open(".").expect("there is a present directory");
+        let found = FileSystem::of(&directory).expect("it can be looked at");
+        assert!(!found.kind.is_empty());
+        let shared_memory = File::open("/dev/shm").expect("Linux has it");
+        let found = FileSystem::of(&shared_memory).expect("it can be looked at");
+        assert_eq!((found.kind.as_str(), found.write_cache), ("tmpfs", WriteCache::Unknown));
+        assert!(found.notes()[0].contains("is memory"), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_slow_or_unsafe_is_said() {
+        let with = |kind: &str, options: &str| {
+            let file_system = FileSystem {
+                kind: kind.into(),
+                source: "/dev/sda".into(),
+                options: options.into(),
+                has_journal: None,
+                write_cache: WriteCache::Unknown,
+            };
+            file_system.notes().join(" ")
+        };
+        assert_eq!(with("ext4", "rw,relatime,rw,discard"), "");
+        assert!(with("ext4", "rw,data=journal").contains("written twice"));
+        assert!(with("ext4", "rw,nobarrier").contains("power cut"));
+        assert!(with("xfs", "rw,sync").contains("every write waits"));
+        assert!(with("btrfs", "rw").contains("does not overwrite in place"));
+        assert!(with("overlay", "rw").contains("mounted volume"));
+    }
+}

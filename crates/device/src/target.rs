@@ -1,0 +1,216 @@
+//! The file or block device behind a path, whichever way its operations are run.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slimio_ring::{Errno, TransferError, transferred};
+
+use crate::mapped::write_zeroes;
+use crate::sys::{self, Transfer};
+use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, WriteCache};
+
+/// Longest transfer of one operation, in blocks: 8 MiB.
+const TRANSFER_LBAS_MAX: u32 = 2048;
+
+/// Something with blocks that the kernel has opened for us.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) kind: TargetKind,
+    /// Blocks that can be addressed: shared by all paths to the same file.
+    pub(crate) lba_count: Arc<AtomicU64>,
+    pub(crate) write_cache: WriteCache,
+    pub(crate) in_flight_max: u32,
+    /// Whether the kernel can make one write durable. Where it can't, a flush follows the write.
+    pub(crate) has_durable_writes: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetKind {
+    /// It can grow.
+    File,
+    BlockDevice,
+}
+
+impl Target {
+    /// A second handle to the same thing, sharing the open file.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        Ok(Self {
+            file: self.file.try_clone()?,
+            path: self.path.clone(),
+            lba_count: self.lba_count.clone(),
+            ..*self
+        })
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            lba_count: self.lba_count.load(Ordering::Relaxed),
+            transfer_lbas_max: TRANSFER_LBAS_MAX,
+            in_flight_max: self.in_flight_max,
+            write_cache: self.write_cache,
+        }
+    }
+
+    /// Whether an operation stays within what can be addressed and moved.
+    pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
+        let (start, lbas) = match op {
+            Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
+                let lbas = buffer.len_lbas() as u64;
+                if lbas > u64::from(TRANSFER_LBAS_MAX) {
+                    return Err(DeviceError::OutOfRange);
+                }
+                (*lba, lbas)
+            }
+            Op::Deallocate { range: LbaRange { start, end } } => {
+                (*start, end.0.checked_sub(start.0).ok_or(DeviceError::OutOfRange)?)
+            }
+            Op::Flush => return Ok(()),
+        };
+        let end = start.0.checked_add(lbas).ok_or(DeviceError::OutOfRange)?;
+        if end > self.lba_count.load(Ordering::Relaxed) {
+            return Err(DeviceError::OutOfRange);
+        }
+        Ok(())
+    }
+
+    /// Runs an operation to its end on the calling thread.
+    pub(crate) fn run(&mut self, op: Op) -> (Option<Buffer>, Result<(), DeviceError>) {
+        if let Err(error) = self.check(&op) {
+            return (buffer_of(op), Err(error));
+        }
+        match op {
+            Op::Read { lba, mut buffer } => {
+                let result = self.transfer(&mut buffer, lba, Transfer::Read);
+                (Some(buffer), result)
+            }
+            Op::Write { lba, mut buffer, durable, .. } => {
+                let result = self.write(&mut buffer, lba, durable);
+                (Some(buffer), result)
+            }
+            Op::Flush => (None, self.flush()),
+            Op::Deallocate { range } => (None, self.deallocate(range)),
+        }
+    }
+
+    fn write(&mut self, buffer: &mut Buffer, lba: Lba, durable: bool) -> Result<(), DeviceError> {
+        if durable && self.has_durable_writes {
+            let result = self.transfer(buffer, lba, Transfer::DurableWrite);
+            if !is_unsupported(&result) {
+                return result;
+            }
+            self.has_durable_writes = false;
+        }
+        self.transfer(buffer, lba, Transfer::Write)?;
+        if durable { self.flush() } else { Ok(()) }
+    }
+
+    fn transfer(&self, buffer: &mut Buffer, lba: Lba, kind: Transfer) -> Result<(), DeviceError> {
+        let asked = buffer.len();
+        let res = sys::transfer(&self.file, buffer, byte_offset(lba), kind);
+        transferred(res, asked).map_err(DeviceError::from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.file.sync_data().map_err(|error| of_io(&error))
+    }
+
+    fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
+        let size = (range.end.0 - range.start.0) * LBA_SIZE as u64;
+        if size == 0 {
+            return Ok(());
+        }
+        let result = sys::allocate(&self.file, DEALLOCATE, byte_offset(range.start), size);
+        forgive_unsupported(result.map_err(|error| of_io(&error)))
+    }
+
+    /// See [`Device::grow`](crate::Device::grow).
+    pub(crate) fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        let old = self.lba_count.load(Ordering::Relaxed);
+        if lba_count <= old {
+            return Ok(());
+        }
+        if self.kind == TargetKind::BlockDevice {
+            return Err(DeviceError::NoSpace);
+        }
+        let size = lba_count.checked_mul(LBA_SIZE as u64).ok_or(DeviceError::NoSpace)?;
+        if i64::try_from(size).is_err() {
+            return Err(DeviceError::NoSpace);
+        }
+        let old_size = old * LBA_SIZE as u64;
+        let grown = reserve(&self.file, old_size, size).and_then(|()| self.file.sync_all());
+        if let Err(error) = grown {
+            // A part may have been added. The error above is the one to tell.
+            drop(self.file.set_len(old_size));
+            return Err(match error.raw_os_error() {
+                // Longer than files can be here, or may be for this process.
+                Some(libc::EFBIG) => DeviceError::NoSpace,
+                _ => of_io(&error),
+            });
+        }
+        self.lba_count.fetch_max(lba_count, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Makes a file longer, with its space reserved.
+pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
+    match sys::allocate(file, 0, old_size, size - old_size) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+            write_zeroes(file, old_size, (size - old_size) as usize)
+        }
+        result => result,
+    }
+}
+
+/// What `fallocate` is asked for to give blocks back.
+pub(crate) const DEALLOCATE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Giving blocks back is a hint: where it can't be taken, they just stay.
+pub(crate) fn forgive_unsupported(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    if is_unsupported(&result) { Ok(()) } else { result }
+}
+
+/// Whether the kernel or the file system says that it does not have this operation.
+pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
+    matches!(result, Err(DeviceError::Io { errno: libc::EOPNOTSUPP | libc::ENOSYS }))
+}
+
+/// Where a block begins, in bytes.
+pub(crate) fn byte_offset(lba: Lba) -> u64 {
+    lba.0 * LBA_SIZE as u64
+}
+
+/// The buffer of an operation that will not be run.
+pub(crate) fn buffer_of(op: Op) -> Option<Buffer> {
+    match op {
+        Op::Read { buffer, .. } | Op::Write { buffer, .. } => Some(buffer),
+        Op::Flush | Op::Deallocate { .. } => None,
+    }
+}
+
+fn of_io(error: &io::Error) -> DeviceError {
+    Errno::of(error).into()
+}
+
+impl From<Errno> for DeviceError {
+    fn from(errno: Errno) -> Self {
+        match errno.number() {
+            libc::ENOSPC | libc::EDQUOT => Self::NoSpace,
+            errno => Self::Io { errno },
+        }
+    }
+}
+
+impl From<TransferError> for DeviceError {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Short { moved, asked } => Self::Short { moved, asked },
+            TransferError::Os(errno) => errno.into(),
+        }
+    }
+}

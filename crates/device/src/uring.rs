@@ -1,0 +1,242 @@
+//! A path through io_uring: a ring of its own, and nothing else.
+
+#![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use slimio_ring::{Errno, Fd, Features, Memory, OpId, Outcome, Refused, Ring, Setup};
+
+use crate::target::{
+    DEALLOCATE, Target, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
+};
+use crate::{Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, Op, Token};
+
+/// A file or block device through io_uring.
+pub(crate) struct UringPath {
+    target: Target,
+    ring: Ring<Pending, Buffer>,
+    fd: Fd,
+    in_flight: usize,
+    /// Completions that wait for an operation of the ring's to end.
+    held: Vec<(OpId, Completion)>,
+    /// What the ring has just returned. Kept for its memory.
+    reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
+}
+
+/// What the ring's operations stand for.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    token: Token,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Read,
+    Write {
+        lba: Lba,
+        durable: bool,
+    },
+    Flush,
+    Deallocate,
+    /// The last step of something whose completion is in `held`.
+    Held,
+}
+
+// SAFETY: a buffer's bytes are its own, initialised, and stay where they are when it moves.
+unsafe impl Memory for Buffer {
+    fn address(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn size(&self) -> usize {
+        self.len()
+    }
+}
+
+fn new_ring(target: &Target) -> Result<Ring<Pending, Buffer>, Refused> {
+    let in_flight_max = target.in_flight_max;
+    Ring::new(Setup {
+        submissions: in_flight_max,
+        completions: 2 * in_flight_max,
+        // A path may be handed from thread to thread, and its ring is polled by others: both want
+        // completions that need no call of the thread that has submitted.
+        avoid: Features { deferred: true, ..Features::NONE },
+    })
+}
+
+impl UringPath {
+    /// # Errors
+    /// The target itself, and why there is no ring.
+    pub(crate) fn new(target: Target) -> Result<Self, (Target, Refused)> {
+        let made = new_ring(&target).and_then(|ring| {
+            let file = target.file.try_clone();
+            let file = file.map_err(|error| Refused {
+                cause: slimio_ring::Cause::Descriptors,
+                errno: Some(Errno::of(&error)),
+            });
+            Ok((ring, OwnedFd::from(file?)))
+        });
+        let (mut ring, file) = match made {
+            Ok(made) => made,
+            Err(refused) => return Err((target, refused)),
+        };
+        let fd = ring.adopt(file);
+        Ok(Self { target, ring, fd, in_flight: 0, held: Vec::new(), reaped: Vec::new() })
+    }
+
+    fn enter(&mut self, min: usize, timeout: Option<Duration>) {
+        match self.ring.submit_and_wait(min, timeout) {
+            Ok(()) => {}
+            // What the kernel has no memory for now stays queued for the next call.
+            Err(errno) if errno.number() == libc::EAGAIN => {}
+            Err(errno) => panic!("the kernel no longer takes operations: {errno}"),
+        }
+    }
+
+    fn begin(&mut self, token: Token, op: Op) {
+        let (ring, fd) = (&mut self.ring, self.fd);
+        match op {
+            Op::Read { lba, buffer } => {
+                let pending = Pending { token, step: Step::Read };
+                ring.read(fd, buffer, byte_offset(lba), pending);
+            }
+            Op::Write { lba, buffer, durable, .. } => self.write(token, lba, buffer, durable),
+            Op::Flush => {
+                ring.flush(fd, false, Pending { token, step: Step::Flush });
+            }
+            Op::Deallocate { range } => {
+                let size = (range.end.0 - range.start.0) * LBA_SIZE as u64;
+                let pending = Pending { token, step: Step::Deallocate };
+                ring.allocate(fd, DEALLOCATE, byte_offset(range.start), size, pending);
+            }
+        }
+    }
+
+    fn write(&mut self, token: Token, lba: Lba, buffer: Buffer, durable: bool) {
+        let pending = Pending { token, step: Step::Write { lba, durable } };
+        let at_once = durable && self.target.has_durable_writes;
+        self.ring.write(self.fd, buffer, byte_offset(lba), at_once, pending);
+    }
+
+    /// Ends an operation that is not for the kernel: what would have come of it must not be there
+    /// before the next `poll`, and must show in the ring's readiness.
+    fn hold(&mut self, completion: Completion) {
+        let pending = Pending { token: completion.token, step: Step::Held };
+        let op = self.ring.nothing(self.fd, pending);
+        self.held.push((op, completion));
+    }
+
+    /// What is to be told of a step of the ring's that has ended; `None` when another step follows.
+    fn settle(&mut self, op: OpId, step: Step, mut completion: Completion) -> Option<Completion> {
+        match step {
+            Step::Read | Step::Flush => {}
+            Step::Deallocate => completion.result = forgive_unsupported(completion.result),
+            Step::Write { lba, durable: true } if is_unsupported(&completion.result) => {
+                self.target.has_durable_writes = false;
+                let buffer = completion.buffer.expect("a write brings its buffer back");
+                self.write(completion.token, lba, buffer, true);
+                return None;
+            }
+            Step::Write { durable, .. } => {
+                if durable && !self.target.has_durable_writes && completion.result.is_ok() {
+                    let pending = Pending { token: completion.token, step: Step::Held };
+                    let flush = self.ring.flush(self.fd, false, pending);
+                    self.held.push((flush, completion));
+                    return None;
+                }
+            }
+            Step::Held => {
+                let place = self.held.iter().position(|(held, _)| *held == op);
+                let (_, held) = self.held.swap_remove(place.expect("it is held"));
+                let result = held.result.and(completion.result);
+                return Some(Completion { result, ..held });
+            }
+        }
+        Some(completion)
+    }
+}
+
+impl Device for UringPath {
+    fn geometry(&self) -> Geometry {
+        self.target.geometry()
+    }
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
+        if self.in_flight >= self.target.in_flight_max as usize {
+            return Err(op);
+        }
+        self.in_flight += 1;
+        match self.target.check(&op) {
+            Ok(()) if is_empty(&op) => {
+                self.hold(Completion { token, buffer: None, result: Ok(()) });
+            }
+            Ok(()) => self.begin(token, op),
+            Err(error) => {
+                self.hold(Completion { token, buffer: buffer_of(op), result: Err(error) });
+            }
+        }
+        Ok(())
+    }
+
+    fn kick(&mut self) {
+        self.enter(0, None);
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.ring.reap(&mut reaped);
+        let mut has_next_step = false;
+        for slimio_ring::Completion { op, payload, outcome, .. } in reaped.drain(..) {
+            let (buffer, result) = match outcome {
+                Outcome::Transferred { memory, result } => {
+                    (Some(memory), result.map_err(DeviceError::from))
+                }
+                Outcome::Done(result) => (None, result.map_err(DeviceError::from)),
+                other => unreachable!("a path asks for no {other:?}"),
+            };
+            let completion = Completion { token: payload.token, buffer, result };
+            if let Some(completion) = self.settle(op, payload.step, completion) {
+                self.in_flight -= 1;
+                completions.push(completion);
+            } else {
+                has_next_step = true;
+            }
+        }
+        self.reaped = reaped;
+        if has_next_step {
+            self.enter(0, None);
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let before = completions.len();
+        while self.in_flight > 0 {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            self.enter(1, left);
+            self.poll(completions);
+            if completions.len() > before || left.is_some_and(|left| left.is_zero()) {
+                return;
+            }
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.readiness()
+    }
+
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.target.grow(lba_count)
+    }
+}
+
+/// Whether there is nothing to do: the kernel calls an empty range an error.
+fn is_empty(op: &Op) -> bool {
+    matches!(op, Op::Deallocate { range } if range.start == range.end)
+}

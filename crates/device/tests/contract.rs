@@ -1,0 +1,60 @@
+//! The contract of devices, over every back end that this machine can have.
+
+mod common;
+
+use std::path::Path;
+
+use common::{LoopDevice, engines, memory_directory};
+use slimio_device::{BlockDevice, Device, Directory, PathOptions};
+use slimio_sim::contract::{CONTRACT_LBAS, check_all};
+
+/// Checks files in a directory below `place`.
+fn check_files(place: &Path, options: PathOptions, described: &str) {
+    let directory = tempfile::tempdir_in(place).expect("a directory for the test");
+    let mut directory = Directory::open(directory.path(), options).expect("it is ours");
+    let mut count = 0;
+    check_all(|| {
+        count += 1;
+        let name = format!("file-{count}");
+        directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
+        directory.open_path(&name).expect("it was just made") as Box<dyn Device>
+    });
+    let found = directory.describe();
+    assert!(found.starts_with(described), "{found}");
+}
+
+#[test]
+fn files_past_the_cache() {
+    for options in engines() {
+        // Where the build is, is a disk, as far as anything here is.
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        check_files(place, options, "");
+    }
+}
+
+#[test]
+fn files_through_the_cache() {
+    for options in engines() {
+        let options = PathOptions { direct: false, ..options };
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        check_files(place, options, "buffered I/O on files");
+    }
+}
+
+#[test]
+fn files_in_memory() {
+    for options in engines() {
+        let place = memory_directory();
+        check_files(place.path(), options, "");
+    }
+}
+
+#[test]
+fn a_block_device() {
+    let Some(device) = LoopDevice::new(CONTRACT_LBAS) else { return };
+    for options in engines() {
+        let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
+        check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);
+        assert!(device.describe().starts_with("direct I/O on block device"));
+    }
+}

@@ -1,0 +1,392 @@
+//! What every [`Device`] must do, as checks that run over any of them.
+//!
+//! A model of a device that passes these, and a real one that does, are interchangeable for the
+//! code above. What a power cut does to a device is not part of it: only the model can lose power.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use slimio_device::{
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token,
+    is_readable,
+};
+
+use crate::Random;
+
+/// Blocks that a device under test has at least.
+pub const CONTRACT_LBAS: u64 = 512;
+
+/// Longest that something takes that must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Checks everything. `make` makes a new device with at least [`CONTRACT_LBAS`] blocks each time;
+/// what they hold does not matter.
+///
+/// # Panics
+/// When the device breaks the contract.
+pub fn check_all(mut make: impl FnMut() -> Box<dyn Device>) {
+    reads_what_was_written(&mut *make());
+    buffers_come_home(&mut *make());
+    refuses_what_is_outside(&mut *make());
+    hands_back_what_is_too_much(&mut *make());
+    takes_every_kind_of_write_and_flush(&mut *make());
+    deallocated_blocks_can_be_used_again(&mut *make());
+    grows_or_stays_as_it_is(&mut *make());
+    a_wait_ends(&mut *make());
+    readiness_tells_of_completions(&mut *make());
+    what_is_queued_runs_after_a_kick(&mut *make());
+    may_be_dropped_in_flight(&mut make);
+    for seed in 1..=3 {
+        is_like_an_array(&mut *make(), seed);
+    }
+}
+
+/// A buffer filled with bytes that tell `seed` and place.
+fn pattern(lbas: usize, seed: u64) -> Buffer {
+    let mut buffer = Buffer::zeroed(lbas);
+    let mut random = Random::new(seed);
+    for bytes in buffer.chunks_exact_mut(8) {
+        bytes.copy_from_slice(&random.next_u64().to_le_bytes());
+    }
+    buffer
+}
+
+fn write(lba: u64, buffer: Buffer, durable: bool) -> Op {
+    Op::Write { lba: Lba(lba), buffer, placement: PlacementId(0), durable }
+}
+
+/// Runs one operation to its end.
+fn run(device: &mut dyn Device, op: Op) -> Completion {
+    assert_eq!(device.in_flight(), 0, "only one at a time here");
+    device.submit(Token(77), op).expect("nothing is in flight");
+    let mut completions = drain(device);
+    assert_eq!(completions.len(), 1, "one operation, one completion");
+    let completion = completions.remove(0);
+    assert_eq!(completion.token, Token(77));
+    completion
+}
+
+/// Waits for everything in flight.
+fn drain(device: &mut dyn Device) -> Vec<Completion> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut completions = Vec::new();
+    while device.in_flight() > 0 {
+        assert!(Instant::now() < deadline, "{} never completed", device.in_flight());
+        let before = (completions.len(), device.in_flight());
+        device.wait(Some(PATIENCE), &mut completions);
+        let finished = completions.len() - before.0;
+        assert_eq!(
+            device.in_flight(),
+            before.1 - finished,
+            "each completion is one less in flight"
+        );
+    }
+    completions
+}
+
+fn read(device: &mut dyn Device, lba: u64, lbas: usize) -> Buffer {
+    let completion = run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(lbas) });
+    assert_eq!(completion.result, Ok(()), "reading {lbas} at {lba}");
+    completion.buffer.expect("a read brings its buffer back")
+}
+
+fn reads_what_was_written(device: &mut dyn Device) {
+    let last = device.geometry().lba_count - 1;
+    assert!(last >= CONTRACT_LBAS - 1, "the device is too small for this");
+    for (lba, lbas) in [(0, 1), (1, 3), (100, 50), (last - 6, 7), (last, 1)] {
+        let written = pattern(lbas, lba + 1);
+        let completion = run(device, write(lba, pattern(lbas, lba + 1), false));
+        assert_eq!(completion.result, Ok(()));
+        assert!(read(device, lba, lbas)[..] == written[..], "{lbas} at {lba} differ");
+    }
+    // A later write replaces an earlier one, where they overlap and only there.
+    run(device, write(10, pattern(4, 1), false));
+    run(device, write(12, pattern(4, 2), true));
+    let found = read(device, 10, 6);
+    assert!(found[..2 * LBA_SIZE] == pattern(4, 1)[..2 * LBA_SIZE]);
+    assert!(found[2 * LBA_SIZE..] == pattern(4, 2)[..]);
+}
+
+fn buffers_come_home(device: &mut dyn Device) {
+    let outside = device.geometry().lba_count;
+    for lba in [3, outside] {
+        let mut buffer = pattern(4, 9);
+        // A shorter length than the capacity stays, and only that much is moved.
+        buffer.set_len_lbas(2);
+        let address = buffer.as_ptr();
+        let completion = run(device, write(lba, buffer, false));
+        let mut buffer = completion.buffer.expect("a write brings its buffer back");
+        assert_eq!((buffer.as_ptr(), buffer.len_lbas()), (address, 2), "it is the same buffer");
+        buffer.set_len_lbas(4);
+        assert!(buffer[..] == pattern(4, 9)[..], "a write does not change its buffer");
+        let completion = run(device, Op::Read { lba: Lba(lba), buffer });
+        let buffer = completion.buffer.expect("a read brings its buffer back");
+        assert_eq!(buffer.as_ptr(), address, "it is the same buffer");
+    }
+    assert!(run(device, Op::Flush).buffer.is_none());
+}
+
+fn refuses_what_is_outside(device: &mut dyn Device) {
+    let count = device.geometry().lba_count;
+    let before = pattern(1, 4);
+    run(device, write(count - 1, pattern(1, 4), false));
+    for (lba, lbas) in [(count, 1), (count - 1, 2), (u64::MAX, 1), (u64::MAX / 4096, 3)] {
+        let outcomes = [
+            run(device, write(lba, pattern(lbas, 1), false)).result,
+            run(device, write(lba, pattern(lbas, 1), true)).result,
+            run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(lbas) }).result,
+        ];
+        let all_refused = outcomes.iter().all(|result| *result == Err(DeviceError::OutOfRange));
+        assert!(all_refused, "{lbas} at {lba} of {count}: {outcomes:?}");
+    }
+    let range = LbaRange { start: Lba(count - 1), end: Lba(count + 1) };
+    let refused = run(device, Op::Deallocate { range }).result;
+    assert_eq!(refused, Err(DeviceError::OutOfRange));
+    assert!(read(device, count - 1, 1)[..] == before[..], "nothing was moved");
+    assert_eq!(device.geometry().lba_count, count);
+}
+
+fn hands_back_what_is_too_much(device: &mut dyn Device) {
+    let most = u64::from(device.geometry().in_flight_max);
+    assert!(most >= 1);
+    for round in 0..2 {
+        for token in 0..most {
+            // Reads may overlap.
+            let op = Op::Read { lba: Lba(token % CONTRACT_LBAS), buffer: Buffer::zeroed(1) };
+            device.submit(Token(token), op).expect("there is room up to in_flight_max");
+            assert_eq!(device.in_flight() as u64, token + 1);
+        }
+        let refused = device.submit(Token(most), write(0, pattern(1, 5), false));
+        let Err(Op::Write { buffer, .. }) = refused else {
+            panic!("round {round}: more than in_flight_max was taken")
+        };
+        assert!(buffer[..] == pattern(1, 5)[..], "the buffer comes back as it was");
+        assert_eq!(device.in_flight() as u64, most);
+        let mut tokens: Vec<u64> = drain(device).iter().map(|done| done.token.0).collect();
+        tokens.sort_unstable();
+        assert!(tokens.into_iter().eq(0..most), "each completes once");
+    }
+}
+
+fn takes_every_kind_of_write_and_flush(device: &mut dyn Device) {
+    // With nothing written, and twice in a row.
+    assert_eq!(run(device, Op::Flush).result, Ok(()));
+    assert_eq!(run(device, Op::Flush).result, Ok(()));
+    for durable in [false, true] {
+        for placement in [0, 1] {
+            let placement = PlacementId(placement);
+            let op = Op::Write { lba: Lba(7), buffer: pattern(2, 6), placement, durable };
+            assert_eq!(run(device, op).result, Ok(()));
+        }
+        assert_eq!(run(device, Op::Flush).result, Ok(()));
+    }
+    // Durable writes beside each other, with a flush among them.
+    let some = u64::from(device.geometry().in_flight_max.min(8));
+    for token in 0..some - 1 {
+        device.submit(Token(token), write(token * 2, pattern(2, token), true)).expect("room");
+    }
+    device.submit(Token(some - 1), Op::Flush).expect("room");
+    let completions = drain(device);
+    assert_eq!(completions.len() as u64, some);
+    assert!(completions.iter().all(|done| done.result == Ok(())));
+    for token in 0..some - 1 {
+        assert!(read(device, token * 2, 2)[..] == pattern(2, token)[..]);
+    }
+}
+
+fn deallocated_blocks_can_be_used_again(device: &mut dyn Device) {
+    run(device, write(20, pattern(30, 1), true));
+    let range = LbaRange { start: Lba(25), end: Lba(45) };
+    assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
+    let empty = LbaRange { start: Lba(25), end: Lba(25) };
+    assert_eq!(run(device, Op::Deallocate { range: empty }).result, Ok(()));
+    // What is in them is undefined, but it can be read, and what is beside them is untouched.
+    let found = read(device, 20, 30);
+    assert!(found[..5 * LBA_SIZE] == pattern(30, 1)[..5 * LBA_SIZE]);
+    assert!(found[25 * LBA_SIZE..] == pattern(30, 1)[25 * LBA_SIZE..]);
+    assert_eq!(run(device, write(30, pattern(4, 2), true)).result, Ok(()));
+    assert!(read(device, 30, 4)[..] == pattern(4, 2)[..]);
+}
+
+fn grows_or_stays_as_it_is(device: &mut dyn Device) {
+    let count = device.geometry().lba_count;
+    run(device, write(count - 1, pattern(1, 8), false));
+    for less in [0, 1, count] {
+        assert_eq!(device.grow(less), Ok(()), "it is as large already");
+        assert_eq!(device.geometry().lba_count, count);
+    }
+    for too_much in [1 << 50, u64::MAX / LBA_SIZE as u64, u64::MAX] {
+        assert_eq!(device.grow(too_much), Err(DeviceError::NoSpace), "{too_much} blocks");
+        assert_eq!(device.geometry().lba_count, count, "then nothing has changed");
+    }
+    match device.grow(count + 100) {
+        Ok(()) => {
+            assert!(device.geometry().lba_count >= count + 100);
+            assert_eq!(run(device, write(count + 97, pattern(3, 9), true)).result, Ok(()));
+            assert!(read(device, count + 97, 3)[..] == pattern(3, 9)[..]);
+        }
+        Err(DeviceError::NoSpace) => assert_eq!(device.geometry().lba_count, count),
+        Err(other) => panic!("growing: {other}"),
+    }
+    assert!(read(device, count - 1, 1)[..] == pattern(1, 8)[..], "what was there stays");
+}
+
+fn a_wait_ends(device: &mut dyn Device) {
+    let mut completions = Vec::new();
+    // With nothing in flight there is nothing to wait for.
+    device.wait(None, &mut completions);
+    device.wait(Some(PATIENCE), &mut completions);
+    device.poll(&mut completions);
+    assert!(completions.is_empty());
+    device.submit(Token(1), write(1, pattern(1, 1), true)).expect("nothing is in flight");
+    let deadline = Instant::now() + PATIENCE;
+    while completions.is_empty() {
+        assert!(Instant::now() < deadline, "it never completes");
+        device.wait(Some(Duration::ZERO), &mut completions);
+    }
+    // What `completions` held before stays.
+    device.submit(Token(2), write(1, pattern(1, 2), true)).expect("nothing is in flight");
+    device.wait(None, &mut completions);
+    let tokens: Vec<Token> = completions.iter().map(|done| done.token).collect();
+    assert_eq!(tokens, [Token(1), Token(2)]);
+}
+
+fn readiness_tells_of_completions(device: &mut dyn Device) {
+    let readable = |device: &mut dyn Device, timeout| {
+        device.readiness().map(|readiness| is_readable(readiness, timeout))
+    };
+    if device.readiness().is_none() {
+        return;
+    }
+    let mut completions = Vec::new();
+    let outside = device.geometry().lba_count;
+    for round in 0..20_u64 {
+        assert_eq!(
+            readable(device, Duration::ZERO),
+            Some(false),
+            "round {round}: nothing is there"
+        );
+        // Each third operation fails before the device sees it.
+        let lba = if round % 3 == 2 { outside } else { round };
+        device.submit(Token(round), write(lba, pattern(1, round), true)).expect("room");
+        device.kick();
+        assert_eq!(readable(device, PATIENCE), Some(true), "round {round}: it never wakes");
+        let deadline = Instant::now() + PATIENCE;
+        while completions.len() as u64 <= round {
+            assert!(Instant::now() < deadline, "round {round}: readable, and nothing to poll");
+            device.poll(&mut completions);
+        }
+    }
+    // It stays readable until everything was taken.
+    let some = device.geometry().in_flight_max.min(4);
+    for token in 0..some {
+        let lba = u64::from(token);
+        device.submit(Token(lba), write(lba, pattern(1, lba), false)).expect("room");
+    }
+    device.kick();
+    completions.clear();
+    while completions.len() < some as usize {
+        assert_eq!(readable(device, PATIENCE), Some(true), "{} of {some}", completions.len());
+        device.poll(&mut completions);
+    }
+    assert_eq!(readable(device, Duration::ZERO), Some(false));
+}
+
+fn what_is_queued_runs_after_a_kick(device: &mut dyn Device) {
+    device.submit(Token(1), write(5, pattern(2, 3), false)).expect("nothing is in flight");
+    device.kick();
+    device.kick();
+    let deadline = Instant::now() + PATIENCE;
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        assert!(Instant::now() < deadline, "it never completes");
+        device.wait(Some(PATIENCE), &mut completions);
+    }
+    assert_eq!(completions[0].result, Ok(()));
+    assert_eq!(device.in_flight(), 0);
+}
+
+fn may_be_dropped_in_flight(make: &mut dyn FnMut() -> Box<dyn Device>) {
+    for kicked in [false, true] {
+        let mut device = make();
+        let most = u64::from(device.geometry().in_flight_max.min(16));
+        for token in 0..most {
+            run(&mut *device, write(token * 16, pattern(16, token), false));
+        }
+        for token in 0..most {
+            let lba = token * 16;
+            let op = if token % 2 == 0 {
+                write(lba, pattern(16, token), token % 4 == 0)
+            } else {
+                Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(16) }
+            };
+            device.submit(Token(token), op).expect("there is room");
+        }
+        if kicked {
+            device.kick();
+        }
+        drop(device);
+        // Memory that was given up while a read could still fill it would be in use again now.
+        let fresh: Vec<Buffer> = (0..most as usize).map(|_| Buffer::zeroed(16)).collect();
+        reads_what_was_written(&mut *make());
+        assert!(fresh.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+    }
+}
+
+/// Many operations at a time, none overlapping a write in flight, against an array of blocks.
+fn is_like_an_array(device: &mut dyn Device, seed: u64) {
+    const OPERATIONS: u64 = 600;
+    let mut random = Random::new(seed);
+    let geometry = device.geometry();
+    let depth = geometry.in_flight_max.min(16) as usize;
+    // The seed that each block was last written with, and its place in that write.
+    let mut array: HashMap<u64, (u64, usize)> = HashMap::new();
+    let mut in_flight: HashMap<Token, (LbaRange, Option<u64>)> = HashMap::new();
+    let mut completions = Vec::new();
+    let mut token = 0;
+    while token < OPERATIONS || !in_flight.is_empty() {
+        while token < OPERATIONS && in_flight.len() < depth {
+            let lbas = 1 + random.below(12);
+            let start = random.below(CONTRACT_LBAS - lbas);
+            let range = LbaRange { start: Lba(start), end: Lba(start + lbas) };
+            let overlaps = |other: &LbaRange| range.start < other.end && other.start < range.end;
+            if in_flight.values().any(|(other, _)| overlaps(other)) {
+                break;
+            }
+            token += 1;
+            let name = Token(token);
+            let (op, written) = if random.below(2) == 0 {
+                (Op::Read { lba: range.start, buffer: Buffer::zeroed(lbas as usize) }, None)
+            } else {
+                let durable = random.below(4) == 0;
+                (write(start, pattern(lbas as usize, token), durable), Some(token))
+            };
+            device.submit(name, op).expect("there is room up to in_flight_max");
+            in_flight.insert(name, (range, written));
+            if random.below(3) == 0 {
+                device.kick();
+            }
+        }
+        if random.below(2) == 0 {
+            device.kick();
+            device.poll(&mut completions);
+        } else {
+            device.wait(Some(PATIENCE), &mut completions);
+        }
+        for completion in completions.drain(..) {
+            let (range, written) = in_flight.remove(&completion.token).expect("it completes once");
+            assert_eq!(completion.result, Ok(()), "seed {seed}, {range:?}");
+            let buffer = completion.buffer.expect("it comes home");
+            for (place, lba) in (range.start.0..range.end.0).enumerate() {
+                let found = &buffer[place * LBA_SIZE..][..LBA_SIZE];
+                if let Some(written) = written {
+                    array.insert(lba, (written, place));
+                } else if let Some((written, place)) = array.get(&lba) {
+                    let expected = &pattern(place + 1, *written)[place * LBA_SIZE..];
+                    assert!(found == expected, "seed {seed}: block {lba} differs");
+                }
+            }
+        }
+    }
+    assert!(array.len() > CONTRACT_LBAS as usize / 2, "the test must not rot");
+}
