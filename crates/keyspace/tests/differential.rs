@@ -92,7 +92,7 @@ impl Connection {
             if let Some(size) = reply_size(&self.buffer).expect("a reply") {
                 return self.buffer.drain(..size).collect();
             }
-            let mut chunk = [0; 65536];
+            let mut chunk = [0; 16384];
             let count = self.stream.read(&mut chunk).expect("received");
             assert!(count > 0, "redis-server closed the connection");
             self.buffer.extend_from_slice(&chunk[..count]);

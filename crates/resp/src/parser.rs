@@ -5,6 +5,7 @@ use std::fmt;
 use crate::blob::Blob;
 use crate::inline;
 use crate::integer::parse_i64;
+use crate::reply::ReplyBuf;
 use crate::request::Request;
 
 /// Size in bytes from which an argument is asked for as a [`Blob`] instead of being left in the
@@ -60,7 +61,7 @@ pub enum Step {
         /// Where it begins.
         header_end: usize,
     },
-    /// Not the protocol. Reply with [`ProtocolError::reply`], read nothing more from the client,
+    /// Not the protocol. [Reply](ProtocolError::write), read nothing more from the client,
     /// and close the connection when the reply has left.
     Error(ProtocolError),
 }
@@ -89,9 +90,19 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// The error reply, without the leading `-` and the line end.
+    /// The error reply as text, without the leading `-` and the line end.
     pub fn reply(self) -> String {
         format!("ERR Protocol error: {self}")
+    }
+
+    /// Writes the error reply, byte for byte as Redis does.
+    pub fn write(self, reply: &mut ReplyBuf) {
+        let mut text = self.reply().into_bytes();
+        if let Self::ExpectedLength(byte) = self {
+            // The byte as it came: it need not be a character.
+            text = [b"ERR Protocol error: expected '$', got '", &[byte][..], b"'"].concat();
+        }
+        reply.error_bytes(&text);
     }
 }
 
@@ -103,7 +114,7 @@ impl fmt::Display for ProtocolError {
             Self::UnauthenticatedCount => "unauthenticated multibulk length",
             Self::LengthLineTooLong => "too big bulk count string",
             Self::ExpectedLength(byte) => {
-                return write!(f, "expected '$', got '{}'", printable(*byte));
+                return write!(f, "expected '$', got '{}'", byte.escape_ascii());
             }
             Self::InvalidLength => "invalid bulk length",
             Self::UnauthenticatedLength => "unauthenticated bulk length",
@@ -111,11 +122,6 @@ impl fmt::Display for ProtocolError {
             Self::UnbalancedQuotes => "unbalanced quotes in request",
         })
     }
-}
-
-/// A byte of the client's as a character of an error line; a line end would end the reply.
-fn printable(byte: u8) -> char {
-    if byte == b'\r' || byte == b'\n' { ' ' } else { char::from(byte) }
 }
 
 /// Reads requests from a connection's bytes. One per connection; keeps its place between calls, so

@@ -22,6 +22,9 @@ pub fn reply_size(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
         }
         *missing -= 1;
         let Some(&kind) = bytes.get(position) else { return Ok(None) };
+        if kind == b'\r' {
+            return Err(ReplyError);
+        }
         let Some(end) = bytes[position..].iter().position(|&byte| byte == b'\r') else {
             return Ok(None);
         };
@@ -31,14 +34,14 @@ pub fn reply_size(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
             b'$' | b'=' | b'!' => {
                 if let Ok(size) = usize::try_from(parse_i64(text).ok_or(ReplyError)?) {
-                    position = position.checked_add(size).ok_or(ReplyError)? + 2;
+                    position = position.saturating_add(size).saturating_add(2);
                 }
             }
             b'*' | b'~' | b'>' | b'%' | b'|' => {
                 let len = u64::try_from(parse_i64(text).ok_or(ReplyError)?).unwrap_or(0);
                 let replies = match kind {
-                    b'%' => len * 2,
-                    b'|' => len * 2 + 1,
+                    b'%' => len.saturating_mul(2),
+                    b'|' => len.saturating_mul(2).saturating_add(1),
                     _ => len,
                 };
                 if levels.len() == NESTING_MAX {

@@ -295,3 +295,116 @@ fn small_key(bytes: &[u8], expires: bool) -> (usize, usize) {
     }
     (head + 2, low & 0x7f | usize::from(bytes[head + 1]) << 7)
 }
+
+#[cfg(test)]
+mod tests {
+    use slimio_resp::{BLOB_PIECE_SIZE, Blob};
+
+    use super::*;
+
+    /// Sizes around every limit of a form.
+    const SIZES: [usize; 11] = [
+        0,
+        1,
+        22,
+        23,
+        127,
+        128,
+        SMALL_SIZE_MAX - 30,
+        SMALL_SIZE_MAX,
+        4096,
+        BLOB_PIECE_SIZE,
+        BLOB_PIECE_SIZE + 1,
+    ];
+
+    const EXPIRIES: [Option<i64>; 3] = [None, Some(0), Some(i64::MAX)];
+
+    fn string(size: usize, byte: u8) -> Vec<u8> {
+        (0..size).map(|i| (i % 199) as u8 ^ byte).collect()
+    }
+
+    fn check(slot: &Slot, key: &[u8], value: &[u8], expires_at_ms: Option<i64>) {
+        assert!(slot.key() == key, "key of {}", key.len());
+        assert!(*slot.value().as_arg().to_bytes() == *value, "value of {}", value.len());
+        assert_eq!(slot.expires_at_ms(), expires_at_ms);
+        assert_eq!(slot.expires(), expires_at_ms.is_some());
+        let arg = slot.value().as_arg();
+        assert_eq!(matches!(arg, Arg::Blob(_)), value.len() > BLOB_PIECE_SIZE);
+    }
+
+    #[test]
+    fn an_entry_holds_what_it_is_given() {
+        for key_size in SIZES {
+            let key = string(key_size, 1);
+            for expiry in EXPIRIES {
+                for size in SIZES {
+                    let value = string(size, 2);
+                    let slot = Slot::new(7, &key, Arg::Bytes(&value), expiry);
+                    check(&slot, &key, &value, expiry);
+                    let blob = Blob::from_bytes(&value);
+                    check(&Slot::new(7, &key, Arg::Blob(&blob), expiry), &key, &value, expiry);
+                    let value_again = slot.into_value();
+                    check(&Slot::with_value(7, &key, value_again, expiry), &key, &value, expiry);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_changes_from_any_form_to_any_other() {
+        let key = string(20, 1);
+        for (from, before) in SIZES.into_iter().flat_map(|size| EXPIRIES.map(|at| (size, at))) {
+            for (to, after) in SIZES.into_iter().flat_map(|size| EXPIRIES.map(|at| (size, at))) {
+                let (old, new) = (string(from, 2), string(to, 3));
+                let mut slot = Slot::new(7, &key, Arg::Bytes(&old), before);
+                let garbage = slot.set(Arg::Bytes(&new), after);
+                assert_eq!(garbage.is_some(), from > BLOB_PIECE_SIZE);
+                check(&slot, &key, &new, after);
+                slot.set_expiry(before);
+                check(&slot, &key, &new, before);
+            }
+        }
+    }
+
+    #[test]
+    fn strings_grow_through_all_forms() {
+        let mut slot = Slot::new(7, b"key", Arg::Bytes(b""), Some(5));
+        let mut expected = Vec::new();
+        for size in [1, 100, 2000, 1, 60_000, 250_000, 3, 600_000] {
+            let more = string(size, 9);
+            slot.update(|value| value.append(Arg::Bytes(&more)));
+            expected.extend_from_slice(&more);
+            check(&slot, b"key", &expected, Some(5));
+            let middle = expected.len() / 2;
+            slot.update(|value| value.write_at(middle, Arg::Blob(&Blob::from_bytes(b"xyz"))));
+            expected.resize(expected.len().max(middle + 3), 0);
+            expected[middle..middle + 3].copy_from_slice(b"xyz");
+            check(&slot, b"key", &expected, Some(5));
+        }
+    }
+
+    #[test]
+    fn a_value_of_the_same_size_is_replaced_in_place() {
+        for size in [16, 4096] {
+            let (old, new) = (string(size, 1), string(size, 2));
+            let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), None);
+            let info = allocation_counter::measure(|| {
+                slot.set(Arg::Bytes(&new), None);
+            });
+            assert_eq!(info.count_total, 0, "size {size}");
+            check(&slot, b"key", &new, None);
+        }
+    }
+
+    #[test]
+    fn a_value_that_somebody_reads_is_left_alone() {
+        let (old, new) = (string(4096, 1), string(4096, 2));
+        let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), None);
+        let Value::Piece(reader) = slot.value().to_value() else { panic!("a piece") };
+        slot.set(Arg::Bytes(&new), None);
+        assert!(*reader == old);
+        check(&slot, b"key", &new, None);
+        slot.update(|value| value.append(Arg::Bytes(b"!")));
+        assert!(*reader == old);
+    }
+}

@@ -223,7 +223,7 @@ impl Generator {
     /// What the arguments should be, a letter each.
     fn shape(&mut self, name: &str) -> Vec<u8> {
         let mut shape = match name {
-            "append" | "getset" | "setnx" => b"kv".to_vec(),
+            "append" | "getset" | "set" | "setnx" => b"kv".to_vec(),
             "decr" | "expiretime" | "get" | "getdel" | "incr" | "persist" | "pexpiretime"
             | "pttl" | "strlen" | "ttl" | "type" => b"k".to_vec(),
             "decrby" | "incrby" => b"kn".to_vec(),
@@ -241,7 +241,6 @@ impl Generator {
             "setex" => b"ksv".to_vec(),
             "rename" | "renamenx" | "copy" => b"kk".to_vec(),
             "scan" => b"0".to_vec(),
-            "set" => b"kv".to_vec(),
             "setrange" => b"kov".to_vec(),
             "swapdb" => b"dd".to_vec(),
             _ => Vec::new(),
