@@ -1,2 +1,104 @@
-//! The one binary.
-fn main() {}
+//! The one binary: `slimio serve` and the tools for a volume. Picks the concrete device.
+
+mod block;
+mod serve;
+mod tools;
+mod volume;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Small blocks of equal size, allocated and freed by the million, are what it is best at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// An in-memory database that speaks the Redis protocol and owns its whole path to the disk.
+#[derive(Debug, Parser)]
+#[command(name = "slimio", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve: [CONF] [--directive value]..., as redis-server takes them. Without anything: port
+    /// 6379 on this machine, data in ./slimio-data/
+    #[command(disable_help_flag = true)]
+    Serve {
+        /// A redis.conf-style file, then directives
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Make an empty volume
+    Format(tools::Format),
+    /// Show what is on a volume
+    Inspect(tools::Inspect),
+    /// Read a whole volume and check it
+    Verify(tools::Verify),
+    /// Show which I/O paths this machine allows
+    Probe,
+}
+
+fn main() -> ExitCode {
+    slimio_server::set_allocator_name("mimalloc");
+    let args: Vec<String> = std::env::args().collect();
+    let result = match serve_args(&args) {
+        Some(args) => serve::run(args),
+        None => match Cli::parse().command {
+            Command::Serve { args } => serve::run(&args),
+            Command::Format(format) => format.run(),
+            Command::Inspect(inspect) => inspect.run(),
+            Command::Verify(verify) => verify.run(),
+            Command::Probe => tools::probe(),
+        },
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("slimio: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The arguments of `serve`, which have redis-server's form rather than clap's. Without a command
+/// to the contrary, `serve` is meant.
+fn serve_args(args: &[String]) -> Option<&[String]> {
+    match args.get(1).map(String::as_str) {
+        None => Some(&[]),
+        Some("serve") if args.get(2).is_some_and(|a| a == "--help" || a == "-h") => None,
+        Some("serve") => Some(&args[2..]),
+        Some("--help" | "--version") => None,
+        Some(flag) if flag.starts_with("--") => Some(&args[1..]),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_is_what_is_meant_without_a_command() {
+        let of = |line: &str| {
+            let args: Vec<String> = std::iter::once("slimio")
+                .chain(line.split_whitespace())
+                .map(String::from)
+                .collect();
+            serve_args(&args).map(<[String]>::to_vec)
+        };
+        assert_eq!(of(""), Some(vec![]));
+        assert_eq!(of("--port 7"), Some(vec!["--port".into(), "7".into()]));
+        assert_eq!(of("serve x.conf --port 7").unwrap().len(), 3);
+        assert_eq!(of("inspect --volume x"), None);
+        assert_eq!(of("--version"), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! A volume on a block device: one linear space, cut in areas.
+//!
+//! ```text
+//! | superblock: first half | buffers of the log | log ...            | superblock: second half |
+//! ```
+
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use slimio_device::{
+    BlockDevice, Buffer, Completion, Contents, Device, DeviceError, Geometry, LBA_SIZE, Lba,
+    LbaRange, MappedFile, Op, OpenError, PathOptions, Token,
+};
+use slimio_server::Storage;
+use slimio_storage::{Area, Media, layout};
+
+/// Size of the place for the log's buffers, in blocks.
+const BUFFERS_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
+
+/// Blocks of the superblock's area: half of them at either end of the device.
+const SUPER_LBAS: u64 = layout::SUPERBLOCK_AREA_LBAS_MIN;
+
+/// Whether a path names a block device.
+pub(crate) fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Takes a block device as a volume. One that holds something else is refused.
+///
+/// # Errors
+/// Why it can't be taken.
+pub(crate) fn open(path: &Path, options: PathOptions) -> Result<Storage, OpenError> {
+    let mut device = BlockDevice::open(path, options)?;
+    let lbas_min = SUPER_LBAS + BUFFERS_LBAS + 2;
+    if device.lba_count() < lbas_min {
+        return Err(OpenError::Unsuitable {
+            path: path.to_path_buf(),
+            why: format!("it has {} blocks, fewer than {lbas_min}", device.lba_count()),
+        });
+    }
+    let contents = device.contents()?;
+    if let Contents::Known(what) = contents {
+        return Err(OpenError::Unsuitable {
+            path: path.to_path_buf(),
+            why: format!("it holds {what}"),
+        });
+    }
+    // How it is reached is known for certain once a path was opened.
+    drop(device.open_path()?);
+    Ok(Storage {
+        exists: !matches!(contents, Contents::Nothing),
+        name: path.display().to_string(),
+        io_path: device.describe(),
+        why_not_better: device.notes().join("; "),
+        media: Box::new(BlockMedia { device, outlives_process: true }),
+    })
+}
+
+struct BlockMedia {
+    device: BlockDevice,
+    outlives_process: bool,
+}
+
+impl BlockMedia {
+    fn buffers_offset() -> u64 {
+        SUPER_LBAS / 2 * LBA_SIZE as u64
+    }
+
+    fn wal_start() -> u64 {
+        SUPER_LBAS / 2 + BUFFERS_LBAS
+    }
+}
+
+impl Media for BlockMedia {
+    fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
+        let path = self.device.open_path()?;
+        let (count, half) = (self.device.lba_count(), SUPER_LBAS / 2);
+        let (split, first, second, lba_count) = match area {
+            Area::Superblock => (half, 0, count - half, SUPER_LBAS),
+            Area::Wal => {
+                let wal_lbas = count - half - Self::wal_start();
+                (wal_lbas, Self::wal_start(), 0, wal_lbas)
+            }
+        };
+        Ok(Box::new(Extents { path, split, first, second, lba_count }))
+    }
+
+    fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
+        let fits = super_lbas <= SUPER_LBAS
+            && Self::wal_start() + wal_lbas + SUPER_LBAS / 2 <= self.device.lba_count();
+        if fits { Ok(()) } else { Err(OpenError::NoSpace { path: self.path() }) }
+    }
+
+    fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        let count = BUFFERS_LBAS as usize * LBA_SIZE / size;
+        let mut range = self.device.map(Self::buffers_offset(), count * size)?;
+        Ok(range.buffers(size))
+    }
+
+    fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        if count * size > BUFFERS_LBAS as usize * LBA_SIZE {
+            return Err(OpenError::Unsuitable {
+                path: self.path(),
+                why: "log-buffers times log-buffer-size is more than 64 MiB".into(),
+            });
+        }
+        let mut buffers = match self.device.map(Self::buffers_offset(), count * size) {
+            Ok(mut range) => range.buffers(size),
+            Err(error) => {
+                log::warn!("the log's buffers are in private memory: {error}");
+                self.outlives_process = false;
+                MappedFile::anonymous(count * size)?.buffers(size)
+            }
+        };
+        for buffer in &mut buffers {
+            buffer.fill(0);
+        }
+        Ok(buffers)
+    }
+
+    fn buffers_outlive_process(&self) -> bool {
+        self.outlives_process
+    }
+
+    fn fresh_blocks_need_zeroing(&self) -> bool {
+        false
+    }
+}
+
+impl BlockMedia {
+    fn path(&self) -> std::path::PathBuf {
+        self.device.describe().into()
+    }
+}
+
+/// A path to one or two extents of a device, as one space.
+struct Extents {
+    path: Box<dyn Device + Send>,
+    /// Blocks before this one are in the first extent.
+    split: u64,
+    /// Where the first extent begins on the device.
+    first: u64,
+    /// Where the second does.
+    second: u64,
+    lba_count: u64,
+}
+
+impl Extents {
+    fn translate(&self, lba: Lba) -> Lba {
+        if lba.0 < self.split {
+            Lba(self.first + lba.0)
+        } else {
+            Lba(self.second + (lba.0 - self.split))
+        }
+    }
+}
+
+impl Device for Extents {
+    fn geometry(&self) -> Geometry {
+        Geometry { lba_count: self.lba_count, ..self.path.geometry() }
+    }
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
+        let translated = match op {
+            Op::Read { lba, buffer } => Op::Read { lba: self.translate(lba), buffer },
+            Op::Write { lba, buffer, placement, durable } => {
+                Op::Write { lba: self.translate(lba), buffer, placement, durable }
+            }
+            Op::Flush => Op::Flush,
+            Op::Deallocate { range } => {
+                let size = range.end.0 - range.start.0;
+                let start = self.translate(range.start);
+                Op::Deallocate { range: LbaRange { start, end: Lba(start.0 + size) } }
+            }
+        };
+        self.path.submit(token, translated)
+    }
+
+    fn kick(&mut self) {
+        self.path.kick();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.path.poll(completions);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        self.path.wait(timeout, completions);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.path.in_flight()
+    }
+
+    fn readiness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.path.readiness()
+    }
+
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        if lba_count <= self.lba_count { Ok(()) } else { Err(DeviceError::NoSpace) }
+    }
+}

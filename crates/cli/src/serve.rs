@@ -1,0 +1,108 @@
+//! `slimio serve`
+
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+use slimio_device::EngineChoice;
+use slimio_server::Server;
+use slimio_server::config::Config;
+
+use crate::volume;
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let config = Config::from_args(args).map_err(|e| e.to_string())?;
+    slimio_server::logging::init(config.choice("loglevel"), config.text("logfile"))
+        .map_err(|e| e.to_string())?;
+    let dir = config.text("dir");
+    if dir != "." {
+        std::env::set_current_dir(dir)
+            .map_err(|e| format!("cannot change to the directory {dir}: {e}; check dir"))?;
+    }
+    let (stop, signal) = UnixStream::pair().map_err(|e| format!("cannot watch signals: {e}"))?;
+    for number in [SIGTERM, SIGINT] {
+        signal
+            .try_clone()
+            .and_then(|writer| pipe::register(number, writer))
+            .map_err(|e| format!("cannot watch signals: {e}"))?;
+    }
+    raise_file_limit(config.int("maxclients") as u64);
+    let storage = if config.yes("appendonly") { Some(open_volume(&config)?) } else { None };
+    let pidfile = config.text("pidfile").to_owned();
+    let notifies = matches!(config.choice("supervised"), "systemd" | "auto");
+    let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
+    server.stop_when_readable(stop.into());
+    if !pidfile.is_empty()
+        && let Err(e) = std::fs::write(&pidfile, format!("{}\n", std::process::id()))
+    {
+        log::warn!("cannot write the process id to {pidfile}: {e}");
+    }
+    let result = server.run(|| {
+        if notifies {
+            notify_systemd();
+        }
+    });
+    if !pidfile.is_empty() {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&pidfile);
+    }
+    result
+}
+
+fn open_volume(config: &Config) -> Result<slimio_server::Storage, String> {
+    let engine = match config.choice("io-backend") {
+        "plain" => EngineChoice::Plain,
+        _ => EngineChoice::Best,
+    };
+    let storage = volume::open(config.text("volume"), engine, true)?;
+    let is_direct = storage.io_path.starts_with("direct I/O");
+    let is_uring = storage.io_path.contains("io_uring");
+    let is_less = !is_direct || (engine == EngineChoice::Best && !is_uring);
+    if config.choice("volume-fallback") == "require" && is_less {
+        return Err(format!(
+            "the volume {} would be reached through {}: {}; use volume-fallback allow, or remove \
+             the cause",
+            storage.name, storage.io_path, storage.why_not_better
+        ));
+    }
+    Ok(storage)
+}
+
+/// Makes room for so many clients, beside our own files.
+fn raise_file_limit(clients: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const OWN_FILES: u64 = 64;
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = clients + OWN_FILES;
+    let Some(current) = limit.current.filter(|current| *current < wanted) else { return };
+    let reachable = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let raised = Rlimit { current: Some(reachable), maximum: limit.maximum };
+    if setrlimit(Resource::Nofile, raised).is_err() || reachable < wanted {
+        log::warn!(
+            "only {} files may be open: fewer than maxclients {clients} can connect (ulimit -n)",
+            reachable.max(current)
+        );
+    }
+}
+
+/// Tells systemd that commands are served, where it listens.
+fn notify_systemd() {
+    let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        if let Some(name) = path.strip_prefix('@') {
+            use std::os::linux::net::SocketAddrExt as _;
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.send_to_addr(b"READY=1", &address)
+        } else {
+            socket.send_to(b"READY=1", Path::new(&path))
+        }
+    });
+    if let Err(e) = sent {
+        log::warn!("cannot tell systemd: {e}");
+    }
+}

@@ -1,0 +1,305 @@
+//! Who is connected.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{DbIndex, Yielded};
+use slimio_resp::{BlobBuilder, OwnedRequest, Parser, Protocol, ReplyBuf};
+use slimio_storage::Lsn;
+
+use crate::net::{ConnId, Peer};
+use crate::transactions::Multi;
+
+/// A connected client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: u64,
+    pub(crate) conn: ConnId,
+    pub(crate) peer: Peer,
+    /// For clients of the Unix socket, its path.
+    pub(crate) unix_path: Option<String>,
+    pub(crate) name: Vec<u8>,
+    pub(crate) lib_name: Vec<u8>,
+    pub(crate) lib_ver: Vec<u8>,
+    pub(crate) connected_at: Instant,
+    pub(crate) last_active: Instant,
+    pub(crate) last_command: &'static str,
+    pub(crate) db: DbIndex,
+    pub(crate) is_authenticated: bool,
+    pub(crate) no_evict: bool,
+
+    pub(crate) parser: Parser,
+    /// Bytes received that are not a whole request, or wait for their turn.
+    pub(crate) input: Vec<u8>,
+    /// The large argument that is being received.
+    pub(crate) large: Option<BlobBuilder>,
+    pub(crate) state: State,
+
+    /// Replies of this turn.
+    pub(crate) out: ReplyBuf,
+    /// What they depend on.
+    pub(crate) needs: Lsn,
+    /// Replies of earlier turns, with what they depend on.
+    pub(crate) held: VecDeque<(Lsn, ReplyBuf)>,
+    /// Replies that may leave, and wait for those before them to be sent.
+    pub(crate) ready: ReplyBuf,
+    /// Bytes with the network.
+    pub(crate) sending: usize,
+    pub(crate) replies: Replies,
+    pub(crate) soft_limit_since: Option<Instant>,
+    /// Whether the client is in the list of those to be looked at when the turn ends.
+    pub(crate) is_dirty: bool,
+    /// Whether the client is in the list of those with held replies.
+    pub(crate) is_holding: bool,
+
+    pub(crate) multi: Option<Box<Multi>>,
+    /// Databases and keys that are watched.
+    pub(crate) watching: Vec<(DbIndex, Box<[u8]>)>,
+    /// A watched key was changed: the transaction will not run.
+    pub(crate) is_stale: bool,
+    /// Position of the last record that the client has written.
+    pub(crate) last_write: Lsn,
+}
+
+/// Whether requests of a client are run.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// They are.
+    Running,
+    /// The log has no room: this request is to be tried again.
+    Parked(OwnedRequest),
+    /// A long command is under way.
+    Yielding(Box<(OwnedRequest, Option<Yielded>)>),
+    /// `WAITAOF` waits.
+    Waiting(Wait),
+    /// Nothing is read any more; the connection is closed when all replies have left.
+    Closing,
+}
+
+/// What `WAITAOF` waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) lsn: Lsn,
+    /// It can never be reached: replicas were asked for.
+    pub(crate) never: bool,
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// `CLIENT REPLY`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replies {
+    On,
+    Off,
+    /// The reply to the command that follows is left out.
+    SkipNext,
+    /// The reply to this command is left out.
+    Skip,
+}
+
+impl Client {
+    pub(crate) fn new(id: u64, conn: ConnId, peer: Peer, now: Instant) -> Self {
+        Self {
+            id,
+            conn,
+            peer,
+            unix_path: None,
+            name: Vec::new(),
+            lib_name: Vec::new(),
+            lib_ver: Vec::new(),
+            connected_at: now,
+            last_active: now,
+            last_command: "NULL",
+            db: DbIndex(0),
+            is_authenticated: false,
+            no_evict: false,
+            parser: Parser::new(),
+            input: Vec::new(),
+            large: None,
+            state: State::Running,
+            out: ReplyBuf::new(Protocol::Resp2),
+            needs: Lsn(0),
+            held: VecDeque::new(),
+            ready: ReplyBuf::new(Protocol::Resp2),
+            sending: 0,
+            replies: Replies::On,
+            soft_limit_since: None,
+            is_dirty: false,
+            is_holding: false,
+            multi: None,
+            watching: Vec::new(),
+            is_stale: false,
+            last_write: Lsn(0),
+        }
+    }
+
+    /// Whether the next request may be run.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running) && self.large.is_none()
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing)
+    }
+
+    /// Lets nothing more of this client be run; what it was told still leaves.
+    pub(crate) fn close_after_replies(&mut self) {
+        self.state = State::Closing;
+        self.input = Vec::new();
+        self.large = None;
+    }
+
+    /// Bytes of replies that have not reached the kernel.
+    pub(crate) fn output_size(&self) -> usize {
+        let held: usize = self.held.iter().map(|(_, reply)| reply.len()).sum();
+        self.out.len() + held + self.ready.len() + self.sending
+    }
+
+    /// Bytes of the request that is being received.
+    pub(crate) fn query_size(&self) -> usize {
+        self.input.len() + self.parser.request().len() * 16
+    }
+
+    /// `ip:port` of the other end, as Redis writes it.
+    pub(crate) fn address(&self) -> String {
+        match (self.peer.remote, &self.unix_path) {
+            (Some(address), _) => address.to_string(),
+            (None, path) => format!("{}:0", path.as_deref().unwrap_or("?")),
+        }
+    }
+
+    /// `ip:port` of our end.
+    pub(crate) fn local_address(&self) -> String {
+        match (self.peer.local, &self.unix_path) {
+            (Some(address), _) => address.to_string(),
+            (None, path) => format!("{}:0", path.as_deref().unwrap_or("?")),
+        }
+    }
+
+    /// Whether the other end is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.peer.remote.is_none_or(|a| a.ip().to_canonical().is_loopback())
+    }
+
+    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its end.
+    pub(crate) fn describe(&self, now: Instant) -> String {
+        let mut flags = String::new();
+        if matches!(self.state, State::Waiting(_)) {
+            flags.push('b');
+        }
+        if self.multi.is_some() {
+            flags.push('x');
+        }
+        if self.is_stale {
+            flags.push('d');
+        }
+        if self.is_closing() {
+            flags.push('c');
+        }
+        if self.peer.remote.is_none() {
+            flags.push('U');
+        }
+        if self.no_evict {
+            flags.push('e');
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        let seconds = |since: Instant| now.saturating_duration_since(since).as_secs();
+        let (multi, multi_size) =
+            self.multi.as_ref().map_or((-1, 0), |m| (m.requests.len() as i64, m.size));
+        let output = self.output_size();
+        let memory = self.query_size() + self.input.capacity() + output + size_of::<Self>();
+        let resp = if self.out.protocol() == Protocol::Resp3 { 3 } else { 2 };
+        let mut line = String::with_capacity(320);
+        // Writing to a string does not fail.
+        let _ = write!(
+            line,
+            "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
+             ssub=0 multi={multi} qbuf={} qbuf-free={} argv-mem=0 multi-mem={multi_size} rbs={} \
+             rbp=0 obl={output} oll={} omem={output} tot-mem={memory} events=r cmd={} user=default \
+             redir=-1 resp={resp} lib-name={} lib-ver={}",
+            self.id,
+            self.address(),
+            self.local_address(),
+            self.conn.index,
+            String::from_utf8_lossy(&self.name),
+            seconds(self.connected_at),
+            seconds(self.last_active),
+            self.db.0,
+            self.input.len(),
+            self.input.capacity() - self.input.len(),
+            self.out.memory(),
+            self.held.len(),
+            self.last_command,
+            String::from_utf8_lossy(&self.lib_name),
+            String::from_utf8_lossy(&self.lib_ver),
+        );
+        line
+    }
+}
+
+/// All clients, by their connection's index.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    /// A client that is being served is taken out for that time.
+    by_index: Vec<Option<Box<Client>>>,
+    count: usize,
+    next_id: u64,
+}
+
+impl Clients {
+    /// Connected clients.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn add(&mut self, conn: ConnId, peer: Peer, now: Instant) -> Box<Client> {
+        self.count += 1;
+        self.next_id += 1;
+        let index = conn.index as usize;
+        if index >= self.by_index.len() {
+            self.by_index.resize_with(index + 1, || None);
+        }
+        Box::new(Client::new(self.next_id, conn, peer, now))
+    }
+
+    /// Takes a client out to be served; it must be [put back](Self::put) or [dropped](Self::remove).
+    pub(crate) fn take(&mut self, conn: ConnId) -> Option<Box<Client>> {
+        self.by_index.get_mut(conn.index as usize)?.take_if(|client| client.conn == conn)
+    }
+
+    pub(crate) fn put(&mut self, client: Box<Client>) {
+        let index = client.conn.index as usize;
+        self.by_index[index] = Some(client);
+    }
+
+    /// Notes that a client that was taken out does not come back.
+    pub(crate) fn remove(&mut self, client: Box<Client>) {
+        drop(client);
+        self.count -= 1;
+    }
+
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&Client> {
+        self.by_index.get(conn.index as usize)?.as_deref().filter(|c| c.conn == conn)
+    }
+
+    pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Client> {
+        self.by_index.get_mut(conn.index as usize)?.as_deref_mut().filter(|c| c.conn == conn)
+    }
+
+    /// All but the one that is being served.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.by_index.iter().filter_map(|client| client.as_deref())
+    }
+
+    /// All but the one that is being served.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.by_index.iter_mut().filter_map(|client| client.as_deref_mut())
+    }
+}
+
+/// Whether the soft output limit has been exceeded for too long.
+pub(crate) fn soft_limit_is_over(since: Option<Instant>, now: Instant, seconds: u64) -> bool {
+    since.is_some_and(|since| now.saturating_duration_since(since) > Duration::from_secs(seconds))
+}

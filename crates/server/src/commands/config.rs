@@ -1,0 +1,62 @@
+//! `CONFIG`
+
+use slimio_keyspace::glob_match;
+use slimio_resp::Args;
+
+use crate::clients::Client;
+use crate::core::Core;
+
+pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let patterns: Vec<Vec<u8>> =
+        (2..args.len()).map(|index| args.bytes(index).to_ascii_lowercase()).collect();
+    let found = core
+        .config
+        .get_matching(|name| patterns.iter().any(|pattern| glob_match(pattern, name.as_bytes())));
+    client.out.map(found.len());
+    for (name, value) in found {
+        client.out.bulk(name.as_bytes());
+        client.out.bulk(value.as_bytes());
+    }
+}
+
+pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    if !args.len().is_multiple_of(2) {
+        client.out.error("ERR syntax error");
+        return;
+    }
+    let text = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
+    let pairs: Vec<(String, String)> =
+        (2..args.len()).step_by(2).map(|index| (text(index), text(index + 1))).collect();
+    let had_no_effect = core.config.without_effect().len();
+    match core.config.set_pairs(&pairs) {
+        Ok(names) => {
+            core.configured(&names);
+            for name in &core.config.without_effect()[had_no_effect..] {
+                log::warn!("CONFIG SET {name} has no effect here");
+            }
+            client.out.ok();
+        }
+        Err(text) => client.out.error(&format!("ERR {text}")),
+    }
+}
+
+pub(super) fn resetstat(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    core.stats.reset();
+    core.keyspace.reset_stats();
+    client.out.ok();
+}
+
+pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+    super::help(
+        client,
+        &[
+            "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+            "GET <pattern>",
+            "    Return parameters matching the glob-like <pattern> and their values.",
+            "SET <directive> <value>",
+            "    Set the configuration <directive> to <value>.",
+            "RESETSTAT",
+            "    Reset statistics reported by the INFO command.",
+        ],
+    );
+}

@@ -1,0 +1,186 @@
+//! `PING ECHO SELECT AUTH HELLO QUIT RESET`
+
+use slimio_keyspace::DbIndex;
+use slimio_resp::{Args, Protocol};
+
+use crate::clients::{Client, Replies};
+use crate::core::Core;
+
+pub(super) fn ping(_: &mut Core, client: &mut Client, args: Args<'_>) {
+    match args.len() {
+        1 => client.out.simple("PONG"),
+        2 => client.out.bulk(&args.bytes(1)),
+        _ => client.out.error("ERR wrong number of arguments for 'ping' command"),
+    }
+}
+
+pub(super) fn echo(_: &mut Core, client: &mut Client, args: Args<'_>) {
+    client.out.bulk(&args.bytes(1));
+}
+
+pub(super) fn select(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let Some(number) = args.get(1).to_i64().filter(|n| i32::try_from(*n).is_ok()) else {
+        client.out.error("ERR value is not an integer or out of range");
+        return;
+    };
+    if number < 0 || number as usize >= core.db_count() {
+        client.out.error("ERR DB index is out of range");
+        return;
+    }
+    client.db = DbIndex(number as u16);
+    client.out.ok();
+}
+
+pub(super) fn auth(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    if args.len() > 3 {
+        client.out.error("ERR syntax error");
+        return;
+    }
+    if args.len() == 2 && core.settings.password.is_none() {
+        client.out.error(
+            "ERR AUTH <password> called without any password configured for the default user. Are \
+             you sure your configuration is correct?",
+        );
+        return;
+    }
+    let user = if args.len() == 3 { args.bytes(1) } else { b"default".into() };
+    if log_in(core, client, &user, &args.bytes(args.len() - 1)) {
+        client.out.ok();
+    } else {
+        client.out.error(WRONG_PASSWORD);
+    }
+}
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+fn log_in(core: &Core, client: &mut Client, user: &[u8], password: &[u8]) -> bool {
+    if user != b"default" {
+        return false;
+    }
+    let is_right = match &core.settings.password {
+        // A user without a password is let in with any.
+        None => true,
+        Some(wanted) => is_equal(wanted.as_bytes(), password),
+    };
+    client.is_authenticated |= is_right;
+    is_right
+}
+
+/// Takes as long for a password that is wrong in its last byte as for one wrong in its first.
+fn is_equal(wanted: &[u8], given: &[u8]) -> bool {
+    let mut difference = u8::from(wanted.len() != given.len());
+    for (i, byte) in given.iter().enumerate() {
+        difference |= byte ^ wanted.get(i).copied().unwrap_or(0);
+    }
+    difference == 0
+}
+
+pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let mut protocol = None;
+    if args.len() > 1 {
+        protocol = match args.get(1).to_i64() {
+            None => {
+                client.out.error("ERR Protocol version is not an integer or out of range");
+                return;
+            }
+            Some(2) => Some(Protocol::Resp2),
+            Some(3) => Some(Protocol::Resp3),
+            Some(_) => {
+                client.out.error("NOPROTO unsupported protocol version");
+                return;
+            }
+        };
+    }
+    let mut name = None;
+    let mut at = 2;
+    while at < args.len() {
+        let left = args.len() - at - 1;
+        if args.get(at).is("auth") && left >= 2 {
+            if !log_in(core, client, &args.bytes(at + 1), &args.bytes(at + 2)) {
+                client.out.error(WRONG_PASSWORD);
+                return;
+            }
+            at += 3;
+        } else if args.get(at).is("setname") && left >= 1 {
+            let wanted = args.bytes(at + 1);
+            if !is_name(&wanted) {
+                client.out.error(&super::client::bad_name("Client names"));
+                return;
+            }
+            name = Some(wanted.into_owned());
+            at += 2;
+        } else {
+            let option = args.bytes(at);
+            let option = String::from_utf8_lossy(&option);
+            client.out.error(&format!("ERR Syntax error in HELLO option '{option}'"));
+            return;
+        }
+    }
+    if core.settings.password.is_some() && !client.is_authenticated {
+        client.out.error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+             select the RESP protocol version at the same time",
+        );
+        return;
+    }
+    if let Some(name) = name {
+        client.name = name;
+    }
+    if let Some(protocol) = protocol {
+        Core::set_protocol(client, protocol);
+    }
+    let out = &mut client.out;
+    out.map(7);
+    out.bulk(b"server");
+    out.bulk(b"redis");
+    out.bulk(b"version");
+    out.bulk(crate::REDIS_VERSION.as_bytes());
+    out.bulk(b"proto");
+    out.integer(if out.protocol() == Protocol::Resp3 { 3 } else { 2 });
+    out.bulk(b"id");
+    out.integer(client.id as i64);
+    out.bulk(b"mode");
+    out.bulk(b"standalone");
+    out.bulk(b"role");
+    out.bulk(b"master");
+    out.bulk(b"modules");
+    out.array(0);
+}
+
+/// Whether a name can be shown in `CLIENT LIST`.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+pub(super) fn quit(_: &mut Core, client: &mut Client, _: Args<'_>) {
+    client.out.ok();
+    client.close_after_replies();
+}
+
+pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    client.multi = None;
+    core.watches.clear(client);
+    client.db = DbIndex(0);
+    client.name.clear();
+    client.no_evict = false;
+    client.is_authenticated = core.settings.password.is_none();
+    client.replies = Replies::On;
+    Core::set_protocol(client, Protocol::Resp2);
+    client.out.simple("RESET");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_equal_only_to_themselves() {
+        assert!(is_equal(b"secret", b"secret"));
+        assert!(is_equal(b"", b""));
+        for wrong in [&b""[..], b"secre", b"secret1", b"Secret", b"secret\0"] {
+            assert!(!is_equal(b"secret", wrong), "{wrong:?}");
+        }
+        assert!(!is_equal(b"", b"x"));
+    }
+}

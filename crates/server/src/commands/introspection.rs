@@ -1,0 +1,213 @@
+//! `COMMAND`, rendered from the table.
+
+use slimio_keyspace::{Command, KeySpec, glob_match};
+use slimio_resp::{Args, ReplyBuf};
+
+use super::{Entry, Run};
+use crate::clients::Client;
+use crate::core::Core;
+
+pub(super) fn all(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    let rows = core.table.rows();
+    client.out.array(rows.len());
+    for row in rows {
+        describe(row, &mut client.out);
+    }
+}
+
+pub(super) fn count(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    client.out.integer(core.table.rows().len() as i64);
+}
+
+pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    if args.len() == 2 {
+        all(core, client, args);
+        return;
+    }
+    client.out.array(args.len() - 2);
+    for index in 2..args.len() {
+        match find(core, &args.bytes(index)) {
+            Some(row) => describe(row, &mut client.out),
+            None => client.out.null_array(),
+        }
+    }
+}
+
+/// A command, or a subcommand as `config|get`.
+fn find(core: &Core, name: &[u8]) -> Option<&'static Command<Entry>> {
+    let mut words = name.split(|byte| *byte == b'|');
+    let row = core.table.lookup(words.next()?)?;
+    let Some(sub) = words.next() else { return Some(row) };
+    let Run::Container(subcommands) = row.run.run else { return None };
+    subcommands.iter().find(|r| r.name.as_bytes().eq_ignore_ascii_case(sub))
+}
+
+fn subcommands(row: &Command<Entry>) -> &'static [Command<Entry>] {
+    if let Run::Container(subcommands) = row.run.run { subcommands } else { &[] }
+}
+
+fn describe(row: &Command<Entry>, out: &mut ReplyBuf) {
+    out.array(10);
+    out.bulk(row.run.name.as_bytes());
+    out.integer(i64::from(row.arity));
+    let flags: Vec<_> = row.flags.names().collect();
+    out.set(flags.len());
+    for flag in flags {
+        out.simple(flag);
+    }
+    out.integer(i64::from(row.keys.first));
+    out.integer(i64::from(row.keys.last));
+    out.integer(i64::from(row.keys.step));
+    out.set(row.categories.len());
+    for category in row.categories {
+        out.simple(category);
+    }
+    out.set(row.tips.len());
+    for tip in row.tips {
+        out.bulk(tip.as_bytes());
+    }
+    out.set(row.key_specs.len());
+    for spec in row.key_specs {
+        describe_keys(spec, out);
+    }
+    let subcommands = subcommands(row);
+    out.array(subcommands.len());
+    for sub in subcommands {
+        describe(sub, out);
+    }
+}
+
+fn describe_keys(spec: &KeySpec, out: &mut ReplyBuf) {
+    let has_notes = !spec.notes.is_empty();
+    out.map(3 + usize::from(has_notes));
+    if has_notes {
+        out.bulk(b"notes");
+        out.bulk(spec.notes.as_bytes());
+    }
+    out.bulk(b"flags");
+    out.set(spec.flags.len());
+    for flag in spec.flags {
+        out.simple(flag);
+    }
+    out.bulk(b"begin_search");
+    out.map(2);
+    out.bulk(b"type");
+    out.bulk(b"index");
+    out.bulk(b"spec");
+    out.map(1);
+    out.bulk(b"index");
+    out.integer(i64::from(spec.begin));
+    out.bulk(b"find_keys");
+    out.map(2);
+    out.bulk(b"type");
+    out.bulk(b"range");
+    out.bulk(b"spec");
+    out.map(3);
+    for (name, value) in [("lastkey", spec.last), ("keystep", spec.step), ("limit", spec.limit)] {
+        out.bulk(name.as_bytes());
+        out.integer(i64::from(value));
+    }
+}
+
+pub(super) fn docs(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let rows: Vec<&Command<Entry>> = if args.len() == 2 {
+        core.table.rows().iter().collect()
+    } else {
+        (2..args.len()).filter_map(|index| find(core, &args.bytes(index))).collect()
+    };
+    client.out.map(rows.len());
+    for row in rows {
+        document(row, &mut client.out);
+    }
+}
+
+fn document(row: &Command<Entry>, out: &mut ReplyBuf) {
+    let subcommands = subcommands(row);
+    out.bulk(row.run.name.as_bytes());
+    out.map(4 + usize::from(!subcommands.is_empty()));
+    for (name, text) in [
+        ("summary", row.summary),
+        ("since", row.since),
+        ("group", row.group),
+        ("complexity", row.complexity),
+    ] {
+        out.bulk(name.as_bytes());
+        out.bulk(text.as_bytes());
+    }
+    if !subcommands.is_empty() {
+        out.bulk(b"subcommands");
+        out.map(subcommands.len());
+        for sub in subcommands {
+            document(sub, out);
+        }
+    }
+}
+
+pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let mut rows: Vec<&Command<Entry>> = core.table.rows().iter().collect();
+    if args.len() == 5 && args.get(2).is("filterby") {
+        let value = args.bytes(4).to_ascii_lowercase();
+        if args.get(3).is("pattern") {
+            rows.retain(|row| glob_match(&value, row.name.as_bytes()));
+        } else if args.get(3).is("aclcat") {
+            rows.retain(|row| row.categories.iter().any(|c| c.as_bytes()[1..] == value));
+        } else if args.get(3).is("module") {
+            rows.clear();
+        } else {
+            client.out.error("ERR syntax error");
+            return;
+        }
+    } else if args.len() != 2 {
+        client.out.error("ERR syntax error");
+        return;
+    }
+    client.out.set(rows.len());
+    for row in rows {
+        client.out.bulk(row.name.as_bytes());
+    }
+}
+
+pub(super) fn getkeys(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let Some(row) = core.table.lookup(&args.bytes(2)) else {
+        client.out.error("ERR Invalid command specified");
+        return;
+    };
+    if row.keys.first == 0 {
+        client.out.error("ERR The command has no key arguments");
+        return;
+    }
+    if !row.accepts(args.len() - 2) {
+        client.out.error("ERR Invalid number of arguments specified for command");
+        return;
+    }
+    let keys: Vec<usize> = row.keys.indices(args.len() - 2).collect();
+    client.out.array(keys.len());
+    for index in keys {
+        client.out.bulk(&args.bytes(index + 2));
+    }
+}
+
+pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+    super::help(
+        client,
+        &[
+            "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+            "(no subcommand)",
+            "    Return details about all Redis commands.",
+            "COUNT",
+            "    Return the total number of commands in this Redis server.",
+            "LIST",
+            "    Return a list of all commands in this Redis server.",
+            "INFO [<command-name> ...]",
+            "    Return details about multiple Redis commands.",
+            "    If no command names are given, documentation details for all",
+            "    commands are returned.",
+            "DOCS [<command-name> ...]",
+            "    Return documentation details about multiple Redis commands.",
+            "    If no command names are given, documentation details for all",
+            "    commands are returned.",
+            "GETKEYS <full-command>",
+            "    Return the keys from a full Redis command.",
+        ],
+    );
+}

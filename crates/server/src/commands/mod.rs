@@ -1,0 +1,148 @@
+//! Connection and server commands, and the one table of all commands.
+
+mod admin;
+mod client;
+mod config;
+mod connection;
+mod introspection;
+mod rows;
+mod transaction;
+mod wait;
+
+use std::sync::OnceLock;
+
+use slimio_keyspace::{Command, CommandTable, DataFn, command_table};
+use slimio_resp::Args;
+
+use crate::clients::Client;
+use crate::core::Core;
+
+/// Runs a connection or server command. Its reply goes to the client's output.
+pub(crate) type ServerFn = fn(&mut Core, &mut Client, Args<'_>);
+
+/// What runs a command, as its row says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
+    /// It works on the data set.
+    Data(DataFn),
+    /// It works on connections or the server.
+    Server(ServerFn),
+    /// The second argument says what it is.
+    Container(S),
+}
+
+/// What runs a command, in the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) run: Run,
+    /// As in INFO and errors: `config|get`.
+    pub(crate) name: &'static str,
+    /// Place of its counters.
+    pub(crate) id: usize,
+    /// Runs within `MULTI` instead of being queued.
+    pub(crate) ends_queueing: bool,
+}
+
+/// A row as it is written down.
+type Row = Command<Run<Rows>>;
+
+/// What a container holds, as it is written down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows(&'static [Row]);
+
+const ENDS_QUEUEING: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "watch"];
+
+/// All commands.
+pub(crate) fn table() -> &'static CommandTable<Entry> {
+    &tables().table
+}
+
+/// Number of rows with counters.
+pub(crate) fn entry_count() -> usize {
+    tables().names.len()
+}
+
+/// Names of the rows with counters, by their place.
+pub(crate) fn entry_names() -> &'static [&'static str] {
+    &tables().names
+}
+
+/// `COMMAND` alone, which is a command beside being a container.
+pub(crate) fn bare_command() -> &'static Command<Entry> {
+    &tables().bare_command
+}
+
+struct Tables {
+    table: CommandTable<Entry>,
+    names: Vec<&'static str>,
+    bare_command: Command<Entry>,
+}
+
+fn tables() -> &'static Tables {
+    static TABLES: OnceLock<Tables> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let mut names = Vec::new();
+        let mut rows: Vec<Command<Entry>> = Vec::new();
+        for row in command_table().rows() {
+            rows.push(row.with_run(entry(Run::Data(row.run), row.name, &mut names)));
+        }
+        for row in rows::ROWS {
+            let run = match row.run {
+                Run::Data(run) => Run::Data(run),
+                Run::Server(run) => Run::Server(run),
+                Run::Container(Rows(subcommands)) => {
+                    let subcommands = subcommands.iter().map(|sub| {
+                        let name = format!("{}|{}", row.name, sub.name).leak();
+                        let Run::Server(run) = sub.run else { unreachable!("one level") };
+                        sub.with_run(entry(Run::Server(run), name, &mut names))
+                    });
+                    // Made once in the life of the process.
+                    let subcommands: &'static [_] = subcommands.collect::<Vec<_>>().leak();
+                    Run::Container(subcommands)
+                }
+            };
+            rows.push(row.with_run(entry(run, row.name, &mut names)));
+        }
+        rows.sort_by_key(|row| row.name);
+        let table = CommandTable::new(rows);
+        let command = table.lookup(b"command").expect("COMMAND has a row");
+        let all = Entry { run: Run::Server(introspection::all), ..command.run };
+        let bare_command = command.with_run(all);
+        Tables { table, names, bare_command }
+    })
+}
+
+fn entry(run: Run, name: &'static str, names: &mut Vec<&'static str>) -> Entry {
+    names.push(name);
+    Entry { run, name, id: names.len() - 1, ends_queueing: ENDS_QUEUEING.contains(&name) }
+}
+
+/// Replies with the lines of a `HELP`.
+fn help(client: &mut Client, lines: &[&str]) {
+    client.out.array(lines.len() + 2);
+    for line in lines.iter().chain(&["HELP", "    Prints this help."]) {
+        client.out.simple(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_counters_of_its_own() {
+        let mut seen = std::collections::HashSet::new();
+        for row in table().rows() {
+            assert!(seen.insert(row.run.id), "{}", row.name);
+            if let Run::Container(subcommands) = row.run.run {
+                assert!(subcommands.is_sorted_by_key(|sub| sub.name));
+                for sub in subcommands {
+                    assert!(seen.insert(sub.run.id), "{}", sub.run.name);
+                    assert!(sub.run.name.starts_with(row.name));
+                }
+            }
+        }
+        assert_eq!(seen.len(), entry_count());
+        assert!(table().lookup(b"WaitAOF").is_some());
+    }
+}

@@ -1,0 +1,92 @@
+//! `MULTI EXEC DISCARD WATCH UNWATCH`
+
+use slimio_resp::Args;
+
+use crate::clients::Client;
+use crate::core::{Admission, Core};
+use crate::transactions::Multi;
+
+pub(super) fn multi(_: &mut Core, client: &mut Client, _: Args<'_>) {
+    if client.multi.is_some() {
+        client.out.error("ERR MULTI calls can not be nested");
+        return;
+    }
+    client.multi = Some(Box::default());
+    client.out.ok();
+}
+
+pub(super) fn discard(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    if client.multi.take().is_none() {
+        client.out.error("ERR DISCARD without MULTI");
+        return;
+    }
+    core.watches.clear(client);
+    client.out.ok();
+}
+
+pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    if client.multi.is_some() {
+        client.out.error("ERR WATCH inside MULTI is not allowed");
+        return;
+    }
+    // What is watched has changed already: there is no need to see it change again.
+    if !client.is_stale {
+        for index in 1..args.len() {
+            let key = args.bytes(index);
+            core.watches.add(client, &key, &core.keyspace, core.now_ms);
+        }
+    }
+    client.out.ok();
+}
+
+pub(super) fn unwatch(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    core.watches.clear(client);
+    client.out.ok();
+}
+
+pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let Some(multi) = client.multi.take() else {
+        client.out.error("ERR EXEC without MULTI");
+        return;
+    };
+    if multi.is_broken {
+        core.watches.clear(client);
+        client.out.error("EXECABORT Transaction discarded because of previous errors.");
+        return;
+    }
+    if client.is_stale || core.watches.any_expired(client, &core.keyspace, core.now_ms) {
+        core.watches.clear(client);
+        client.out.null_array();
+        return;
+    }
+    if multi.writes {
+        match core.admit(multi.only_frees, multi.size) {
+            Admission::Granted => {}
+            Admission::Wait => {
+                client.multi = Some(multi);
+                core.park(client, args);
+                return;
+            }
+            Admission::Refused(text) => {
+                core.abort(client, &text);
+                return;
+            }
+        }
+    }
+    core.watches.clear(client);
+    run(core, client, &multi);
+}
+
+fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
+    let db = client.db;
+    core.begin_transaction(db);
+    client.out.array(multi.requests.len());
+    for request in &multi.requests {
+        let args = request.args();
+        match core.find(args) {
+            Ok(row) => core.run_queued(client, row, args),
+            Err(text) => client.out.error(&text),
+        }
+    }
+    core.end_transaction(client, db);
+}

@@ -1,0 +1,329 @@
+//! The command thread's state, and what happens to it between two sleeps.
+//!
+//! ```text
+//!  net events ─► received ─► requests ─► call ─► effects ─► log
+//!                                          │
+//!                                        reply ─► held until its LSN may leave ─► net
+//! ```
+//!
+//! Nothing here does I/O on sockets: what is wanted of them is put down as a [`Wish`], and replies
+//! leave through [`Core::flush`].
+
+mod call;
+mod durability;
+mod input;
+mod output;
+mod timers;
+
+pub(crate) use durability::{Admission, policy};
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use slimio_keyspace::{CommandTable, DbIndex, Effects, Keyspace, Payload};
+use slimio_storage::{Lsn, Progress};
+
+use crate::clients::{Client, Clients};
+use crate::commands::{Entry, table};
+use crate::config::{Config, OutputLimit};
+use crate::gate::{Change, Undurable};
+use crate::net::{ConnId, Filling, Peer};
+use crate::stats::Stats;
+use crate::transactions::Watches;
+use crate::wal::Wal;
+
+/// Reply buffers kept for the next replies.
+const SPARE_MAX: usize = 256;
+/// Largest of them, in bytes.
+const SPARE_SIZE_MAX: usize = 64 << 10;
+
+/// Something that is wanted of the network.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    /// Receive the next bytes into this memory.
+    Fill(ConnId, Filling),
+    /// Go on reading.
+    Receive(ConnId),
+    /// Stop reading.
+    Pause(ConnId),
+    /// Close, at once.
+    Close(ConnId),
+}
+
+/// Directives that are looked at often.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) clients_max: usize,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) tcp_keepalive: i64,
+    pub(crate) query_size_max: usize,
+    pub(crate) output_limit: OutputLimit,
+    pub(crate) arg_size_max: usize,
+    pub(crate) password: Option<String>,
+    pub(crate) is_protected: bool,
+    pub(crate) cron_every: Duration,
+    pub(crate) expire_effort: u32,
+}
+
+impl Settings {
+    fn of(config: &Config) -> Self {
+        let password = config.text("requirepass");
+        let timeout = config.int("timeout") as u64;
+        Self {
+            clients_max: config.int("maxclients") as usize,
+            timeout: (timeout > 0).then(|| Duration::from_secs(timeout)),
+            tcp_keepalive: config.int("tcp-keepalive"),
+            query_size_max: config.int("client-query-buffer-limit") as usize,
+            output_limit: config.output_limit_normal(),
+            arg_size_max: config.int("proto-max-bulk-len") as usize,
+            password: (!password.is_empty()).then(|| password.to_owned()),
+            is_protected: config.yes("protected-mode"),
+            cron_every: Duration::from_millis(1000 / config.int("hz") as u64),
+            expire_effort: config.int("active-expire-effort") as u32,
+        }
+    }
+}
+
+/// What does not change while the server runs, for INFO.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) run_id: String,
+    pub(crate) port: u16,
+    pub(crate) unix_path: Option<String>,
+    pub(crate) net_name: &'static str,
+    pub(crate) io_path: String,
+    pub(crate) io_path_why_not_better: String,
+    pub(crate) volume: String,
+}
+
+/// The data set is being read from the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loading {
+    pub(crate) since: Instant,
+    pub(crate) since_ms: i64,
+    pub(crate) progress: Progress,
+}
+
+/// What the server is to do instead of going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    /// Make the log durable, then end.
+    Asked,
+}
+
+/// The command thread's state.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) settings: Settings,
+    pub(crate) facts: Facts,
+    pub(crate) table: &'static CommandTable<Entry>,
+    pub(crate) keyspace: Keyspace,
+    pub(crate) clients: Clients,
+    pub(crate) watches: Watches,
+    pub(crate) wal: Option<Wal>,
+    /// Kept under `always`; see [`Core::keeps_undurable`].
+    pub(crate) undurable: Undurable,
+    pub(crate) keeps_undurable: bool,
+    pub(crate) stats: Stats,
+    pub(crate) loading: Option<Loading>,
+    pub(crate) shutdown: Option<Shutdown>,
+    pub(crate) active_expire: bool,
+
+    pub(crate) started: Instant,
+    /// Time of the turn.
+    pub(crate) now: Instant,
+    /// The same in milliseconds since 1970, for expiry alone: it may jump.
+    pub(crate) now_ms: i64,
+    /// When the last command ended.
+    lap: Instant,
+    next_cron: Instant,
+
+    pub(crate) wishes: Vec<Wish>,
+    dirty: Vec<ConnId>,
+    /// Clients with replies that may not leave yet.
+    holding: Vec<ConnId>,
+    parked: VecDeque<ConnId>,
+    yielding: VecDeque<ConnId>,
+    pub(crate) waiting: Vec<ConnId>,
+
+    effects: Effects,
+    payload: Payload,
+    /// Set while the commands of a transaction run.
+    pub(crate) transaction: Option<Transaction>,
+    spare: Vec<Vec<u8>>,
+    garbage: Option<std::sync::mpsc::Sender<slimio_keyspace::Garbage>>,
+    pub(crate) peak_rss: u64,
+}
+
+/// What the commands of a running transaction have done.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    changes: Vec<Change>,
+    needs: Lsn,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, seed: u128, facts: Facts) -> Self {
+        let settings = Settings::of(&config);
+        let keyspace = Self::empty_keyspace(&config, seed);
+        let now = Instant::now();
+        let mut core = Self {
+            settings,
+            facts,
+            table: table(),
+            keyspace,
+            config,
+            clients: Clients::default(),
+            watches: Watches::default(),
+            wal: None,
+            undurable: Undurable::default(),
+            keeps_undurable: false,
+            stats: Stats::default(),
+            loading: None,
+            shutdown: None,
+            active_expire: true,
+            started: now,
+            now,
+            now_ms: 0,
+            lap: now,
+            next_cron: now,
+            wishes: Vec::new(),
+            dirty: Vec::new(),
+            holding: Vec::new(),
+            parked: VecDeque::new(),
+            yielding: VecDeque::new(),
+            waiting: Vec::new(),
+            effects: Effects::new(),
+            payload: Payload::default(),
+            transaction: None,
+            spare: Vec::new(),
+            garbage: start_freeing(),
+            peak_rss: 0,
+        };
+        core.stats.by_command.resize_with(crate::commands::entry_count(), Default::default);
+        core.tick();
+        core
+    }
+
+    pub(crate) fn empty_keyspace(config: &Config, seed: u128) -> Keyspace {
+        let config = slimio_keyspace::Config {
+            db_count: config.int("databases") as usize,
+            string_size_max: config.int("proto-max-bulk-len") as usize,
+        };
+        Keyspace::new(config, seed)
+    }
+
+    /// Looks at the clocks.
+    pub(crate) fn tick(&mut self) {
+        self.now = Instant::now();
+        self.lap = self.now;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.now_ms = since.as_millis() as i64;
+    }
+
+    /// Takes directives that were changed at run time into force.
+    pub(crate) fn configured(&mut self, names: &[&'static str]) {
+        self.settings = Settings::of(&self.config);
+        for &name in names {
+            match name {
+                "appendfsync" => self.policy_changed(),
+                "proto-max-bulk-len" => {
+                    self.keyspace.set_string_size_max(self.settings.arg_size_max);
+                }
+                "loglevel" => crate::logging::set_level(self.config.choice("loglevel")),
+                _ => {}
+            }
+        }
+    }
+
+    /// Count of databases.
+    pub(crate) fn db_count(&self) -> usize {
+        self.keyspace.config().db_count
+    }
+
+    /// All databases.
+    pub(crate) fn dbs(&self) -> impl Iterator<Item = DbIndex> + use<> {
+        (0..self.db_count()).map(|db| DbIndex(db as u16))
+    }
+
+    /// Somebody has connected.
+    pub(crate) fn accepted(&mut self, conn: ConnId, peer: Peer) {
+        self.stats.connections += 1;
+        let mut client = self.clients.add(conn, peer, self.now);
+        client.unix_path.clone_from(&self.facts.unix_path);
+        client.is_authenticated = self.settings.password.is_none();
+        let is_open = !self.settings.is_protected || self.settings.password.is_some();
+        let refusal = if self.clients.len() > self.settings.clients_max {
+            self.stats.rejected_connections += 1;
+            Some("ERR max number of clients reached")
+        } else if !is_open && !client.is_local() {
+            self.stats.rejected_connections += 1;
+            Some(PROTECTED)
+        } else {
+            None
+        };
+        match refusal {
+            Some(text) => {
+                client.out.error(text);
+                client.close_after_replies();
+            }
+            None => self.wishes.push(Wish::Receive(conn)),
+        }
+        self.put_back(client);
+    }
+
+    /// The other end has closed.
+    pub(crate) fn ended(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.take(conn) {
+            self.drop_client(client);
+        }
+    }
+
+    /// Forgets a client that was taken out, and closes its connection.
+    pub(crate) fn drop_client(&mut self, mut client: Box<Client>) {
+        self.wishes.push(Wish::Close(client.conn));
+        self.watches.clear(&mut client);
+        self.clients.remove(client);
+    }
+
+    /// Puts a client back that was served, and has its replies looked at when the turn ends.
+    pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
+        let has_news = !client.out.is_empty() || client.is_closing();
+        if has_news && !client.is_dirty {
+            client.is_dirty = true;
+            self.dirty.push(client.conn);
+        }
+        self.clients.put(client);
+    }
+
+    /// Memory to write replies into.
+    fn spare_memory(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn keep_spare(&mut self, memory: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && (1..=SPARE_SIZE_MAX).contains(&memory.capacity()) {
+            self.spare.push(memory);
+        }
+    }
+}
+
+/// Starts the thread that frees what is large. Without it, it is freed where it is.
+fn start_freeing() -> Option<std::sync::mpsc::Sender<slimio_keyspace::Garbage>> {
+    let (sender, receiver) = std::sync::mpsc::channel::<slimio_keyspace::Garbage>();
+    let thread = std::thread::Builder::new().name("free".into());
+    thread.spawn(move || receiver.into_iter().for_each(drop)).ok().map(|_| sender)
+}
+
+const PROTECTED: &str = "DENIED Redis is running in protected mode because protected mode is \
+enabled and no password is set for the default user. In this mode connections are only accepted \
+from the loopback interface. If you want to connect from external computers to Redis you may adopt \
+one of the following solutions: 1) Just disable protected mode sending the command 'CONFIG SET \
+protected-mode no' from the loopback interface by connecting to Redis from the same host the \
+server is running, however MAKE SURE Redis is not publicly accessible from internet if you do so. \
+Use CONFIG REWRITE to make this change permanent. 2) Alternatively you can just disable the \
+protected mode by editing the Redis configuration file, and setting the protected mode option to \
+'no', and then restarting the server. 3) If you started the server manually just for testing, \
+restart it with the '--protected-mode no' option. 4) Set up an authentication password for the \
+default user. NOTE: You only need to do one of the above things in order for the server to start \
+accepting connections from the outside.";

@@ -1,0 +1,330 @@
+//! A request: found in the table, checked in the order in which Redis checks, and run.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use slimio_keyspace::{Command, Context, DataFn, Flags, Mode, Outcome};
+use slimio_resp::Args;
+
+use super::Core;
+use super::durability::Admission;
+use crate::clients::{Client, Replies, State};
+use crate::commands::{Entry, Run};
+use slimio_storage::Lsn;
+
+/// Bytes of a client's words that an error repeats.
+const QUOTED_SIZE_MAX: usize = 128;
+
+impl Core {
+    /// Runs a request, or queues it, or refuses it. Its reply is in the client's output then,
+    /// unless the client has to wait.
+    pub(crate) fn request(&mut self, client: &mut Client, args: Args<'_>) {
+        if client.replies == Replies::SkipNext {
+            client.replies = Replies::Skip;
+        }
+        let before = client.out.len();
+        self.request_for_reply(client, args, before);
+        if client.replies != Replies::On && matches!(client.state, State::Running) {
+            client.out.truncate(before);
+            if client.replies == Replies::Skip {
+                client.replies = Replies::On;
+            }
+        }
+    }
+
+    fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
+        let row = match self.find(args) {
+            Ok(row) => row,
+            Err(text) => return self.reject(client, None, &text),
+        };
+        client.last_command = row.run.name;
+        if let Err(text) = self.check(client, row) {
+            return self.reject(client, Some(row), &text);
+        }
+        if client.multi.is_some() && !row.run.ends_queueing {
+            return self.queue(client, row, args);
+        }
+        match row.run.run {
+            Run::Data(run) => {
+                if row.flags.has(Flags::WRITE) {
+                    let size = args.iter().map(|arg| arg.size()).sum();
+                    match self.admit(row.flags.has(Flags::FREES), size) {
+                        Admission::Granted => {}
+                        Admission::Wait => return self.park(client, args),
+                        Admission::Refused(text) => return self.reject(client, Some(row), &text),
+                    }
+                }
+                self.run_data(client, row, run, args, Mode::Client, before);
+            }
+            Run::Server(run) => run(self, client, args),
+            Run::Container(_) => unreachable!("a row of its own was found"),
+        }
+        self.account(client, row, before);
+    }
+
+    /// Runs one command of a transaction.
+    pub(crate) fn run_queued(
+        &mut self,
+        client: &mut Client,
+        row: &'static Command<Entry>,
+        args: Args<'_>,
+    ) {
+        let before = client.out.len();
+        match row.run.run {
+            Run::Data(run) => self.run_data(client, row, run, args, Mode::Atomic, before),
+            Run::Server(run) => run(self, client, args),
+            Run::Container(_) => unreachable!("a row of its own was found"),
+        }
+        self.account(client, row, before);
+    }
+
+    fn run_data(
+        &mut self,
+        client: &mut Client,
+        row: &'static Command<Entry>,
+        run: DataFn,
+        args: Args<'_>,
+        mode: Mode,
+        before: usize,
+    ) {
+        self.effects.clear();
+        let outcome = run(&mut Context {
+            keyspace: &mut self.keyspace,
+            db: client.db,
+            args,
+            now_ms: self.now_ms,
+            reply: &mut client.out,
+            effects: &mut self.effects,
+            mode,
+        });
+        self.conclude(client, row, args, outcome, before);
+    }
+
+    /// Takes care of what a data command has done.
+    fn conclude(
+        &mut self,
+        client: &mut Client,
+        row: &'static Command<Entry>,
+        args: Args<'_>,
+        outcome: Outcome,
+        before: usize,
+    ) {
+        let mut needs = self.record(client, args);
+        if needs == Lsn(0) && self.keeps_undurable {
+            needs = self.depends_on(row, client.db, args);
+        }
+        match outcome {
+            Outcome::Reply => self.hold(client, needs, before),
+            Outcome::Yield(yielded) => {
+                client.needs = client.needs.max(needs);
+                client.state = State::Yielding(Box::new((args.to_owned(), Some(yielded))));
+                self.yielding.push_back(client.conn);
+            }
+            Outcome::Block { .. } | Outcome::NeedCold { .. } => {
+                unreachable!("no command in the table waits for keys or values")
+            }
+        }
+        if let Some(garbage) = self.keyspace.take_garbage() {
+            self.free(garbage);
+        }
+    }
+
+    /// Frees what is large where it delays nobody.
+    fn free(&mut self, garbage: slimio_keyspace::Garbage) {
+        if let Some(sender) = &self.garbage
+            && let Err(unsent) = sender.send(garbage)
+        {
+            drop(unsent);
+        }
+    }
+
+    /// Lets long commands go on, each for a step.
+    pub(crate) fn resume_yielded(&mut self) {
+        for _ in 0..self.yielding.len() {
+            let Some(conn) = self.yielding.pop_front() else { return };
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            let State::Yielding(yielding) = std::mem::replace(&mut client.state, State::Running)
+            else {
+                self.clients.put(client);
+                continue;
+            };
+            let (request, yielded) = *yielding;
+            let args = request.args();
+            let row = self.find(args).expect("it was found when it began");
+            let before = client.out.len();
+            self.effects.clear();
+            if let Some(yielded) = yielded {
+                let outcome = yielded.resume(&mut Context {
+                    keyspace: &mut self.keyspace,
+                    db: client.db,
+                    args,
+                    now_ms: self.now_ms,
+                    reply: &mut client.out,
+                    effects: &mut self.effects,
+                    mode: Mode::Client,
+                });
+                self.conclude(&mut client, row, args, outcome, before);
+            }
+            if client.is_running() {
+                self.resume(&mut client);
+            }
+            self.put_back(client);
+        }
+    }
+
+    pub(crate) fn has_yielding(&self) -> bool {
+        !self.yielding.is_empty()
+    }
+
+    /// The row of a request, or the error to reply with.
+    pub(crate) fn find(&self, args: Args<'_>) -> Result<&'static Command<Entry>, String> {
+        let name = args.bytes(0);
+        let Some(row) = self.table.lookup(&name) else {
+            return Err(unknown_command(&name, args));
+        };
+        let row = match row.run.run {
+            Run::Container(subcommands) if args.len() > 1 => {
+                let sub = args.bytes(1);
+                match subcommands.iter().find(|r| r.name.as_bytes().eq_ignore_ascii_case(&sub)) {
+                    Some(sub) => sub,
+                    None => {
+                        return Err(format!(
+                            "ERR unknown subcommand '{}'. Try {} HELP.",
+                            quoted(&sub, QUOTED_SIZE_MAX),
+                            row.name.to_ascii_uppercase()
+                        ));
+                    }
+                }
+            }
+            Run::Container(_) if row.name == "command" => {
+                return Ok(crate::commands::bare_command());
+            }
+            _ => row,
+        };
+        if row.accepts(args.len()) && !matches!(row.run.run, Run::Container(_)) {
+            Ok(row)
+        } else {
+            Err(format!("ERR wrong number of arguments for '{}' command", row.run.name))
+        }
+    }
+
+    /// Whether the client may run the command now.
+    fn check(&mut self, client: &Client, row: &Command<Entry>) -> Result<(), String> {
+        if row.name == "debug" {
+            let allowed = self.config.choice("enable-debug-command");
+            if allowed == "no" || (allowed == "local" && !client.is_local()) {
+                return Err(DEBUG_REFUSED.into());
+            }
+        }
+        if self.settings.password.is_some()
+            && !client.is_authenticated
+            && !row.flags.has(Flags::NO_AUTH)
+        {
+            return Err("NOAUTH Authentication required.".into());
+        }
+        if client.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
+            return Err("ERR Command not allowed inside a transaction".into());
+        }
+        if self.is_latched()
+            && row.flags.has(Flags::WRITE)
+            && let Admission::Refused(text) = self.admit(false, 0)
+        {
+            return Err(text);
+        }
+        if self.loading.is_some() && !row.flags.has(Flags::LOADING) {
+            return Err("LOADING Redis is loading the dataset in memory".into());
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
+        let Some(multi) = &mut client.multi else { return };
+        let frees = row.flags.has(Flags::FREES);
+        if row.flags.has(Flags::WRITE) {
+            multi.only_frees = frees && (multi.only_frees || !multi.writes);
+            multi.writes = true;
+        }
+        multi.size += args.iter().map(|arg| arg.size()).sum::<usize>();
+        multi.requests.push(args.to_owned());
+        client.out.simple("QUEUED");
+    }
+
+    /// Replies with an error to a request that was not run.
+    pub(crate) fn reject(&mut self, client: &mut Client, row: Option<&Command<Entry>>, text: &str) {
+        if let Some(multi) = &mut client.multi {
+            if row.is_some_and(|row| row.name == "exec") {
+                self.abort(client, text);
+                return;
+            }
+            multi.is_broken = true;
+        }
+        if let Some(row) = row {
+            self.stats.by_command[row.run.id].rejected += 1;
+        }
+        let before = client.out.len();
+        client.out.error(text);
+        self.count_error(client, before);
+    }
+
+    /// Ends a transaction whose `EXEC` was refused.
+    pub(crate) fn abort(&mut self, client: &mut Client, text: &str) {
+        client.multi = None;
+        self.watches.clear(client);
+        let before = client.out.len();
+        client.out.error(&format!("EXECABORT Transaction discarded because of: {text}"));
+        self.count_error(client, before);
+    }
+
+    /// Counts a command that has run.
+    fn account(&mut self, client: &Client, row: &Command<Entry>, before: usize) {
+        let now = Instant::now();
+        let took = now - std::mem::replace(&mut self.lap, now);
+        self.stats.commands += 1;
+        let stats = &mut self.stats.by_command[row.run.id];
+        stats.calls += 1;
+        stats.nanoseconds += took.as_nanos() as u64;
+        if self.count_error(client, before) {
+            self.stats.by_command[row.run.id].failed += 1;
+        }
+    }
+
+    /// Counts the reply written since `before` if it is an error.
+    fn count_error(&mut self, client: &Client, before: usize) -> bool {
+        let len = client.out.len();
+        if len == before {
+            return false;
+        }
+        let start = client.out.segments(before..len).next().unwrap_or_default();
+        let is_error = start.first() == Some(&b'-');
+        if is_error {
+            self.stats.error(start);
+        }
+        is_error
+    }
+}
+
+fn unknown_command(name: &[u8], args: Args<'_>) -> String {
+    let mut list = String::new();
+    for arg in args.iter().skip(1) {
+        if list.len() >= QUOTED_SIZE_MAX {
+            break;
+        }
+        let room = QUOTED_SIZE_MAX - list.len();
+        let start: Vec<u8> = arg.chunks().flatten().take(room).copied().collect();
+        // Writing to a string does not fail.
+        let _ = write!(list, "'{}' ", quoted(&start, room));
+    }
+    format!(
+        "ERR unknown command '{}', with args beginning with: {list}",
+        quoted(name, QUOTED_SIZE_MAX)
+    )
+}
+
+/// At most `size` bytes of a client's word, to be put in an error.
+fn quoted(word: &[u8], size: usize) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(size)]).into_owned()
+}
+
+const DEBUG_REFUSED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
+set to \"local\", you can run it from a local connection, otherwise you need to set this option in \
+the configuration file, and then restart the server.";

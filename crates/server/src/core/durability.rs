@@ -1,0 +1,260 @@
+//! What is logged, what replies depend on, and what happens when the log has no room or fails.
+
+use slimio_keyspace::{Command, DbIndex, Flags};
+use slimio_resp::Args;
+use slimio_storage::{Lsn, Policy, Room};
+
+use super::Core;
+use crate::clients::{Client, State};
+use crate::commands::Entry;
+use crate::gate::Change;
+
+/// Bytes that a record may take beyond the arguments of its request: lengths, times, headers.
+const RECORD_OVERHEAD: u64 = 1024;
+
+/// Whether a write may run.
+pub(crate) enum Admission {
+    Granted,
+    /// The client has to wait for room.
+    Wait,
+    /// It may not: the error to reply with.
+    Refused(String),
+}
+
+impl Core {
+    /// Whether what a request may append has room in the log.
+    pub(crate) fn admit(&mut self, frees: bool, size: usize) -> Admission {
+        let Some(wal) = &mut self.wal else { return Admission::Granted };
+        if let Some(latch) = wal.log().latched() {
+            return Admission::Refused(format!(
+                "MISCONF The log has stopped: {latch}. Nothing more is written; check the volume \
+                 and restart the server"
+            ));
+        }
+        match wal.room(size as u64 + RECORD_OVERHEAD) {
+            Room::Free => Admission::Granted,
+            Room::Scarce if frees => Admission::Granted,
+            Room::Wait => Admission::Wait,
+            Room::Scarce | Room::Full => Admission::Refused(
+                "MISCONF The log is full: there is no more space on the volume. Make room on it, \
+                 raise log-size-max, or FLUSHALL"
+                    .into(),
+            ),
+        }
+    }
+
+    /// Logs what the command that just ran for `client` did, and tells those who watch its keys.
+    pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
+        if !self.watches.is_empty() {
+            let touched = self.effects.touched(args);
+            self.watches.touched(touched, &mut self.clients, client);
+        }
+        if self.effects.is_empty() {
+            return Lsn(0);
+        }
+        if let Some(transaction) = &mut self.transaction {
+            // The whole transaction is one record, appended when its last command has run.
+            self.payload.add(&self.effects, args);
+            transaction.changes.extend(self.effects.touched(args).map(Change::from));
+            return Lsn(0);
+        }
+        self.payload.begin(client.db);
+        self.payload.add(&self.effects, args);
+        let Some(wal) = &mut self.wal else { return Lsn(0) };
+        if wal.log().latched().is_some() {
+            // A read has met a key whose time was over. It is, whatever the log says.
+            return Lsn(0);
+        }
+        let lsn = wal.append(client.db, self.payload.bytes());
+        if self.keeps_undurable {
+            self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
+        }
+        let flushed = self.effects.touched(args).any(|t| matches!(Change::from(t), Change::Db(_)));
+        if flushed {
+            self.release_log(lsn);
+        }
+        client.last_write = lsn;
+        lsn
+    }
+
+    /// Forgets what replies no longer depend on.
+    pub(crate) fn forget_durable(&mut self) {
+        if self.keeps_undurable {
+            let durable = self.durable();
+            self.undurable.forget(durable);
+        }
+    }
+
+    /// Begins to gather the effects of a transaction.
+    pub(crate) fn begin_transaction(&mut self, db: DbIndex) {
+        self.payload.begin(db);
+        self.transaction = Some(super::Transaction::default());
+    }
+
+    /// Logs a transaction, and notes what its reply depends on.
+    pub(crate) fn end_transaction(&mut self, client: &mut Client, db: DbIndex) {
+        let Some(transaction) = self.transaction.take() else { return };
+        client.needs = client.needs.max(transaction.needs);
+        if self.payload.bytes().is_empty() {
+            return;
+        }
+        let Some(wal) = &mut self.wal else { return };
+        if wal.log().latched().is_some() {
+            return;
+        }
+        let lsn = wal.append(db, self.payload.bytes());
+        let flushed = transaction.changes.iter().any(|c| matches!(c, Change::Db(_)));
+        if self.keeps_undurable {
+            self.undurable.note(lsn, transaction.changes.into_iter());
+        }
+        if flushed {
+            self.release_log(lsn);
+        }
+        client.last_write = lsn;
+        client.needs = client.needs.max(lsn);
+    }
+
+    /// Logs effects that no client asked for: expiry.
+    pub(crate) fn record_expiry(&mut self, db: DbIndex) {
+        if self.effects.is_empty() {
+            return;
+        }
+        let args = slimio_keyspace::no_args();
+        if !self.watches.is_empty() {
+            let mut nobody = Client::new(0, NOBODY, PEERLESS, self.now);
+            self.watches.touched(self.effects.touched(args), &mut self.clients, &mut nobody);
+        }
+        let Some(wal) = &mut self.wal else { return };
+        self.payload.begin(db);
+        self.payload.add(&self.effects, args);
+        let lsn = wal.append(db, self.payload.bytes());
+        if self.keeps_undurable {
+            self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
+        }
+    }
+
+    /// When no key is left, nothing before this record is needed.
+    fn release_log(&mut self, lsn: Lsn) {
+        let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
+        if is_empty && let Some(wal) = &mut self.wal {
+            wal.release_before(lsn);
+        }
+    }
+
+    /// What the reply of a command depends on that appended nothing.
+    pub(crate) fn depends_on(&self, row: &Command<Entry>, db: DbIndex, args: Args<'_>) -> Lsn {
+        if !self.keeps_undurable {
+            return Lsn(0);
+        }
+        if row.flags.has(Flags::WRITE) {
+            // Why it changed nothing can depend on keys of any database.
+            return self.undurable.of_all();
+        }
+        if row.flags.has(Flags::WHOLE_DB) {
+            return self.undurable.of_db(db);
+        }
+        let mut keys = row.keys.indices(args.len()).peekable();
+        if keys.peek().is_none() {
+            return Lsn(0);
+        }
+        if self.undurable.has_no_keys() {
+            return self.undurable.of_every_key(db);
+        }
+        keys.map(|index| {
+            let hash = self.keyspace.hash(&args.bytes(index));
+            self.undurable.of_key(db, hash)
+        })
+        .max()
+        .unwrap_or_default()
+    }
+
+    /// Notes that a reply depends on the log up to `needs`. With the log latched and `needs` not
+    /// durable, the reply can never leave: what it says is an error instead.
+    pub(crate) fn hold(&mut self, client: &mut Client, needs: Lsn, before: usize) {
+        if needs > self.durable() && self.is_latched() {
+            client.out.truncate(before);
+            client.out.error(
+                "MISCONF The log has stopped before this became durable. It cannot be read; check \
+                 the volume and restart the server",
+            );
+            return;
+        }
+        match &mut self.transaction {
+            Some(transaction) => transaction.needs = transaction.needs.max(needs),
+            None => client.needs = client.needs.max(needs),
+        }
+    }
+
+    /// Lets a request wait for room in the log.
+    pub(crate) fn park(&mut self, client: &mut Client, args: Args<'_>) {
+        client.state = State::Parked(args.to_owned());
+        self.parked.push_back(client.conn);
+    }
+
+    /// Tries those again that wait for room, in order.
+    pub(crate) fn retry_parked(&mut self) {
+        for _ in 0..self.parked.len() {
+            let Some(conn) = self.parked.pop_front() else { return };
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            let State::Parked(request) = std::mem::replace(&mut client.state, State::Running)
+            else {
+                self.clients.put(client);
+                continue;
+            };
+            self.request(&mut client, request.args());
+            let is_parked = matches!(client.state, State::Parked(_));
+            if client.is_running() {
+                self.resume(&mut client);
+            }
+            self.put_back(client);
+            if is_parked {
+                // Those behind it would wait, too; it keeps its place.
+                self.parked.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// Replies up to here may leave under the policy in force.
+    pub(crate) fn releasable(&self) -> Lsn {
+        self.wal.as_ref().map_or(Lsn(u64::MAX), |wal| wal.log().releasable(self.now))
+    }
+
+    /// What is on stable media.
+    pub(crate) fn durable(&self) -> Lsn {
+        self.wal.as_ref().map_or(Lsn(u64::MAX), |wal| wal.log().durable())
+    }
+
+    pub(crate) fn is_latched(&self) -> bool {
+        self.wal.as_ref().is_some_and(|wal| wal.log().latched().is_some())
+    }
+
+    /// Takes the policy that is configured into force.
+    pub(crate) fn policy_changed(&mut self) {
+        let policy = policy(self.config.choice("appendfsync"));
+        let db_count = self.db_count();
+        let Some(wal) = &mut self.wal else { return };
+        wal.set_policy(policy);
+        let keeps = policy == Policy::Always;
+        if keeps && !self.keeps_undurable {
+            self.undurable.begin(db_count, wal.log().appended());
+        }
+        self.keeps_undurable = keeps;
+    }
+}
+
+/// The policy that a word of `appendfsync` names.
+pub(crate) fn policy(word: &str) -> Policy {
+    match word {
+        "always" => Policy::Always,
+        "no" => Policy::No,
+        _ => Policy::EverySec,
+    }
+}
+
+const NOBODY: crate::net::ConnId = crate::net::ConnId { index: u32::MAX, generation: u32::MAX };
+const PEERLESS: crate::net::Peer = crate::net::Peer { remote: None, local: None };

@@ -1,0 +1,163 @@
+//! Bytes to requests.
+
+use std::borrow::Cow;
+
+use slimio_resp::{BlobBuilder, Limits, Parser, Protocol, ReplyBuf, Step};
+
+use super::{Core, Wish};
+use crate::clients::{Client, State};
+use crate::net::{ConnId, Filling};
+
+/// Bytes that may wait behind a request that can't be run yet, before reading rests.
+const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
+
+impl Core {
+    /// Bytes have come for a client.
+    pub(crate) fn received(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.stats.reads += 1;
+        self.stats.input_bytes += bytes.len() as u64;
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.last_active = self.now;
+        if client.is_closing() {
+            self.clients.put(client);
+            return;
+        }
+        if client.is_running() {
+            self.requests(&mut client, bytes);
+        } else {
+            client.input.extend_from_slice(bytes);
+            if client.input.len() > WAITING_INPUT_SIZE_MAX {
+                self.wishes.push(Wish::Pause(conn));
+            }
+        }
+        self.check_query_size(&mut client);
+        self.put_back(client);
+    }
+
+    /// Memory that a large argument is received into comes back.
+    pub(crate) fn filled(&mut self, conn: ConnId, filling: Filling) {
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.last_active = self.now;
+        let Some(mut builder) = client.large.take() else {
+            self.clients.put(client);
+            return;
+        };
+        let before = builder.remaining();
+        builder.put_buffer(filling.buffer);
+        self.stats.reads += 1;
+        self.stats.input_bytes += (before - builder.remaining()) as u64;
+        self.go_on_filling(&mut client, builder);
+        if client.large.is_none() {
+            self.requests(&mut client, &[]);
+        }
+        self.put_back(client);
+    }
+
+    /// Lets a client go on that had to wait.
+    pub(crate) fn resume(&mut self, client: &mut Client) {
+        client.state = State::Running;
+        self.wishes.push(Wish::Receive(client.conn));
+        self.requests(client, &[]);
+    }
+
+    /// Runs what is complete of the client's unread bytes and `received`, which follow them.
+    fn requests(&mut self, client: &mut Client, received: &[u8]) {
+        if client.out.memory() == 0 {
+            let protocol = client.out.protocol();
+            client.out = ReplyBuf::with_memory(self.spare_memory(), protocol);
+        }
+        let mut buffer = Cow::Borrowed(received);
+        if !client.input.is_empty() {
+            let mut input = std::mem::take(&mut client.input);
+            input.extend_from_slice(received);
+            buffer = Cow::Owned(input);
+        }
+        // The parser is lent to the requests that it names, while the client is changed by them.
+        let mut parser = std::mem::take(&mut client.parser);
+        let mut at = 0;
+        while client.is_running() {
+            let limits = Limits {
+                arg_size_max: self.settings.arg_size_max,
+                unauthenticated: self.settings.password.is_some() && !client.is_authenticated,
+            };
+            match parser.step(&buffer[at..], &limits) {
+                Step::Complete { consumed } => {
+                    let args = parser.request().args(&buffer[at..]);
+                    if !args.is_empty() {
+                        self.request(client, args);
+                    }
+                    at += consumed;
+                }
+                Step::NeedMore => break,
+                Step::Large { size, header_end } => {
+                    let header = at + header_end;
+                    let mut builder = BlobBuilder::new(size);
+                    let taken = builder.extend(&buffer[header..]);
+                    // What follows the argument is expected where it began.
+                    let mut rest = buffer[at..header].to_vec();
+                    rest.extend_from_slice(&buffer[header + taken..]);
+                    (buffer, at) = (Cow::Owned(rest), 0);
+                    supply(&mut parser, builder, client, &mut self.wishes);
+                }
+                Step::Error(error) => {
+                    log::debug!("client {}: {error}", client.id);
+                    client.out.error(&error.reply());
+                    self.stats.error(error.reply().as_bytes());
+                    client.close_after_replies();
+                    return;
+                }
+            }
+        }
+        client.parser = parser;
+        if client.is_closing() {
+            return;
+        }
+        match buffer {
+            Cow::Borrowed(bytes) => client.input.extend_from_slice(&bytes[at..]),
+            Cow::Owned(mut bytes) => {
+                bytes.drain(..at);
+                client.input = bytes;
+            }
+        }
+    }
+
+    fn go_on_filling(&mut self, client: &mut Client, builder: BlobBuilder) {
+        let mut parser = std::mem::take(&mut client.parser);
+        supply(&mut parser, builder, client, &mut self.wishes);
+        client.parser = parser;
+    }
+
+    fn check_query_size(&mut self, client: &mut Client) {
+        if client.query_size() > self.settings.query_size_max {
+            log::warn!(
+                "closing client that reached max query buffer length: {}",
+                client.describe(self.now)
+            );
+            self.stats.query_limit_disconnections += 1;
+            client.close_after_replies();
+        }
+    }
+
+    /// Protocol of a client's replies from now on.
+    pub(crate) fn set_protocol(client: &mut Client, protocol: Protocol) {
+        client.out.set_protocol(protocol);
+        client.ready.set_protocol(protocol);
+    }
+}
+
+/// Hands a large argument to the parser, or has more of it received.
+fn supply(
+    parser: &mut Parser,
+    mut builder: BlobBuilder,
+    client: &mut Client,
+    wishes: &mut Vec<Wish>,
+) {
+    if builder.remaining() == 0 {
+        parser.supply_large(builder.finish());
+        return;
+    }
+    let wanted = builder.wanted();
+    let buffer = builder.take_buffer();
+    wishes.push(Wish::Fill(client.conn, Filling { buffer, wanted }));
+    client.large = Some(builder);
+}

@@ -1,0 +1,172 @@
+//! Replies on their way out.
+
+use slimio_resp::ReplyBuf;
+use slimio_storage::Lsn;
+
+use super::{Core, Wish};
+use crate::clients::{Client, soft_limit_is_over};
+use crate::gate::may_leave;
+use crate::net::{ConnId, Net, Outgoing};
+
+impl Core {
+    /// Hands everything that may leave to the network.
+    pub(crate) fn flush(&mut self, net: &mut dyn Net) {
+        let releasable = self.releasable();
+        let durable = self.durable();
+        if !self.holding.is_empty() {
+            let holding = std::mem::take(&mut self.holding);
+            for &conn in &holding {
+                if let Some(client) = self.clients.get_mut(conn) {
+                    client.is_holding = false;
+                    if !std::mem::replace(&mut client.is_dirty, true) {
+                        self.dirty.push(conn);
+                    }
+                }
+            }
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        for &conn in &dirty {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            client.is_dirty = false;
+            release(&mut client, releasable, durable);
+            self.send(&mut client, net);
+            if self.is_over_limit(&mut client) || self.is_lost(&client) {
+                self.drop_client(client);
+                continue;
+            }
+            if client.is_closing() && client.output_size() == 0 {
+                self.drop_client(client);
+                continue;
+            }
+            if !client.held.is_empty() {
+                client.is_holding = true;
+                self.holding.push(conn);
+            }
+            self.clients.put(client);
+        }
+        if self.dirty.is_empty() {
+            // Its memory is used again.
+            self.dirty = dirty;
+            self.dirty.clear();
+        }
+        self.grant(net);
+    }
+
+    /// Does what is wanted of the network.
+    pub(crate) fn grant(&mut self, net: &mut dyn Net) {
+        for wish in self.wishes.drain(..) {
+            match wish {
+                Wish::Fill(conn, filling) => net.fill(conn, filling),
+                Wish::Receive(conn) => net.receive(conn),
+                Wish::Pause(conn) => net.pause(conn),
+                Wish::Close(conn) => net.close(conn),
+            }
+        }
+    }
+
+    /// What was sent is with the kernel.
+    pub(crate) fn sent(&mut self, conn: ConnId, outgoing: Outgoing) {
+        self.keep_spare(outgoing.into_memory());
+        let Some(client) = self.clients.get_mut(conn) else { return };
+        client.sending = 0;
+        let is_wanted = !client.ready.is_empty() || client.is_closing();
+        if is_wanted && !std::mem::replace(&mut client.is_dirty, true) {
+            self.dirty.push(conn);
+        }
+    }
+
+    fn send(&mut self, client: &mut Client, net: &mut dyn Net) {
+        if client.sending > 0 || client.ready.is_empty() {
+            return;
+        }
+        let protocol = client.ready.protocol();
+        let reply = std::mem::replace(&mut client.ready, ReplyBuf::new(protocol));
+        let size = reply.len();
+        self.stats.writes += 1;
+        self.stats.output_bytes += size as u64;
+        match net.send(client.conn, Outgoing::from_reply(reply)) {
+            Some(outgoing) => self.keep_spare(outgoing.into_memory()),
+            None => client.sending = size,
+        }
+    }
+
+    /// Whether a client has not read its replies for too long, or too many of them.
+    fn is_over_limit(&mut self, client: &mut Client) -> bool {
+        let limit = self.settings.output_limit;
+        if limit.hard_bytes == 0 && limit.soft_bytes == 0 {
+            return false;
+        }
+        let size = client.output_size() as u64;
+        let is_over_soft = limit.soft_bytes > 0 && size >= limit.soft_bytes;
+        if !is_over_soft {
+            client.soft_limit_since = None;
+        } else if client.soft_limit_since.is_none() {
+            client.soft_limit_since = Some(self.now);
+        }
+        let is_over = (limit.hard_bytes > 0 && size >= limit.hard_bytes)
+            || soft_limit_is_over(client.soft_limit_since, self.now, limit.soft_seconds);
+        if is_over {
+            self.stats.output_limit_disconnections += 1;
+            log::warn!(
+                "client {} closed for overcoming of output buffer limits",
+                client.describe(self.now)
+            );
+        }
+        is_over
+    }
+
+    /// Whether replies of a client are held that will never leave: the log has failed. Whether the
+    /// writes happened is unknown, and an end of the connection says just that.
+    fn is_lost(&mut self, client: &Client) -> bool {
+        let is_lost = !client.held.is_empty() && self.is_latched();
+        self.stats.undelivered += u64::from(is_lost);
+        is_lost
+    }
+
+    /// Has the clients looked at that a soft limit may concern although they do nothing.
+    pub(crate) fn recheck_limits(&mut self) {
+        for client in self.clients.iter_mut() {
+            if client.soft_limit_since.is_some() && !client.is_dirty {
+                client.is_dirty = true;
+                self.dirty.push(client.conn);
+            }
+        }
+    }
+
+    /// Whether all connected clients wait for the log, so that nothing else can come of them.
+    pub(crate) fn all_are_holding(&self) -> bool {
+        !self.holding.is_empty() && self.holding.len() == self.clients.len()
+    }
+
+    /// Whether some reply is not with the kernel.
+    pub(crate) fn has_output(&self) -> bool {
+        self.clients.iter().any(|client| client.output_size() > 0)
+    }
+}
+
+/// Moves what may leave, of the replies of this turn and those before, to `ready`.
+fn release(client: &mut Client, releasable: Lsn, durable: Lsn) {
+    if !client.out.is_empty() {
+        let needs = std::mem::take(&mut client.needs);
+        let reply = client.out.take(ReplyBuf::default());
+        if client.held.is_empty() && may_leave(needs, releasable, durable) {
+            make_ready(client, reply);
+            return;
+        }
+        client.held.push_back((needs, reply));
+    }
+    while let Some((needs, _)) = client.held.front()
+        && may_leave(*needs, releasable, durable)
+    {
+        let (_, reply) = client.held.pop_front().expect("it was looked at");
+        make_ready(client, reply);
+    }
+}
+
+fn make_ready(client: &mut Client, reply: ReplyBuf) {
+    if client.ready.is_empty() {
+        client.ready = reply;
+    } else {
+        client.ready.append(&reply);
+    }
+}

@@ -1,0 +1,108 @@
+//! What is done because time has passed: expiry, timeouts, samples.
+
+use std::time::{Duration, Instant};
+
+use super::Core;
+use super::durability::Admission;
+use crate::clients::State;
+
+/// Keys looked at in one step of active expiry.
+const EXPIRE_STEP_KEYS: usize = 20;
+/// Share of keys with an expiry found over, in percent, above which another step follows.
+const EXPIRE_AGAIN_PERCENT: usize = 10;
+/// Part of a round's time that expiry may take, in percent.
+const EXPIRE_TIME_PERCENT: u32 = 25;
+
+impl Core {
+    /// Does what is due; returns whether a round of background work was.
+    pub(crate) fn run_timers(&mut self) {
+        self.check_waiting();
+        if self.now < self.next_cron {
+            return;
+        }
+        self.next_cron = self.now + self.settings.cron_every;
+        self.stats.sample(self.now);
+        self.expire();
+        self.time_out();
+        self.recheck_limits();
+    }
+
+    /// How long the thread may sleep.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        if self.has_yielding() {
+            return Some(Duration::ZERO);
+        }
+        let mut at: Option<Instant> = None;
+        let mut by = |when: Instant| at = Some(at.map_or(when, |at| at.min(when)));
+        if let Some(wal) = &self.wal
+            && let Some(deadline) = wal.log().next_deadline()
+        {
+            by(deadline);
+        }
+        if self.has_background_work() {
+            by(self.next_cron);
+        }
+        for conn in &self.waiting {
+            if let Some(client) = self.clients.get(*conn)
+                && let State::Waiting(wait) = &client.state
+                && let Some(deadline) = wait.deadline
+            {
+                by(deadline);
+            }
+        }
+        at.map(|at| at.saturating_duration_since(self.now))
+    }
+
+    /// Whether rounds of background work have anything to do. If not, nobody is woken for them.
+    fn has_background_work(&self) -> bool {
+        let expires = self.loading.is_none() && self.dbs().any(|db| self.keyspace.expiring(db) > 0);
+        let times_out = self.settings.timeout.is_some() && self.clients.len() > 0;
+        expires
+            || times_out
+            || self.has_parked()
+            || self.stats.is_moving()
+            || self.clients.iter().any(|client| client.soft_limit_since.is_some())
+    }
+
+    fn expire(&mut self) {
+        if self.loading.is_some() || !self.active_expire || self.is_latched() {
+            return;
+        }
+        let began = Instant::now();
+        let effort = self.settings.expire_effort;
+        let time_max = self.settings.cron_every * (EXPIRE_TIME_PERCENT + 2 * effort) / 100;
+        let budget = EXPIRE_STEP_KEYS * (1 + effort as usize / 4) * 16;
+        for db in self.dbs() {
+            while self.keyspace.expiring(db) > 0 {
+                if !matches!(self.admit(true, budget * 64), Admission::Granted) {
+                    return;
+                }
+                self.effects.clear();
+                let step = self.keyspace.expire_step(db, self.now_ms, budget, &mut self.effects);
+                self.record_expiry(db);
+                if let Some(garbage) = self.keyspace.take_garbage() {
+                    drop(garbage);
+                }
+                let is_fruitful = step.expired * 100 > step.expiring * EXPIRE_AGAIN_PERCENT;
+                if step.wrapped || !is_fruitful || began.elapsed() > time_max {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn time_out(&mut self) {
+        let Some(timeout) = self.settings.timeout else { return };
+        let idle: Vec<_> = self
+            .clients
+            .iter()
+            .filter(|c| matches!(c.state, State::Running))
+            .filter(|c| self.now.saturating_duration_since(c.last_active) > timeout)
+            .map(|c| c.conn)
+            .collect();
+        for conn in idle {
+            log::debug!("closing idle client");
+            self.ended(conn);
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The text of `INFO`: Redis's field names, and a section of our own.
+
+use std::fmt::{Display, Write as _};
+
+use rustix::process::{Resource, getrlimit};
+use slimio_storage::{Policy, Room};
+
+use crate::clients::{Client, State};
+use crate::core::Core;
+
+/// A section: its name, whether it is shown unasked, and what fills it.
+type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
+
+/// In the order in which they are shown.
+const SECTIONS: &[Section] = &[
+    ("Server", true, server),
+    ("Clients", true, clients),
+    ("Memory", true, memory),
+    ("Persistence", true, persistence),
+    ("Stats", true, stats),
+    ("Replication", true, replication),
+    ("CPU", true, cpu),
+    ("Modules", true, |_, _, _| {}),
+    ("Commandstats", false, commandstats),
+    ("Errorstats", true, errorstats),
+    ("Cluster", true, |text, _, _| text.field("cluster_enabled", 0)),
+    ("Slimio", true, slimio),
+    ("Keyspace", true, keyspace),
+];
+
+/// The sections asked for, by their names in lower case; none asks for the usual ones.
+pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> String {
+    core.peak_rss = core.peak_rss.max(resident_bytes());
+    let has = |name: &str| asked.iter().any(|a| a == name);
+    let everything = has("all") || has("everything");
+    let usual = asked.is_empty() || has("default");
+    let room = core.wal.as_mut().map(|wal| wal.room(0));
+    let mut text = Text { text: String::with_capacity(8192), room };
+    for (name, is_usual, fill) in SECTIONS {
+        if everything || (usual && *is_usual) || has(&name.to_ascii_lowercase()) {
+            if !text.text.is_empty() {
+                text.text.push_str("\r\n");
+            }
+            text.line(format_args!("# {name}"));
+            fill(&mut text, core, client);
+        }
+    }
+    text.text
+}
+
+/// Lines that end as Redis's do.
+struct Text {
+    text: String,
+    /// What the log has room for, which only its owner can ask.
+    room: Option<Room>,
+}
+
+impl Text {
+    fn line(&mut self, line: impl Display) {
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{line}\r\n");
+    }
+
+    fn field(&mut self, name: &str, value: impl Display) {
+        self.line(format_args!("{name}:{value}"));
+    }
+
+    fn bytes(&mut self, name: &str, value: u64) {
+        self.field(name, value);
+        self.field(&format!("{name}_human"), human(value));
+    }
+}
+
+/// `1.50M`
+fn human(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "K", "M", "G", "T", "P"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{bytes}B") } else { format!("{value:.2}{unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.2}E")
+}
+
+fn server(text: &mut Text, core: &Core, _: &Client) {
+    let uptime = core.now.saturating_duration_since(core.started).as_secs();
+    let system = rustix::system::uname();
+    text.field("redis_version", crate::REDIS_VERSION);
+    text.field("slimio_version", env!("CARGO_PKG_VERSION"));
+    text.field("redis_git_sha1", "00000000");
+    text.field("redis_git_dirty", 0);
+    text.field("redis_build_id", "0000000000000000");
+    text.field("redis_mode", "standalone");
+    text.line(format_args!(
+        "os:{} {} {}",
+        system.sysname().to_string_lossy(),
+        system.release().to_string_lossy(),
+        system.machine().to_string_lossy()
+    ));
+    text.field("arch_bits", usize::BITS);
+    text.field("monotonic_clock", "POSIX clock_gettime");
+    text.field("multiplexing_api", core.facts.net_name);
+    text.field("process_id", std::process::id());
+    text.field("process_supervised", core.config.choice("supervised"));
+    text.field("run_id", &core.facts.run_id);
+    text.field("tcp_port", core.facts.port);
+    text.field("server_time_usec", core.now_ms * 1000);
+    text.field("uptime_in_seconds", uptime);
+    text.field("uptime_in_days", uptime / 86_400);
+    text.field("hz", core.config.int("hz"));
+    text.field("configured_hz", core.config.int("hz"));
+    text.field("lru_clock", (core.now_ms / 1000) & 0xff_ffff);
+    let executable = std::env::current_exe().unwrap_or_default();
+    text.field("executable", executable.display());
+    text.field("config_file", core.config.file().display());
+    text.field("io_threads_active", 0);
+}
+
+fn clients(text: &mut Text, core: &Core, current: &Client) {
+    let all = || core.clients.iter().chain([current]);
+    let blocked = all().filter(|c| matches!(c.state, State::Waiting(_))).count();
+    text.field("connected_clients", core.clients.len());
+    text.field("cluster_connections", 0);
+    text.field("maxclients", core.settings.clients_max);
+    let input = all().map(|c| c.input.len()).max().unwrap_or(0);
+    let output = all().map(Client::output_size).max().unwrap_or(0);
+    text.field("client_recent_max_input_buffer", input);
+    text.field("client_recent_max_output_buffer", output);
+    text.field("blocked_clients", blocked);
+    text.field("tracking_clients", 0);
+    text.field("clients_in_timeout_table", blocked);
+}
+
+/// Memory of the process that is in RAM, in bytes; 0 where it cannot be read.
+pub(crate) fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+fn memory(text: &mut Text, core: &Core, _: &Client) {
+    let resident = resident_bytes();
+    let pages = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total: u64 = pages
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().split(' ').next()?.parse().ok())
+        .unwrap_or(0);
+    let overhead: usize =
+        core.clients.iter().map(|c| c.output_size() + c.input.capacity()).sum::<usize>();
+    text.bytes("used_memory", resident);
+    text.bytes("used_memory_rss", resident);
+    text.bytes("used_memory_peak", core.peak_rss);
+    text.field(
+        "used_memory_peak_perc",
+        format_args!("{:.2}%", resident as f64 / core.peak_rss.max(1) as f64 * 100.0),
+    );
+    text.bytes("total_system_memory", total * 1024);
+    text.bytes("maxmemory", 0);
+    text.field("maxmemory_policy", core.config.choice("maxmemory-policy"));
+    text.field("mem_fragmentation_ratio", "1.00");
+    text.field("mem_fragmentation_bytes", 0);
+    text.field("mem_clients_normal", overhead);
+    text.field("mem_allocator", crate::allocator_name());
+    text.field("active_defrag_running", 0);
+    text.field("lazyfree_pending_objects", 0);
+}
+
+fn persistence(text: &mut Text, core: &Core, _: &Client) {
+    text.field("loading", u8::from(core.loading.is_some()));
+    text.field("async_loading", 0);
+    if let Some(loading) = &core.loading {
+        let (done, total) = (loading.progress.bytes_done, loading.progress.bytes_total);
+        let seconds = core.now.saturating_duration_since(loading.since).as_secs_f64();
+        let left = total.saturating_sub(done) as f64 * seconds / done.max(1) as f64;
+        text.field("loading_start_time", loading.since_ms / 1000);
+        text.field("loading_total_bytes", total);
+        text.field("loading_loaded_bytes", done);
+        text.field(
+            "loading_loaded_perc",
+            format_args!("{:.2}", done as f64 / total.max(1) as f64 * 100.0),
+        );
+        text.field("loading_eta_seconds", left as u64);
+    }
+    text.field("rdb_changes_since_last_save", 0);
+    text.field("rdb_bgsave_in_progress", 0);
+    text.field("rdb_last_save_time", 0);
+    text.field("rdb_last_bgsave_status", "ok");
+    text.field("rdb_last_bgsave_time_sec", -1);
+    text.field("rdb_current_bgsave_time_sec", -1);
+    text.field("aof_enabled", u8::from(core.config.yes("appendonly")));
+    text.field("aof_rewrite_in_progress", 0);
+    text.field("aof_rewrite_scheduled", 0);
+    text.field("aof_last_rewrite_time_sec", -1);
+    text.field("aof_current_rewrite_time_sec", -1);
+    text.field("aof_last_bgrewrite_status", "ok");
+    text.field("aof_last_write_status", if core.is_latched() { "err" } else { "ok" });
+    if let Some(wal) = &core.wal {
+        let stats = wal.stats();
+        let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
+        text.field("aof_current_size", used);
+        text.field("aof_base_size", 0);
+        text.field("aof_pending_rewrite", 0);
+        text.field("aof_buffer_length", stats.backlog_bytes);
+        text.field("aof_pending_bio_fsync", stats.in_flight);
+        text.field("aof_delayed_fsync", 0);
+    }
+}
+
+fn stats(text: &mut Text, core: &Core, _: &Client) {
+    let stats = &core.stats;
+    let keyspace = core.keyspace.stats();
+    let [commands, input, output] = stats.rates(core.now);
+    text.field("total_connections_received", stats.connections);
+    text.field("total_commands_processed", stats.commands);
+    text.field("instantaneous_ops_per_sec", commands as u64);
+    text.field("total_net_input_bytes", stats.input_bytes);
+    text.field("total_net_output_bytes", stats.output_bytes);
+    text.field("instantaneous_input_kbps", format_args!("{:.2}", input / 1024.0));
+    text.field("instantaneous_output_kbps", format_args!("{:.2}", output / 1024.0));
+    text.field("rejected_connections", stats.rejected_connections);
+    text.field("expired_keys", keyspace.expired_keys);
+    text.field("evicted_keys", 0);
+    text.field("evicted_clients", 0);
+    text.field("keyspace_hits", keyspace.keyspace_hits);
+    text.field("keyspace_misses", keyspace.keyspace_misses);
+    text.field("pubsub_channels", 0);
+    text.field("pubsub_patterns", 0);
+    text.field("latest_fork_usec", 0);
+    text.field("total_forks", 0);
+    text.field("total_error_replies", stats.error_replies);
+    text.field("total_reads_processed", stats.reads);
+    text.field("total_writes_processed", stats.writes);
+    text.field("client_query_buffer_limit_disconnections", stats.query_limit_disconnections);
+    text.field("client_output_buffer_limit_disconnections", stats.output_limit_disconnections);
+}
+
+fn replication(text: &mut Text, core: &Core, _: &Client) {
+    let offset = core.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
+    text.field("role", "master");
+    text.field("connected_slaves", 0);
+    text.field("master_failover_state", "no-failover");
+    text.field("master_replid", &core.facts.run_id);
+    text.field("master_replid2", "0".repeat(40));
+    text.field("master_repl_offset", offset);
+    text.field("second_repl_offset", -1);
+    text.field("repl_backlog_active", 0);
+    text.field("repl_backlog_size", core.config.int("repl-backlog-size"));
+    text.field("repl_backlog_first_byte_offset", 0);
+    text.field("repl_backlog_histlen", 0);
+}
+
+fn cpu(text: &mut Text, _: &Core, _: &Client) {
+    // utime and stime are the 14th and 15th fields; the name before them may hold blanks.
+    let read = |path: &str| {
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        let behind = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = |field: usize| -> f64 {
+            behind.split(' ').nth(field).and_then(|n| n.parse().ok()).unwrap_or(0.0)
+        };
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        (ticks(12) / per_second, ticks(13) / per_second)
+    };
+    let (user, system) = read("/proc/self/stat");
+    let (user_main, system_main) = read("/proc/thread-self/stat");
+    text.field("used_cpu_sys", format_args!("{system:.6}"));
+    text.field("used_cpu_user", format_args!("{user:.6}"));
+    text.field("used_cpu_sys_children", "0.000000");
+    text.field("used_cpu_user_children", "0.000000");
+    text.field("used_cpu_sys_main_thread", format_args!("{system_main:.6}"));
+    text.field("used_cpu_user_main_thread", format_args!("{user_main:.6}"));
+}
+
+fn commandstats(text: &mut Text, core: &Core, _: &Client) {
+    for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
+        if stats.calls == 0 && stats.rejected == 0 {
+            continue;
+        }
+        let usec = stats.nanoseconds / 1000;
+        let per_call = usec as f64 / stats.calls.max(1) as f64;
+        text.line(format_args!(
+            "cmdstat_{name}:calls={},usec={usec},usec_per_call={per_call:.2},rejected_calls={},\
+             failed_calls={}",
+            stats.calls, stats.rejected, stats.failed
+        ));
+    }
+}
+
+fn errorstats(text: &mut Text, core: &Core, _: &Client) {
+    for (code, count) in &core.stats.errors {
+        text.line(format_args!("errorstat_{code}:count={count}"));
+    }
+}
+
+fn slimio(text: &mut Text, core: &Core, _: &Client) {
+    text.field("volume", &core.facts.volume);
+    text.field("net_path", core.facts.net_name);
+    text.field("io_path", &core.facts.io_path);
+    text.field("io_path_why_not_better", &core.facts.io_path_why_not_better);
+    let (files_soft, files_hard) = {
+        let limit = getrlimit(Resource::Nofile);
+        (limit.current.unwrap_or(0), limit.maximum.unwrap_or(0))
+    };
+    text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
+    text.field("replies_never_sent", core.stats.undelivered);
+    let Some(wal) = &core.wal else {
+        text.field("log_enabled", 0);
+        return;
+    };
+    let log = wal.log();
+    let stats = wal.stats();
+    let oldest =
+        log.oldest_undurable().map_or(0, |at| core.now.saturating_duration_since(at).as_millis());
+    let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
+    text.field("log_enabled", 1);
+    text.field(
+        "log_policy",
+        match log.policy() {
+            Policy::Always => "always",
+            Policy::EverySec => "everysec",
+            Policy::No => "no",
+        },
+    );
+    text.field("log_appended_lsn", log.appended());
+    text.field("log_kept_lsn", log.kept());
+    text.field("log_durable_lsn", log.durable());
+    text.field("log_oldest_undurable_ms", oldest);
+    text.field(
+        "log_fill_percent",
+        format_args!("{:.2}", used as f64 / stats.capacity_bytes.max(1) as f64 * 100.0),
+    );
+    text.field("log_capacity_bytes", stats.capacity_bytes);
+    text.field("log_free_bytes", stats.free_bytes);
+    text.field(
+        "log_room",
+        match text.room {
+            Some(Room::Free) | None => "free",
+            Some(Room::Scarce) => "scarce",
+            Some(Room::Wait) => "wait",
+            Some(Room::Full) => "full",
+        },
+    );
+    text.field("log_bytes_written", stats.device_bytes);
+    text.field("log_area_bytes", stats.log_bytes);
+    text.field("log_records", stats.records);
+    text.field("log_record_bytes", stats.record_bytes);
+    text.field("log_batches", stats.batches);
+    text.field("log_flushes", stats.flushes);
+    text.field("log_in_flight", stats.in_flight);
+    text.field("log_backlog_bytes", stats.backlog_bytes);
+    text.field("log_latency_us_max", stats.latency_max.as_micros());
+    text.field("log_latched", u8::from(log.latched().is_some()));
+    if let Some(latch) = log.latched() {
+        text.field("log_latched_reason", latch);
+    }
+}
+
+fn keyspace(text: &mut Text, core: &Core, _: &Client) {
+    for db in core.dbs() {
+        let keys = core.keyspace.dbsize(db);
+        if keys > 0 {
+            text.line(format_args!(
+                "db{}:keys={keys},expires={},avg_ttl={}",
+                db.0,
+                core.keyspace.expiring(db),
+                core.keyspace.ttl_mean_ms(db)
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_in_redis() {
+        assert_eq!(human(0), "0B");
+        assert_eq!(human(1023), "1023B");
+        assert_eq!(human(1536), "1.50K");
+        assert_eq!(human(24_000_000_000), "22.35G");
+    }
+}

@@ -1,0 +1,117 @@
+//! Counters for INFO.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Samples that a rate is the mean of.
+const RATE_SAMPLES: usize = 16;
+/// Time between two samples.
+const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+/// Most different codes of error replies that are counted apart.
+const ERROR_CODES_MAX: usize = 128;
+
+/// Counters of one command.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommandStats {
+    pub(crate) calls: u64,
+    pub(crate) nanoseconds: u64,
+    pub(crate) rejected: u64,
+    pub(crate) failed: u64,
+}
+
+/// Counters of the server.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) connections: u64,
+    pub(crate) rejected_connections: u64,
+    pub(crate) commands: u64,
+    pub(crate) input_bytes: u64,
+    pub(crate) output_bytes: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) error_replies: u64,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) by_command: Vec<CommandStats>,
+    pub(crate) output_limit_disconnections: u64,
+    pub(crate) query_limit_disconnections: u64,
+    pub(crate) undelivered: u64,
+    /// Commands, bytes in and bytes out at moments of the last seconds.
+    samples: VecDeque<(Instant, [u64; 3])>,
+}
+
+impl Stats {
+    /// Counts an error reply by its code.
+    pub(crate) fn error(&mut self, reply: &[u8]) {
+        self.error_replies += 1;
+        let code = reply.strip_prefix(b"-").unwrap_or(reply);
+        let end = code.iter().position(|b| matches!(b, b' ' | b'\r')).unwrap_or(code.len());
+        let code = String::from_utf8_lossy(&code[..end]);
+        if let Some(count) = self.errors.get_mut(&*code) {
+            *count += 1;
+        } else if self.errors.len() < ERROR_CODES_MAX {
+            self.errors.insert(code.into_owned(), 1);
+        }
+    }
+
+    /// `CONFIG RESETSTAT`
+    pub(crate) fn reset(&mut self) {
+        let commands = self.by_command.len();
+        *self = Self::default();
+        self.by_command.resize(commands, CommandStats::default());
+    }
+
+    /// Notes where the counters stand, if the last time is long enough ago.
+    pub(crate) fn sample(&mut self, now: Instant) {
+        let is_due = self.samples.back().is_none_or(|(at, _)| now - *at >= SAMPLE_EVERY);
+        if is_due {
+            if self.samples.len() == RATE_SAMPLES {
+                self.samples.pop_front();
+            }
+            let counters = [self.commands, self.input_bytes, self.output_bytes];
+            self.samples.push_back((now, counters));
+        }
+    }
+
+    /// Whether anything happened since the last sample, or lately enough to show in a rate.
+    pub(crate) fn is_moving(&self) -> bool {
+        let counters = [self.commands, self.input_bytes, self.output_bytes];
+        self.samples.front().is_some_and(|(_, then)| *then != counters)
+    }
+
+    /// Commands, bytes in and bytes out per second, lately.
+    pub(crate) fn rates(&self, now: Instant) -> [f64; 3] {
+        let Some((at, then)) = self.samples.front() else { return [0.0; 3] };
+        let seconds = now.saturating_duration_since(*at).as_secs_f64().max(0.1);
+        let counters = [self.commands, self.input_bytes, self.output_bytes];
+        std::array::from_fn(|i| (counters[i] - then[i]) as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_counted_by_their_code() {
+        let mut stats = Stats::default();
+        stats.error(b"-ERR x\r\n");
+        stats.error(b"-ERR y\r\n");
+        stats.error(b"-EXECABORT\r\n");
+        assert_eq!(stats.errors["ERR"], 2);
+        assert_eq!(stats.errors["EXECABORT"], 1);
+        assert_eq!(stats.error_replies, 3);
+    }
+
+    #[test]
+    fn rates_are_those_of_the_last_seconds() {
+        let start = Instant::now();
+        let mut stats = Stats::default();
+        for second in 0..100u64 {
+            stats.commands = second * 10;
+            stats.sample(start + Duration::from_secs(second));
+        }
+        let [commands, ..] = stats.rates(start + Duration::from_secs(99));
+        assert!((commands - 10.0).abs() < 0.01, "{commands}");
+    }
+}

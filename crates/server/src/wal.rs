@@ -1,0 +1,161 @@
+//! The log as the command thread holds it: its own path to the device, and a thread that makes
+//! room.
+//!
+//! The command thread submits and reaps batches itself. What blocks (preparing segments, updating
+//! the superblock) is the keeper's, on a thread and paths of its own.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use slimio_device::Device;
+use slimio_keyspace::DbIndex;
+use slimio_storage::{Job, Keeper, KeeperPaths, Log, LogStats, Lsn, Outcome, Policy, Room, Volume};
+
+/// The log, open.
+pub(crate) struct Wal {
+    log: Log,
+    path: Box<dyn Device + Send>,
+    keeper: KeeperThread,
+    /// Whether a job is with the keeper.
+    is_busy: bool,
+}
+
+impl Wal {
+    /// Takes over an open volume.
+    ///
+    /// # Errors
+    /// When the keeper's thread cannot be started.
+    pub(crate) fn new(volume: Volume) -> std::io::Result<Self> {
+        let Volume { log, log_path, keeper, keeper_paths, report: _ } = volume;
+        let keeper = KeeperThread::start(keeper, keeper_paths)?;
+        Ok(Self { log, path: log_path, keeper, is_busy: false })
+    }
+
+    /// Descriptors that tell when [`turn`](Self::turn) has something to take in: the device's, if
+    /// it has one, and the keeper's.
+    pub(crate) fn readiness(&self) -> (Option<BorrowedFd<'_>>, BorrowedFd<'_>) {
+        (self.path.readiness(), self.keeper.wake.as_fd())
+    }
+
+    /// Puts a record at the end of the log. There must be [room](Self::room).
+    pub(crate) fn append(&mut self, db: DbIndex, payload: &[u8]) -> Lsn {
+        self.log.append(db.0, &[payload])
+    }
+
+    /// Whether a record with so many bytes of payload may be appended.
+    pub(crate) fn room(&mut self, payload_size: u64) -> Room {
+        self.log.room(payload_size)
+    }
+
+    /// Takes in what the device and the keeper have finished.
+    pub(crate) fn reap(&mut self, now: Instant) {
+        self.log.reap(&mut *self.path, now);
+        while self.is_busy
+            && let Some(outcome) = self.keeper.answer()
+        {
+            self.is_busy = false;
+            self.log.job_done(outcome, now);
+        }
+    }
+
+    /// Submits what is due, and gives the keeper its next job.
+    pub(crate) fn drive(&mut self, now: Instant) {
+        self.log.drive(&mut *self.path, now);
+        if !self.is_busy
+            && let Some(job) = self.log.next_job(now)
+        {
+            self.is_busy = true;
+            self.keeper.give(job);
+        }
+    }
+
+    /// Sleeps until the device has finished something, for a caller with nothing else to wait for.
+    pub(crate) fn wait(&mut self, timeout: Duration, now: Instant) {
+        self.log.wait(&mut *self.path, Some(timeout));
+        self.log.reap(&mut *self.path, now);
+    }
+
+    /// Whether something is with the device.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.path.in_flight() > 0
+    }
+
+    /// The log, for its positions and its policy.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn stats(&self) -> LogStats {
+        self.log.stats()
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.log.set_policy(policy);
+    }
+
+    pub(crate) fn request_durable(&mut self) {
+        self.log.request_durable();
+    }
+
+    /// Lets the log start behind `lsn`.
+    pub(crate) fn release_before(&mut self, lsn: Lsn) {
+        self.log.release_before(lsn);
+    }
+}
+
+/// The thread that runs the keeper's jobs.
+struct KeeperThread {
+    jobs: Option<Sender<Job>>,
+    outcomes: Receiver<Outcome>,
+    wake: Arc<OwnedFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl KeeperThread {
+    fn start(mut keeper: Keeper, mut paths: KeeperPaths) -> std::io::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (jobs, job_receiver) = channel::<Job>();
+        let (outcome_sender, outcomes) = channel();
+        let waker = Arc::clone(&wake);
+        let thread = std::thread::Builder::new().name("keeper".into()).spawn(move || {
+            for job in job_receiver {
+                let outcome = keeper.run(&mut paths, job);
+                if outcome_sender.send(outcome).is_err() {
+                    return;
+                }
+                // The counter cannot overflow, so this cannot fail.
+                let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
+            }
+        })?;
+        Ok(Self { jobs: Some(jobs), outcomes, wake, thread: Some(thread) })
+    }
+
+    fn give(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("jobs are given until the thread is stopped");
+        jobs.send(job).expect("the keeper takes jobs until it is stopped");
+    }
+
+    fn answer(&self) -> Option<Outcome> {
+        let outcome = self.outcomes.try_recv().ok()?;
+        let mut counter = [0; 8];
+        match rustix::io::read(&self.wake, &mut counter) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => log::debug!("eventfd: {errno}"),
+        }
+        Some(outcome)
+    }
+}
+
+impl Drop for KeeperThread {
+    fn drop(&mut self) {
+        // A job under way is finished: it may be in the middle of a superblock update.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
