@@ -133,6 +133,7 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
     fresh_directory(&config.work)?;
     let mut environment = Environment::of(&config.work)?;
+    environment.add_strangers()?;
     for (kind, program) in &config.servers {
         let name = if *kind == ServerKind::Stock { "stock_version" } else { "slimio_version" };
         environment.add_server(name, program);

@@ -3,12 +3,19 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use crate::block::BlockDevice;
 use crate::error::{Doing, Result};
+use crate::proc::CpuTime;
 
+/// How long the machine is watched before a run.
+pub const BUSY_LOOK: Duration = Duration::from_millis(500);
+/// More than this, and the results are worth little.
+const BUSY_CORES_MAX: f64 = 0.2;
 const UNKNOWN: &str = "unknown";
 
 /// The machine and the place on it where the servers keep their data. All texts are for reading.
@@ -47,6 +54,20 @@ impl Environment {
                 ("commit", commit.unwrap_or_else(|| UNKNOWN.into())),
             ],
         })
+    }
+
+    /// Adds how busy the machine is with work that is not ours, which is to be asked while nothing of
+    /// ours runs. Takes [`BUSY_LOOK`].
+    pub fn add_strangers(&mut self) -> Result<()> {
+        let before = CpuTime::of_machine()?;
+        thread::sleep(BUSY_LOOK);
+        let busy = CpuTime::of_machine()?.since(before).total();
+        let cores = busy.as_secs_f64() / BUSY_LOOK.as_secs_f64();
+        if cores > BUSY_CORES_MAX {
+            eprintln!("{cores:.1} cores are busy with other work: expect results that scatter");
+        }
+        self.facts.push(("other_work_before", format!("{cores:.2} cores busy")));
+        Ok(())
     }
 
     /// Adds the version of a server's program.

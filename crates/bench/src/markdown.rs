@@ -39,6 +39,8 @@ const NOTES: &str = "## What the numbers are\n\n\
 children it has waited for, in steps of 10 ms. Not in it: what the kernel does in threads of its own \
 and in interrupts (writeback, completions). `machine_cpu` has everything that ran on the machine, \
 the clients and strangers included.\n\
+- `other_cores_busy`: of the machine's CPU time what neither server nor client used: the kernel's own \
+threads and strangers.\n\
 - `client_cpu`: the load generator's own, or that of `redis-benchmark`.\n\
 - Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the same \
 run; latency counts from the moment a request was due. `client_lag`: how late the generator itself \
@@ -50,8 +52,9 @@ strangers' writes count too. `process_write_bytes`: what the kernel books on the
 log is nothing but its records, so it is 1 there.\n\
 - `pss`: memory of the server, shared pages by their share.\n\
 - System calls are counted in a stretch of its own behind the measured one.\n\
-- `replay`: payload over the time from start to the first PONG, after SIGKILL, files out of memory; \
-`file_read`: the same files read by one thread, buffered.\n";
+- `replay`: payload over the time from start to the first PONG, after SIGKILL, files out of this \
+machine's memory (a virtual machine's host may still hold them); `file_read`: the same files read \
+afterwards by one thread, buffered.\n";
 
 fn environment(comparison: &Comparison, text: &mut String) {
     text.push_str("| | |\n|---|---|\n");

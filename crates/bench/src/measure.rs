@@ -94,7 +94,10 @@ impl Window {
         metrics.insert("server_system_us_per_request", per_request_us(cost.server.system));
         metrics.insert("machine_cpu_us_per_request", per_request_us(cost.machine.total()));
         metrics.insert("client_cpu_us_per_request", per_request_us(cost.own.total()));
-        metrics.insert("server_cores_busy", cost.server.total().as_secs_f64() / cost.elapsed_s);
+        let cores = |cpu: Duration| cpu.as_secs_f64() / cost.elapsed_s;
+        let ours = cost.server.total() + cost.own.total();
+        metrics.insert("server_cores_busy", cores(cost.server.total()));
+        metrics.insert("other_cores_busy", cores(cost.machine.total().saturating_sub(ours)));
 
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         metrics.insert("pss_mib_before", mib(self.pss_before_bytes));
