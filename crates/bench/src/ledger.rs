@@ -1,7 +1,9 @@
 //! The ledger: clients that write down what was acknowledged, a server that is killed at random
 //! moments, and the comparison of the two after each restart, on the same data, life after life.
 //!
-//! What must hold whenever the process dies, under every policy that keeps a log:
+//! What must hold whenever the process dies, under every policy that keeps a log (the stock server
+//! keeps it under `always` and `no`; under `everysec` it acknowledges writes that wait in its own
+//! memory while a flush is under way, and the ledger finds them missing within some dozen lives):
 //!
 //! - every acknowledged write is there;
 //! - of what was in flight, each connection's writes are there up to some point and not beyond it

@@ -43,9 +43,11 @@ fn killed_under_always_nothing_is_lost() {
     all_there(Policy::Always, Death::Kill);
 }
 
+// Not `everysec`: while its thread flushes, the stock server acknowledges writes that only its own
+// memory holds (it postpones `write` for up to two seconds), and a SIGKILL then loses them.
 #[test]
-fn killed_under_everysec_nothing_is_lost() {
-    all_there(Policy::EverySec, Death::Kill);
+fn killed_under_no_nothing_is_lost() {
+    all_there(Policy::No, Death::Kill);
 }
 
 #[test]
