@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use crate::{Buffer, LBA_SIZE, OpenError, sys};
 
-/// Bytes written at once when space is zeroed.
-const ZEROES_SIZE: usize = 1 << 20;
+/// Blocks written at once when space is zeroed: 1 MiB.
+const ZEROES_LBAS: usize = 256;
 
 /// Memory that a file is mapped to.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl MappedFile {
             .truncate(true)
             .open(path)
             .map_err(|error| OpenError::io("making", path, &error))?;
-        let made = write_zeroes(&file, 0, size)
+        let made = write_zeroes(&file, 0, size as u64)
             .map_err(|error| OpenError::io("filling", path, &error))
             .and_then(|()| Self::map(file, 0, size, true, path));
         if made.is_err() {
@@ -129,7 +129,8 @@ impl MappedFile {
         let path = Path::new("memfd");
         let file =
             sys::memfd(c"slimio-buffers").map_err(|error| OpenError::io("making", path, &error))?;
-        write_zeroes(&file, 0, size).map_err(|error| OpenError::io("filling", path, &error))?;
+        write_zeroes(&file, 0, size as u64)
+            .map_err(|error| OpenError::io("filling", path, &error))?;
         Self::map(file, 0, size, false, path)
     }
 
@@ -220,12 +221,13 @@ fn assert_whole_blocks(size: usize) {
 }
 
 /// Writes zeroes, so that the space is allocated, and as written blocks rather than promised ones.
-pub(crate) fn write_zeroes(file: &File, offset: u64, size: usize) -> io::Result<()> {
-    let zeroes = vec![0; ZEROES_SIZE.min(size)];
+/// Whole blocks, from aligned memory: the file may be open past the cache.
+pub(crate) fn write_zeroes(file: &File, offset: u64, size: u64) -> io::Result<()> {
+    let zeroes = Buffer::zeroed(ZEROES_LBAS);
     let mut done = 0;
     while done < size {
-        let step = zeroes.len().min(size - done);
-        file.write_all_at(&zeroes[..step], offset + done as u64)?;
+        let step = (zeroes.len() as u64).min(size - done);
+        file.write_all_at(&zeroes[..step as usize], offset + done)?;
         done += step;
     }
     Ok(())

@@ -124,6 +124,15 @@ pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Re
     }
 }
 
+/// Bytes that are free for us on a file's file system; `None` where it does not count them.
+pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
+    // SAFETY: a `statvfs` is integers, for which zero is a value.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` is a `statvfs` to write to.
+    check(unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut found) })?;
+    Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
+}
+
 /// Sets an attribute of a new, empty file on btrfs: overwrite in place, no checksums.
 pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     let mut flags: libc::c_long = 0;

@@ -157,11 +157,19 @@ impl Target {
     }
 }
 
+/// Most bytes added at once where the file system neither reserves space nor tells what is free: it
+/// may be memory, and would take all of it.
+const UNRESERVED_SIZE_MAX: u64 = 1 << 30;
+
 /// Makes a file longer, with its space reserved.
 pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
     match sys::allocate(file, 0, old_size, size - old_size) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
-            write_zeroes(file, old_size, (size - old_size) as usize)
+            let free = sys::free_space(file)?.unwrap_or(UNRESERVED_SIZE_MAX);
+            if size - old_size > free {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+            }
+            write_zeroes(file, old_size, size - old_size)
         }
         result => result,
     }

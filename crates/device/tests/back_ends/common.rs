@@ -1,10 +1,10 @@
 //! What the tests of this crate share.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use slimio_device::{EngineChoice, LBA_SIZE, PathOptions};
+use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Token};
 use tempfile::TempDir;
 
 /// Options for each way operations go to the kernel. Says which are missing.
@@ -57,7 +57,12 @@ impl Drop for LoopDevice {
     }
 }
 
-/// A directory on tmpfs.
-pub(crate) fn memory_directory() -> TempDir {
-    tempfile::tempdir_in(Path::new("/dev/shm")).expect("Linux has shared memory")
+/// Runs one operation to its end.
+pub(crate) fn run(device: &mut dyn Device, op: Op) -> Completion {
+    device.submit(Token(0), op).expect("nothing is in flight");
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        device.wait(None, &mut completions);
+    }
+    completions.remove(0)
 }

@@ -1,0 +1,39 @@
+//! Runs a command under a seccomp filter that forbids io_uring, as Docker's default one does.
+//!
+//! `cargo run --package slimio-device --example without_io_uring -- COMMAND [ARGUMENT]…`
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let Some(command) = arguments.next() else {
+        eprintln!("usage: without_io_uring COMMAND [ARGUMENT]...");
+        return ExitCode::FAILURE;
+    };
+    forbid_io_uring();
+    let error = Command::new(&command).args(arguments).exec();
+    eprintln!("{}: {error}", command.display());
+    ExitCode::FAILURE
+}
+
+/// Makes every system call of io_uring fail with `EPERM`, in this thread and what it starts.
+///
+/// # Panics
+/// When the kernel takes no filter.
+pub(crate) fn forbid_io_uring() {
+    let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    let filter = SeccompFilter::new(
+        calls.into_iter().map(|call| (call, Vec::new())).collect::<BTreeMap<_, _>>(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+        ARCH.try_into().expect("the crate knows this architecture"),
+    );
+    let program: BpfProgram =
+        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
+    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+}

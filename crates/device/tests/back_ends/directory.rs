@@ -1,0 +1,282 @@
+//! Directories as volumes: names, locks, growth, mapped files, and what is said of them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use slimio_device::{
+    Buffer, Device, DeviceError, Directory, EngineChoice, LBA_SIZE, Lba, Op, OpenError,
+    PathOptions, PlacementId, WriteCache,
+};
+use slimio_sim::contract::{CONTRACT_LBAS, check_all};
+
+use crate::common::{LoopDevice, engines, run};
+
+fn write(device: &mut dyn Device, lba: u64, byte: u8) -> Result<(), DeviceError> {
+    let mut buffer = Buffer::zeroed(1);
+    buffer.fill(byte);
+    let placement = PlacementId::default();
+    run(device, Op::Write { lba: Lba(lba), buffer, placement, durable: true }).result
+}
+
+fn read(device: &mut dyn Device, lba: u64) -> Result<u8, DeviceError> {
+    let completion = run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
+    completion.result.map(|()| completion.buffer.expect("it comes home")[0])
+}
+
+#[test]
+fn paths_to_one_file_see_each_other() {
+    for options in engines() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut directory = Directory::open(place.path(), options).expect("it is ours");
+        directory.create_file("wal", 10).expect("there is room");
+        let mut first = directory.open_path("wal").expect("it was just made");
+        let mut second = directory.open_path("wal").expect("as often as wanted");
+        assert_eq!(write(&mut *first, 3, 7), Ok(()));
+        assert_eq!(read(&mut *second, 3), Ok(7));
+
+        assert_eq!(second.grow(20), Ok(()));
+        assert_eq!(first.geometry().lba_count, 20, "what one path adds, all can address");
+        assert_eq!(write(&mut *first, 19, 8), Ok(()));
+        assert_eq!(read(&mut *second, 19), Ok(8));
+        assert_eq!(write(&mut *first, 20, 9), Err(DeviceError::OutOfRange));
+        let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
+        assert_eq!(length, 20 * LBA_SIZE as u64);
+        // A path keeps its file when the directory is let go of, and goes to another thread.
+        drop(directory);
+        let thread = std::thread::spawn(move || (write(&mut *first, 0, 1), first));
+        let (written, mut first) = thread.join().expect("it writes there too");
+        assert_eq!(written, Ok(()));
+        assert_eq!(read(&mut *first, 0), Ok(1));
+    }
+}
+
+#[test]
+fn a_file_cut_off_from_outside_is_a_short_transfer() {
+    for options in engines() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut directory = Directory::open(place.path(), options).expect("it is ours");
+        directory.create_file("wal", 10).expect("there is room");
+        let mut path = directory.open_path("wal").expect("it was just made");
+        let file = fs::OpenOptions::new().write(true).open(directory.file_path("wal"));
+        file.expect("it is there").set_len(2 * LBA_SIZE as u64).expect("it can be cut");
+        let completion = run(&mut *path, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(4) });
+        let short = DeviceError::Short { moved: 2 * LBA_SIZE, asked: 4 * LBA_SIZE };
+        assert_eq!(completion.result, Err(short));
+        assert_eq!(completion.buffer.expect("it comes home").len_lbas(), 4);
+    }
+}
+
+#[test]
+fn names_are_made_once_and_removed() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let below = place.path().join("a/b/volume");
+    let options = PathOptions::default();
+    assert!(matches!(Directory::open(&below, options), Err(OpenError::Missing { .. })));
+    let mut directory = Directory::open_or_create(&below, options).expect("it can be made");
+    assert_eq!(directory.path(), below.canonicalize().expect("it exists"));
+    assert_eq!(directory.names().expect("it can be read"), Vec::<String>::new());
+    assert!(matches!(directory.open_path("wal"), Err(OpenError::Missing { .. })));
+    directory.create_file("wal", 1).expect("there is room");
+    directory.create_file("super", 0).expect("empty is fine");
+    assert!(directory.create_file("wal", 1).is_err(), "it exists");
+    assert!(directory.has_file("wal"));
+    assert_eq!(directory.names().expect("it can be read"), ["super", "wal"]);
+    directory.remove_file("wal").expect("nobody has it open");
+    assert_eq!(directory.names().expect("it can be read"), ["super"]);
+
+    fs::write(place.path().join("file"), "").expect("it can be made");
+    let refused = Directory::open_or_create(&place.path().join("file"), options).err();
+    assert!(matches!(refused, Some(OpenError::Io { .. } | OpenError::Unsuitable { .. })));
+    fs::create_dir(directory.file_path("folder")).expect("it can be made");
+    assert!(directory.open_path("folder").is_err());
+}
+
+#[test]
+fn mapped_files_are_found_again() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
+    let mut mapped = directory.create_mapped("buffers", 4 * LBA_SIZE).expect("there is room");
+    let mut buffers = mapped.buffers(LBA_SIZE);
+    buffers[2].fill(3);
+    // A mapped buffer is written to a file as it is.
+    directory.create_file("wal", 4).expect("there is room");
+    let mut path = directory.open_path("wal").expect("it was just made");
+    let placement = PlacementId::default();
+    let buffer = buffers.remove(2);
+    let completion = run(&mut *path, Op::Write { lba: Lba(1), buffer, placement, durable: true });
+    assert_eq!(completion.result, Ok(()));
+    assert_eq!(completion.buffer.expect("it comes home").index(), Some(2));
+    assert_eq!(read(&mut *path, 1), Ok(3));
+    drop((mapped, buffers));
+    let mut again = directory.open_mapped("buffers").expect("it is there");
+    assert_eq!(again.buffers(LBA_SIZE)[2][..], [3; LBA_SIZE]);
+}
+
+#[test]
+fn what_is_in_force_is_said() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let plain = PathOptions { engine: EngineChoice::Plain, ..PathOptions::default() };
+    let mut directory = Directory::open(place.path(), plain).expect("it is ours");
+    directory.create_file("wal", 1).expect("there is room");
+    directory.open_path("wal").expect("it was just made");
+    let described = directory.describe();
+    assert!(described.contains("I/O on files through plain system calls; "), "{described}");
+    let kind = &directory.file_system().kind;
+    assert!(described.contains(&format!("; {kind} on ")), "{described}");
+    let notes = directory.notes();
+    assert!(notes.iter().any(|note| note.starts_with("no NVMe passthrough")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.starts_with("no io_uring: plain")), "{notes:?}");
+    assert_ne!(directory.write_cache(), WriteCache::Stable, "a file system may hold things back");
+    drop(directory);
+
+    let buffered = PathOptions { direct: false, ..PathOptions::default() };
+    let directory = Directory::open(place.path(), buffered).expect("it is ours");
+    assert!(directory.describe().starts_with("buffered I/O on files"));
+    assert_eq!(directory.write_cache(), WriteCache::Volatile);
+    let notes = directory.notes();
+    assert!(notes.iter().any(|note| note.starts_with("no direct I/O: ")), "{notes:?}");
+    drop(directory);
+
+    let memory = tempfile::tempdir_in("/dev/shm").expect("Linux has shared memory");
+    let directory = Directory::open(memory.path(), PathOptions::default()).expect("it is ours");
+    let notes = directory.notes();
+    assert!(notes.iter().any(|note| note.contains("tmpfs is memory")), "{notes:?}");
+}
+
+/// A file system of its own, mounted as long as this lives.
+struct Mounted {
+    directory: tempfile::TempDir,
+    _device: Option<LoopDevice>,
+}
+
+impl Mounted {
+    /// One that `mkfs` makes on a loop device. `None`, loudly, where it can't be had.
+    fn made_by(mkfs: &[&str], size_mib: u64) -> Option<Self> {
+        let device = LoopDevice::new(size_mib << 8)?;
+        let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&device.path).output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: {} can't be run", mkfs[0]);
+            return None;
+        }
+        let source = device.path.clone();
+        Self::mount("auto", &source, Some(device))
+    }
+
+    fn mount(kind: &str, source: &Path, device: Option<LoopDevice>) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let mount =
+            Command::new("mount").args(["-t", kind]).arg(source).arg(directory.path()).output();
+        if !mount.is_ok_and(|mount| mount.status.success()) {
+            eprintln!("SKIPPED: {} can't be mounted", source.display());
+            return None;
+        }
+        Some(Self { directory, _device: device })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(self.directory.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "it stays mounted");
+    }
+}
+
+#[test]
+fn a_full_file_system_takes_nothing_and_loses_nothing() {
+    let Some(mounted) = Mounted::made_by(&["mkfs.ext4", "-q", "-O", "^has_journal"], 16) else {
+        return;
+    };
+    for options in engines() {
+        let volume = mounted.directory.path().join("volume");
+        let mut directory = Directory::open_or_create(&volume, options).expect("it can be made");
+        assert_eq!(directory.file_system().kind, "ext4");
+        assert_eq!(directory.file_system().has_journal, Some(false));
+        directory.create_file("wal", 1000).expect("there is room");
+        let mut path = directory.open_path("wal").expect("it was just made");
+        assert_eq!(write(&mut *path, 999, 5), Ok(()));
+        assert_eq!(path.grow(10_000), Err(DeviceError::NoSpace));
+        assert_eq!(path.geometry().lba_count, 1000);
+        let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
+        assert_eq!(length, 1000 * LBA_SIZE as u64);
+        assert_eq!(read(&mut *path, 999), Ok(5));
+        // What was tried for was given back.
+        assert_eq!(path.grow(2000), Ok(()));
+
+        let refused = directory.create_file("more", 10_000);
+        assert!(matches!(refused, Err(OpenError::NoSpace { .. })), "{refused:?}");
+        assert!(!directory.has_file("more"));
+        let refused = directory.create_mapped("buffers", 10_000 * LBA_SIZE).err();
+        assert!(matches!(refused, Some(OpenError::NoSpace { .. })), "{refused:?}");
+        assert!(!directory.has_file("buffers"));
+
+        // With not a byte left, the directory can still be taken, and written to.
+        for step in [200, 20, 1] {
+            while path.grow(path.geometry().lba_count + step).is_ok() {}
+        }
+        let filler = vec![1; 1 << 16];
+        let mut number = 0;
+        while fs::write(volume.join(format!("filler-{number}")), &filler).is_ok() {
+            number += 1;
+        }
+        drop((path, directory));
+        let mut directory = Directory::open(&volume, options).expect("a lock needs no room");
+        let mut path = directory.open_path("wal").expect("it is there");
+        assert_eq!(write(&mut *path, 0, 6), Ok(()));
+        assert_eq!(read(&mut *path, 0), Ok(6));
+        drop((path, directory));
+        fs::remove_dir_all(&volume).expect("it can be removed");
+    }
+}
+
+#[test]
+fn a_journal_is_seen() {
+    let Some(mounted) = Mounted::made_by(&["mkfs.ext4", "-q", "-O", "has_journal"], 16) else {
+        return;
+    };
+    let directory =
+        Directory::open(mounted.directory.path(), PathOptions::default()).expect("it is ours");
+    assert_eq!(directory.file_system().has_journal, Some(true));
+    assert!(directory.describe().contains("(journal"), "{}", directory.describe());
+}
+
+#[test]
+fn btrfs_is_used_and_said_to_be_slow() {
+    let Some(mounted) = Mounted::made_by(&["mkfs.btrfs", "-q"], 128) else { return };
+    for options in engines() {
+        let volume = mounted.directory.path().join("volume");
+        let mut directory = Directory::open_or_create(&volume, options).expect("it can be made");
+        directory.create_file("wal", 100).expect("there is room");
+        let mut path = directory.open_path("wal").expect("it was just made");
+        assert_eq!(write(&mut *path, 1, 6), Ok(()));
+        assert_eq!(read(&mut *path, 1), Ok(6));
+        let notes = directory.notes();
+        assert!(notes.iter().any(|note| note.contains("does not overwrite in place")), "{notes:?}");
+        drop((path, directory));
+        fs::remove_dir_all(&volume).expect("it can be removed");
+    }
+}
+
+/// It has neither direct I/O nor a way to reserve space.
+#[test]
+fn a_file_system_without_anything_will_do() {
+    let Some(mounted) = Mounted::mount("ramfs", Path::new("ramfs"), None) else { return };
+    for options in engines() {
+        let volume = mounted.directory.path().join("volume");
+        let mut directory = Directory::open_or_create(&volume, options).expect("it can be made");
+        let mut count = 0;
+        check_all(|| {
+            count += 1;
+            let name = format!("file-{count}");
+            directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
+            directory.open_path(&name).expect("it was just made") as Box<dyn Device>
+        });
+        assert!(directory.describe().starts_with("buffered I/O on files"));
+        assert_eq!(directory.write_cache(), WriteCache::Volatile);
+        let notes = directory.notes();
+        let wanted = "no direct I/O: ramfs has no direct I/O here";
+        assert!(notes.iter().any(|note| note.starts_with(wanted)), "{notes:?}");
+        drop(directory);
+        fs::remove_dir_all(&volume).expect("it can be removed");
+    }
+}

@@ -1,0 +1,6 @@
+//! The back ends of this crate over the real kernel.
+
+mod block;
+mod common;
+mod contract;
+mod directory;
