@@ -65,7 +65,7 @@ fn environment(comparison: &Comparison, text: &mut String) {
     let _ = writeln!(text, "| system calls counted by | {how_syscalls} |");
     let _ = writeln!(text, "| cold start by | {} |", note(comparison, "cold"));
     if comparison.config.servers.iter().any(|(kind, _)| *kind == ServerKind::SlimIO) {
-        let _ = writeln!(text, "| INFO slimio | {} |", note(comparison, "info_slimio"));
+        let _ = writeln!(text, "| SlimIO's I/O path | {} |", note(comparison, "io_path"));
     }
     text.push('\n');
 }

@@ -10,6 +10,8 @@ use crate::load::PhaseReport;
 use crate::proc::{self, CpuTime};
 use crate::server::{Server, ServerKind, tree_size};
 
+/// CPU time comes in steps of 10 ms: less than ten of them say nothing.
+const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
 /// A log that has not grown for so long has everything; a flush is due after half a second.
 const SETTLED_AFTER: Duration = Duration::from_millis(800);
 /// A log that grows for longer without load is taken as it is.
@@ -89,9 +91,11 @@ impl Window {
     ) -> Result<Metrics> {
         let mut metrics = Metrics::new();
         let per_request_us = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests as f64;
-        metrics.insert("server_cpu_us_per_request", per_request_us(cost.server.total()));
-        metrics.insert("server_user_us_per_request", per_request_us(cost.server.user));
-        metrics.insert("server_system_us_per_request", per_request_us(cost.server.system));
+        if cost.server.total() >= CPU_MEASURABLE_MIN {
+            metrics.insert("server_cpu_us_per_request", per_request_us(cost.server.total()));
+            metrics.insert("server_user_us_per_request", per_request_us(cost.server.user));
+            metrics.insert("server_system_us_per_request", per_request_us(cost.server.system));
+        }
         metrics.insert("machine_cpu_us_per_request", per_request_us(cost.machine.total()));
         metrics.insert("client_cpu_us_per_request", per_request_us(cost.own.total()));
         let cores = |cpu: Duration| cpu.as_secs_f64() / cost.elapsed_s;

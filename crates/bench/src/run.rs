@@ -154,6 +154,7 @@ fn steady(load: &Load, config: &ServerConfig, scale: &Scale) -> Result<RunResult
         let fields: Vec<String> =
             info.iter().map(|(name, value)| format!("{name}:{value}")).collect();
         result.notes.insert("info_slimio", fields.join(" "));
+        result.notes.extend(info.get("io_path").map(|path| ("io_path", path.clone())));
     }
     drop(generator);
     server.stop()?;
