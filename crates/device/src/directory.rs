@@ -1,6 +1,6 @@
 //! A directory of files, each of which is a linear space of blocks of its own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -28,6 +28,8 @@ pub struct Directory {
     options: PathOptions,
     /// Why files are not opened past the cache, once that is known.
     not_direct: Option<String>,
+    /// Files that share blocks with others.
+    reflinked: BTreeSet<String>,
     /// Lengths of the files that paths were opened to.
     lba_counts: HashMap<String, Arc<AtomicU64>>,
 }
@@ -55,6 +57,7 @@ impl Directory {
             engine,
             options,
             not_direct: (!options.direct).then(|| "buffered I/O was asked for".into()),
+            reflinked: BTreeSet::new(),
             lba_counts: HashMap::new(),
         })
     }
@@ -162,6 +165,10 @@ impl Directory {
         if !metadata.is_file() {
             return Err(OpenError::unsuitable(&path, "it is no regular file".into()));
         }
+        // Where it can't be told, there is no such sharing.
+        if sys::has_shared_extents(&file).unwrap_or(false) {
+            self.reflinked.insert(name.to_owned());
+        }
         let lba_count = self
             .lba_counts
             .entry(name.to_owned())
@@ -261,6 +268,12 @@ impl Directory {
         notes.extend(self.engine.notes());
         notes.extend(self.not_direct.iter().map(|why| format!("no direct I/O: {why}")));
         notes.extend(self.file_system.notes());
+        notes.extend(self.reflinked.iter().map(|name| {
+            format!(
+                "{name} shares blocks with another file (a reflink copy): the first write to each \
+                 is slow, and may find no space"
+            )
+        }));
         notes
     }
 }

@@ -19,6 +19,17 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601_u32 as libc::Ioctl;
 const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 
+/// `FS_IOC_FIEMAP`: where a file's bytes are.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+
+/// Extents asked for at once, and how often: what comes behind them is not looked at.
+const EXTENTS_COUNT: usize = 128;
+const EXTENTS_CALLS_MAX: usize = 64;
+
+/// `FIEMAP_EXTENT_LAST` and `FIEMAP_EXTENT_SHARED`.
+const EXTENT_LAST: u32 = 0x1;
+const EXTENT_SHARED: u32 = 0x2000;
+
 /// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
 const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
@@ -143,6 +154,54 @@ pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
         check(libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags))?;
     }
     Ok(())
+}
+
+/// The kernel's `struct fiemap`, with room for its answer.
+#[repr(C)]
+struct ExtentMap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS_COUNT],
+}
+
+/// The kernel's `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+const _: () = assert!(std::mem::offset_of!(ExtentMap, extents) == 32 && size_of::<Extent>() == 56);
+
+/// Whether some of a file's blocks belong to another file too, so that overwriting copies them.
+pub(crate) fn has_shared_extents(file: &File) -> io::Result<bool> {
+    let mut start = 0;
+    for _ in 0..EXTENTS_CALLS_MAX {
+        // SAFETY: both structures are integers, for which zero is a value.
+        let mut map: ExtentMap = unsafe { std::mem::zeroed() };
+        (map.start, map.length) = (start, u64::MAX - start);
+        map.extent_count = EXTENTS_COUNT as u32;
+        // SAFETY: the kernel writes at most `extent_count` extents behind the header.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) })?;
+        let found = &map.extents[..map.mapped_extents as usize];
+        if found.iter().any(|extent| extent.flags & EXTENT_SHARED != 0) {
+            return Ok(true);
+        }
+        match found.last() {
+            Some(last) if last.flags & EXTENT_LAST == 0 => start = last.logical + last.length,
+            _ => break,
+        }
+    }
+    Ok(false)
 }
 
 /// One read or write at a place in a file. Returns as a completion's `res` does: a count, or a

@@ -1,0 +1,92 @@
+//! Measures durable overwrites of a file, by size, operations in flight and way to the kernel.
+//!
+//! `cargo run --release --package slimio-device --example durable_writes -- DIRECTORY`
+
+#![expect(clippy::print_stdout, reason = "it prints what it has measured")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use slimio_device::{
+    Buffer, Device, Directory, EngineChoice, LBA_SIZE, Lba, Op, OpenError, PathOptions,
+    PlacementId, Token,
+};
+
+/// Blocks of the file that is overwritten.
+const FILE_LBAS: u64 = 16_384;
+
+/// How long each measurement takes.
+const MEASURED: Duration = Duration::from_secs(1);
+
+fn main() -> Result<(), OpenError> {
+    let place = std::env::args_os().nth(1).unwrap_or_else(|| ".".into());
+    let place = tempfile::tempdir_in(place).expect("the directory can be written to");
+    for engine in [EngineChoice::Best, EngineChoice::Plain] {
+        measure(place.path(), engine)?;
+    }
+    Ok(())
+}
+
+fn measure(place: &Path, engine: EngineChoice) -> Result<(), OpenError> {
+    let mut directory = Directory::open(place, PathOptions { engine, ..PathOptions::default() })?;
+    if !directory.has_file("file") {
+        directory.create_file("file", FILE_LBAS)?;
+        fill(&mut *directory.open_path("file")?);
+    }
+    let mut path = directory.open_path("file")?;
+    println!("{}", directory.describe());
+    for lbas in [1, 4, 50] {
+        for depth in [1, 8] {
+            let rate = rate(&mut *path, lbas, depth);
+            println!(
+                "  {:>4} KiB, {depth} in flight: {rate:>8.0} writes/s",
+                lbas * LBA_SIZE / 1024
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes every block once, so that the file system only overwrites from here on.
+fn fill(device: &mut dyn Device) {
+    let mut buffer = Some(Buffer::zeroed(256));
+    let mut completions = Vec::new();
+    for lba in (0..FILE_LBAS).step_by(256) {
+        let buffer_now = buffer.take().expect("it came home");
+        device.submit(Token(0), write(lba, buffer_now)).expect("nothing is in flight");
+        device.wait(None, &mut completions);
+        buffer = completions.pop().and_then(|completion| completion.buffer);
+    }
+}
+
+fn write(lba: u64, buffer: Buffer) -> Op {
+    Op::Write { lba: Lba(lba), buffer, placement: PlacementId::default(), durable: true }
+}
+
+/// Durable writes per second.
+fn rate(device: &mut dyn Device, lbas: usize, depth: usize) -> f64 {
+    let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
+    let mut completions = Vec::new();
+    let (mut lba, mut written) = (0, 0);
+    let begin = Instant::now();
+    while begin.elapsed() < MEASURED {
+        while let Some(buffer) = idle.pop() {
+            if lba + lbas as u64 > FILE_LBAS {
+                lba = 0;
+            }
+            device.submit(Token(lba), write(lba, buffer)).expect("fewer than may be in flight");
+            lba += lbas as u64;
+        }
+        device.wait(None, &mut completions);
+        for completion in completions.drain(..) {
+            completion.result.expect("the device works");
+            idle.extend(completion.buffer);
+            written += 1;
+        }
+    }
+    let elapsed = begin.elapsed();
+    while device.in_flight() > 0 {
+        device.wait(None, &mut completions);
+    }
+    f64::from(written) / elapsed.as_secs_f64()
+}
