@@ -3,6 +3,8 @@
 //! `cargo run --release -p slimio-keyspace --example memory [COUNT]`: so many keys of 16 bytes,
 //! with values of some sizes; one size after the other, each in a process of its own.
 
+#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};

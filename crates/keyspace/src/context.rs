@@ -33,8 +33,18 @@ pub enum Mode {
     Client,
     /// For a client that cannot wait, in a transaction or a script: nothing yields.
     Atomic,
+    /// For a client that only reads, while nothing can be logged. A key whose time is over is as
+    /// if it were not there, but stays. Only commands that do not write may run.
+    Frozen,
     /// From the log. Nothing expires; the log says what did. Nothing yields.
     Replay,
+}
+
+impl Mode {
+    /// Whether a long command may go on later.
+    pub(crate) fn yields(self) -> bool {
+        matches!(self, Mode::Client | Mode::Frozen)
+    }
 }
 
 /// What became of a command.

@@ -7,6 +7,37 @@
 //!
 //! No step is proportional to the data set or to one huge value. What is too large to be freed on
 //! the spot is handed out as [`Garbage`].
+//!
+//! ```
+//! use slimio_keyspace::*;
+//! use slimio_resp::{OwnedRequest, ReplyBuf};
+//!
+//! let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
+//! let request = OwnedRequest::from_args(["SET", "key", "value", "EX", "10"]);
+//! let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
+//! let command = command_table().lookup(b"SET").expect("a data command");
+//! assert!(command.accepts(request.args().len()));
+//! let outcome = (command.run)(&mut Context {
+//!     keyspace: &mut keyspace,
+//!     db: DbIndex(0),
+//!     args: request.args(),
+//!     now_ms: 1_000,
+//!     reply: &mut reply,
+//!     effects: &mut effects,
+//!     mode: Mode::Client,
+//! });
+//! assert!(matches!(outcome, Outcome::Reply));
+//! assert_eq!(reply.segments(0..reply.len()).next(), Some(&b"+OK\r\n"[..]));
+//!
+//! // For the log: `SET key value PXAT 11000`. Another keyspace comes to the same state by it.
+//! let mut payload = Payload::default();
+//! payload.begin(DbIndex(0));
+//! payload.add(&effects, request.args());
+//! let mut recovered = Keyspace::new(Config::default(), 0xdead);
+//! recovered.apply(DbIndex(0), payload.bytes()).expect("it was logged");
+//! assert!(recovered.contains(DbIndex(0), b"key", 11_000));
+//! assert!(!recovered.contains(DbIndex(0), b"key", 11_001));
+//! ```
 
 mod command;
 mod commands;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece};
+use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece, reserve_in_piece};
 
 /// A value that stands on its own, apart from its key.
 #[derive(Clone, Debug)]
@@ -105,6 +105,7 @@ impl Value {
                     let bytes = Arc::make_mut(piece);
                     let end = offset + chunk.len();
                     if bytes.len() < end {
+                        reserve_in_piece(bytes, end - bytes.len());
                         bytes.resize(end, 0);
                     }
                     bytes[offset..end].copy_from_slice(chunk);

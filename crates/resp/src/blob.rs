@@ -120,7 +120,9 @@ impl Blob {
             let room = BLOB_PIECE_SIZE - last.len();
             let (head, tail) = bytes.split_at(room.min(bytes.len()));
             if !head.is_empty() {
-                Arc::make_mut(last).extend_from_slice(head);
+                let last = Arc::make_mut(last);
+                reserve_in_piece(last, head.len());
+                last.extend_from_slice(head);
             }
             bytes = tail;
         }
@@ -155,6 +157,7 @@ impl Blob {
             let more = room.min(size - self.size);
             if more > 0 {
                 let last = Arc::make_mut(last);
+                reserve_in_piece(last, more);
                 last.resize(last.len() + more, 0);
                 self.size += more;
             }
@@ -183,6 +186,19 @@ impl Blob {
             let base = index * BLOB_PIECE_SIZE;
             (index, start.saturating_sub(base)..(end - base).min(BLOB_PIECE_SIZE))
         })
+    }
+}
+
+/// Makes room in a piece for `more` bytes: twice its length, so that many small appends cost little
+/// each, but never more than a full piece.
+///
+/// Panics if the piece would be longer than that.
+pub fn reserve_in_piece(piece: &mut Vec<u8>, more: usize) {
+    let needed = piece.len() + more;
+    assert!(needed <= BLOB_PIECE_SIZE, "more than a piece");
+    if needed > piece.capacity() {
+        let wanted = (piece.len() * 2).clamp(needed, BLOB_PIECE_SIZE);
+        piece.reserve_exact(wanted - piece.len());
     }
 }
 

@@ -7,6 +7,24 @@
 //! spliced in by reference.
 //!
 //! Nothing here allocates from a length that a client merely claimed.
+//!
+//! ```
+//! use slimio_resp::{Limits, Parser, Protocol, ReplyBuf, Step};
+//!
+//! let received = b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n*1\r\n$4\r\nPI";
+//! let mut parser = Parser::new();
+//! let step = parser.step(received, &Limits::default());
+//! assert_eq!(step, Step::Complete { consumed: 22 });
+//! let args = parser.request().args(received);
+//! assert!(args.get(0).is("get"));
+//! assert_eq!(&args.bytes(1)[..], b"key");
+//! // The next request has not arrived whole.
+//! assert_eq!(parser.step(&received[22..], &Limits::default()), Step::NeedMore);
+//!
+//! let mut reply = ReplyBuf::new(Protocol::Resp3);
+//! reply.null();
+//! assert_eq!(reply.segments(0..reply.len()).next(), Some(&b"_\r\n"[..]));
+//! ```
 
 mod blob;
 mod builder;
@@ -18,7 +36,7 @@ mod reply;
 mod request;
 mod scan;
 
-pub use blob::{BLOB_PIECE_SIZE, Blob, BlobPart, Piece};
+pub use blob::{BLOB_PIECE_SIZE, Blob, BlobPart, Piece, reserve_in_piece};
 pub use builder::BlobBuilder;
 pub use double::format_double;
 pub use integer::{DecimalBuffer, format_i64, parse_i64};

@@ -36,7 +36,9 @@ impl<'a> Context<'a> {
         if let Some(met) = spot
             && self.is_over(db, met)
         {
-            self.keyspace.expire(db, hash, &key, met, self.effects);
+            if self.mode != Mode::Frozen {
+                self.keyspace.expire(db, hash, &key, met, self.effects);
+            }
             spot = None;
         }
         Found { db, key, hash, index, spot }

@@ -14,7 +14,7 @@ const STEP_KEYS_MAX: usize = 10_000;
 /// Buckets that `SCAN` looks at for each key asked for, when it finds none.
 const SCAN_BUCKETS_PER_KEY: usize = 10;
 
-/// Keys whose time is over that one step of `RANDOMKEY` deletes, at most.
+/// Keys whose time is over that one step of `RANDOMKEY` meets, at most.
 const RANDOM_EXPIRED_MAX: usize = 100;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
@@ -43,7 +43,7 @@ impl KeysWalk {
         let pattern = context.args.bytes(1);
         let mut examined = 0;
         while self.position != Position::END {
-            if context.mode == Mode::Client && examined >= STEP_KEYS_MAX {
+            if context.mode.yields() && examined >= STEP_KEYS_MAX {
                 return Outcome::Yield(Yielded::Keys(self));
             }
             let (next, entries) = context.keyspace.db(context.db).table().walk(self.position);
@@ -164,10 +164,17 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
             context.reply.bulk(&key);
             return Outcome::Reply;
         }
+        expired += 1;
+        if context.mode == Mode::Frozen {
+            // Nothing is deleted, so this might go on for ever.
+            if expired == RANDOM_EXPIRED_MAX {
+                break;
+            }
+            continue;
+        }
         let hash = context.keyspace.hash(&key);
         context.keyspace.expire(context.db, hash, &key, spot, context.effects);
-        expired += 1;
-        if context.mode == Mode::Client && expired == RANDOM_EXPIRED_MAX {
+        if context.mode.yields() && expired == RANDOM_EXPIRED_MAX {
             return Outcome::Yield(Yielded::RandomKey);
         }
     }
@@ -230,7 +237,7 @@ fn delete_if_over(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };
     let over = context.is_over(context.db, spot);
-    if over {
+    if over && context.mode != Mode::Frozen {
         context.keyspace.expire(context.db, hash, key, spot, context.effects);
     }
     over

@@ -10,6 +10,7 @@
 //! 4096 bytes is an allocation of 4096 bytes. Flags, access time and part of the hash stand beside
 //! the pointer, in the bucket.
 
+use std::mem::replace;
 use std::sync::Arc;
 
 use slimio_resp::Arg;
@@ -176,47 +177,37 @@ impl Slot {
     /// Replaces the value, in place where the old one has the same size and nobody shares it.
     /// Returns an old value that is worth dropping elsewhere.
     pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
-        if let Arg::Bytes(new) = value
-            && self.expires() == expires_at_ms.is_some()
-        {
-            let expires = self.expires();
-            match &mut self.entry {
-                Entry::Small(bytes) => {
-                    let start = value_start(bytes, expires);
-                    if bytes.len() - start == new.len() {
-                        bytes[start..].copy_from_slice(new);
-                        self.set_expiry(expires_at_ms);
-                        return None;
-                    }
-                }
-                Entry::Large(large) => {
-                    if let Value::Piece(piece) = &mut large.value
-                        && let Some(bytes) = Arc::get_mut(piece)
-                        && bytes.capacity() == new.len()
-                        && new.len() > SMALL_SIZE_MAX
-                    {
-                        bytes.clear();
-                        bytes.extend_from_slice(new);
-                        self.set_expiry(expires_at_ms);
-                        return None;
-                    }
-                }
-            }
-        }
-        let new = match &mut self.entry {
-            // The box and the key stay.
-            Entry::Large(large) if value.size() > SMALL_SIZE_MAX => {
-                let old = std::mem::replace(&mut large.value, Value::from_arg(value));
+        let expires = self.expires();
+        let stays_large = small_size(self.key(), value, expires_at_ms) > SMALL_SIZE_MAX;
+        match (&mut self.entry, value) {
+            (Entry::Small(bytes), Arg::Bytes(new))
+                if expires == expires_at_ms.is_some()
+                    && bytes.len() - value_start(bytes, expires) == new.len() =>
+            {
+                let start = value_start(bytes, expires);
+                bytes[start..].copy_from_slice(new);
                 self.set_expiry(expires_at_ms);
-                return worth_deferring(old);
+                None
             }
-            _ => Slot::new(self.hash, self.key(), value, expires_at_ms),
-        };
-        let old = std::mem::replace(&mut self.entry, new.entry);
-        self.meta.0 = self.meta.0 & !Meta::EXPIRES | new.meta.0;
-        match old {
-            Entry::Small(_) => None,
-            Entry::Large(large) => worth_deferring(large.value),
+            // The box and the key stay.
+            (Entry::Large(large), _) if stays_large => {
+                let old = if overwrite(&mut large.value, value) {
+                    None
+                } else {
+                    Some(replace(&mut large.value, Value::from_arg(value)))
+                };
+                self.set_expiry(expires_at_ms);
+                old.and_then(worth_deferring)
+            }
+            _ => {
+                let new = Slot::new(self.hash, self.key(), value, expires_at_ms);
+                let old = replace(&mut self.entry, new.entry);
+                self.meta.0 = self.meta.0 & !Meta::EXPIRES | new.meta.0;
+                match old {
+                    Entry::Small(_) => None,
+                    Entry::Large(large) => worth_deferring(large.value),
+                }
+            }
         }
     }
 
@@ -253,11 +244,33 @@ fn large(key: &[u8], value: Value, expires_at_ms: Option<i64>) -> Entry {
     Entry::Large(Box::new(Large { key: Key::new(key), expires_at_ms, value }))
 }
 
+/// Writes a string over one whose memory it fits exactly, unless that is shared.
+fn overwrite(value: &mut Value, new: Arg<'_>) -> bool {
+    let (Value::Piece(piece), Arg::Bytes(new)) = (value, new) else { return false };
+    match Arc::get_mut(piece) {
+        Some(bytes) if bytes.capacity() == new.len() => {
+            bytes.clear();
+            bytes.extend_from_slice(new);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Size in bytes of the length of a key in a small entry.
+fn head_size(key: &[u8]) -> usize {
+    if key.len() < 0x80 { 1 } else { 2 }
+}
+
+/// Size in bytes of a small entry, whether it may be one or not.
+fn small_size(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> usize {
+    let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
+    expiry_size + head_size(key) + key.len() + value.size()
+}
+
 /// A small entry, if it is one.
 fn small(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[u8]>> {
-    let head = if key.len() < 0x80 { 1 } else { 2 };
-    let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
-    let size = expiry_size + head + key.len() + value.size();
+    let size = small_size(key, value, expires_at_ms);
     if size > SMALL_SIZE_MAX {
         return None;
     }
@@ -265,7 +278,7 @@ fn small(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[
     if let Some(at) = expires_at_ms {
         bytes.extend_from_slice(&at.to_le_bytes());
     }
-    if head == 1 {
+    if head_size(key) == 1 {
         bytes.push(key.len() as u8);
     } else {
         bytes.extend_from_slice(&[key.len() as u8 | 0x80, (key.len() >> 7) as u8]);
@@ -385,14 +398,16 @@ mod tests {
 
     #[test]
     fn a_value_of_the_same_size_is_replaced_in_place() {
-        for size in [16, 4096] {
+        for size in [16, SMALL_SIZE_MAX - 8, 4096] {
             let (old, new) = (string(size, 1), string(size, 2));
-            let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), None);
-            let info = allocation_counter::measure(|| {
-                slot.set(Arg::Bytes(&new), None);
-            });
-            assert_eq!(info.count_total, 0, "size {size}");
-            check(&slot, b"key", &new, None);
+            for expiry in [None, Some(1)] {
+                let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), expiry);
+                let info = allocation_counter::measure(|| {
+                    slot.set(Arg::Bytes(&new), expiry);
+                });
+                assert_eq!(info.count_total, 0, "size {size}");
+                check(&slot, b"key", &new, expiry);
+            }
         }
     }
 
