@@ -27,10 +27,18 @@ fn main() -> ExitCode {
 /// When the kernel takes no filter.
 pub(crate) fn forbid_io_uring() {
     let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    fail(&calls, libc::EPERM);
+}
+
+/// Makes system calls fail with an error number, in this thread and what it starts.
+///
+/// # Panics
+/// When the kernel takes no filter.
+pub(crate) fn fail(calls: &[i64], errno: i32) {
     let filter = SeccompFilter::new(
-        calls.into_iter().map(|call| (call, Vec::new())).collect::<BTreeMap<_, _>>(),
+        calls.iter().map(|&call| (call, Vec::new())).collect::<BTreeMap<_, _>>(),
         SeccompAction::Allow,
-        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+        SeccompAction::Errno(errno.unsigned_abs()),
         ARCH.try_into().expect("the crate knows this architecture"),
     );
     let program: BpfProgram =

@@ -3,6 +3,28 @@
 //! A [`Device`] is one path to one linear space of logical blocks: it is handed operations that own
 //! their buffers, and gives them back as completions, in any order. A volume opens one path per
 //! role; two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
+//!
+//! A [`Directory`] of files or a [`BlockDevice`] is taken for oneself alone and opens paths: direct
+//! I/O through io_uring, or the next best that there is. Both say what that is, and why.
+//!
+//! ```
+//! use slimio_device::{Buffer, Directory, Lba, Op, PathOptions, PlacementId, Token};
+//!
+//! # let place = tempfile::tempdir().unwrap();
+//! let mut directory = Directory::open_or_create(place.path(), PathOptions::default())?;
+//! directory.create_file("wal", 1024)?;
+//! let mut path = directory.open_path("wal")?;
+//! println!("{}", directory.describe());
+//!
+//! let mut buffer = Buffer::zeroed(1);
+//! buffer[..5].copy_from_slice(b"hello");
+//! let write = Op::Write { lba: Lba(7), buffer, placement: PlacementId(0), durable: true };
+//! path.submit(Token(1), write).expect("nothing else is in flight");
+//! let mut completions = Vec::new();
+//! path.wait(None, &mut completions);
+//! assert_eq!(completions[0].result, Ok(()));
+//! # Ok::<(), slimio_device::OpenError>(())
+//! ```
 
 mod block;
 mod buffer;

@@ -240,3 +240,90 @@ impl Device for UringPath {
 fn is_empty(op: &Op) -> bool {
     matches!(op, Op::Deallocate { range } if range.start == range.end)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::target::TargetKind;
+    use crate::{PlacementId, WriteCache};
+
+    /// A path to a file of eight blocks, where the kernel makes no single write durable.
+    fn path() -> Option<UringPath> {
+        let file = tempfile::tempfile().expect("a file for the test");
+        file.set_len(8 * LBA_SIZE as u64).expect("it can be made longer");
+        let target = Target {
+            file,
+            path: "file".into(),
+            kind: TargetKind::File,
+            lba_count: Arc::new(AtomicU64::new(8)),
+            write_cache: WriteCache::Unknown,
+            in_flight_max: 4,
+            has_durable_writes: false,
+        };
+        match UringPath::new(target) {
+            Ok(path) => Some(path),
+            Err((_, refused)) => {
+                eprintln!("SKIPPED: {refused}");
+                None
+            }
+        }
+    }
+
+    fn write(path: &mut UringPath, lba: u64, byte: u8) {
+        let mut buffer = Buffer::zeroed(1);
+        buffer.fill(byte);
+        let placement = PlacementId::default();
+        let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
+        path.submit(Token(lba), op).expect("fewer than may be in flight");
+    }
+
+    #[test]
+    fn a_flush_follows_where_a_write_can_not_be_durable() {
+        let Some(mut path) = path() else { return };
+        for lba in 0..4 {
+            write(&mut path, lba, 1);
+        }
+        path.kick();
+        let mut completions = Vec::new();
+        let mut flushes = 0;
+        while completions.len() < 4 {
+            path.wait(Some(Duration::ZERO), &mut completions);
+            flushes = flushes.max(path.held.len());
+            assert_eq!(path.in_flight() + completions.len(), 4);
+        }
+        assert!(flushes > 0, "no write waited for a flush");
+        assert!(path.held.is_empty());
+        for completion in completions {
+            assert_eq!(completion.result, Ok(()));
+            assert_eq!(completion.buffer.expect("it comes home")[..], [1; LBA_SIZE]);
+        }
+    }
+
+    #[test]
+    fn a_write_that_is_refused_as_durable_is_done_otherwise() {
+        let Some(mut path) = path() else { return };
+        path.target.has_durable_writes = true;
+        let refused = Completion {
+            token: Token(3),
+            buffer: Some(Buffer::zeroed(1)),
+            result: Err(DeviceError::Io { errno: libc::EOPNOTSUPP }),
+        };
+        let other = Completion { token: Token(9), buffer: None, result: Ok(()) };
+        path.hold(other);
+        path.in_flight += 2;
+        let step = Step::Write { lba: Lba(3), durable: true };
+        assert!(path.settle(path.held[0].0, step, refused).is_none(), "another step follows");
+        assert!(!path.target.has_durable_writes, "it is not tried again");
+        let mut completions = Vec::new();
+        while path.in_flight() > 0 {
+            path.wait(None, &mut completions);
+        }
+        completions.sort_by_key(|completion| completion.token);
+        assert_eq!(completions[0].token, Token(3));
+        assert_eq!(completions[0].result, Ok(()));
+        assert!(completions[0].buffer.is_some());
+    }
+}

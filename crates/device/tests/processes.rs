@@ -19,11 +19,14 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["hold", path] => hold(Path::new(path)),
         ["confined", path] => confined(Path::new(path)),
+        ["bare", path] => bare(Path::new(path)),
         _ => {
             a_second_process_is_refused_with_the_first_ones_id();
             println!("a second process is refused with the first one's id ... ok");
             without_io_uring_plain_calls_do_the_same();
             println!("without io_uring, plain calls do the same ... ok");
+            without_durable_writes_a_flush_follows();
+            println!("without durable writes, a flush follows ... ok");
         }
     }
 }
@@ -71,6 +74,19 @@ fn a_second_process_is_refused_with_the_first_ones_id() {
     Directory::open(place.path(), options).expect("we have let go of it");
 }
 
+/// Holds files to the contract.
+fn check_files(path: &Path) -> Directory {
+    let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
+    let mut count = 0;
+    check_all(|| {
+        count += 1;
+        let name = format!("file-{count}");
+        directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
+        directory.open_path(&name).expect("it was just made") as Box<dyn Device>
+    });
+    directory
+}
+
 /// Checks what is left where io_uring is forbidden.
 fn confined(path: &Path) {
     without_io_uring::forbid_io_uring();
@@ -81,14 +97,7 @@ fn confined(path: &Path) {
     );
     assert!(refused.to_string().starts_with("a seccomp filter forbids io_uring"), "{refused}");
 
-    let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
-    let mut count = 0;
-    check_all(|| {
-        count += 1;
-        let name = format!("file-{count}");
-        directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-        directory.open_path(&name).expect("plain calls are left") as Box<dyn Device>
-    });
+    let directory = check_files(path);
     assert!(directory.describe().contains("through plain system calls"));
     let notes = directory.notes();
     assert!(
@@ -98,10 +107,26 @@ fn confined(path: &Path) {
     println!("as correct");
 }
 
-fn without_io_uring_plain_calls_do_the_same() {
+/// Checks what is left where neither io_uring nor a single durable write is to be had.
+fn bare(path: &Path) {
+    without_io_uring::forbid_io_uring();
+    without_io_uring::fail(&[libc::SYS_pwritev2], libc::EOPNOTSUPP);
+    check_files(path);
+    println!("as correct");
+}
+
+fn run_to_the_end(role: &str) {
     let place =
         tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the test");
-    let output = start("confined", place.path()).wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{:?}", output.status);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "as correct\n");
+    let output = start(role, place.path()).wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{role}: {:?}", output.status);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "as correct\n", "{role}");
+}
+
+fn without_io_uring_plain_calls_do_the_same() {
+    run_to_the_end("confined");
+}
+
+fn without_durable_writes_a_flush_follows() {
+    run_to_the_end("bare");
 }

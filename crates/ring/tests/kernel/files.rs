@@ -1,13 +1,12 @@
 //! Files over a ring, and rings that watch rings.
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use common::{PATIENCE, connection, ring, wait_for, wait_for_one, with_each_setup};
 use slimio_ring::{Errno, Features, Interest, Outcome, Ring, Setup, TransferError};
+
+use crate::common::{PATIENCE, connection, ring, wait_for, wait_for_one, with_each_setup};
 
 fn temporary_file() -> OwnedFd {
     tempfile::tempfile().expect("a file for the test").into()

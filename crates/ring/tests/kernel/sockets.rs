@@ -1,14 +1,13 @@
 //! Sockets over a ring, with each set of features that a kernel may have.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use common::{PATIENCE, connection, ring, wait_for, wait_for_one, with_each_setup};
 use slimio_ring::{Errno, EventFd, Interest, Outcome, Segments};
+
+use crate::common::{PATIENCE, connection, ring, wait_for, wait_for_one, with_each_setup};
 
 /// Bytes that differ at every place.
 fn pattern(size: usize) -> Vec<u8> {

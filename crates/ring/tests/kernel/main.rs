@@ -1,0 +1,6 @@
+//! Rings over the real kernel, with each set of features that it may have.
+
+mod allocations;
+mod common;
+mod files;
+mod sockets;
