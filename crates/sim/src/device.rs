@@ -124,7 +124,8 @@ impl Device for SimDevice {
         }
         let is_dead = medium.step();
         let fits = |lba: u64, lbas: usize| {
-            lba + lbas as u64 <= geometry.lba_count && lbas <= geometry.transfer_lbas_max as usize
+            lba.checked_add(lbas as u64).is_some_and(|end| end <= geometry.lba_count)
+                && lbas <= geometry.transfer_lbas_max as usize
         };
         let what = match op {
             Op::Read { buffer, .. } | Op::Write { buffer, .. } if is_dead => {

@@ -143,6 +143,13 @@ impl SimDisk {
         medium.sample_mapped();
     }
 
+    /// What mapped memory holds now; empty when there is none.
+    pub fn mapped_now(&self) -> Vec<u8> {
+        let medium = self.lock();
+        let mapped = medium.mapped.as_ref();
+        mapped.map_or_else(Vec::new, |mapped| mapped.read_all().expect("it can be read"))
+    }
+
     /// Changes what is wrong with the disk.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.lock().faults);
@@ -152,11 +159,6 @@ impl SimDisk {
     pub fn crash_after(&self, ops: u64) {
         let mut medium = self.lock();
         medium.crash_after = Some(medium.ops + ops);
-    }
-
-    /// Whether [`crash_after`](Self::crash_after) was called.
-    pub fn is_crash_planned(&self) -> bool {
-        self.lock().crash_after.is_some()
     }
 
     /// The crash, when it has happened. Everything after it has failed.

@@ -140,6 +140,7 @@ impl Log {
             first_lsn,
             end,
             is_private,
+            is_extra: batch.is_extra,
             is_durable: is_claimed_durable,
             is_done: false,
             submitted_at: now,
@@ -218,25 +219,12 @@ impl Log {
             if flight.is_private {
                 self.private_count -= 1;
             }
-            if let Some(buffer) = flight.buffer {
-                self.give_back(buffer);
-            }
+            self.free.extend(flight.buffer.filter(|_| !flight.is_extra));
         }
         if self.durable >= self.soft_end {
             self.durable = self.durable.max(self.written);
         }
         while self.marks.pop_front_if(|(end, _)| *end <= self.durable).is_some() {}
-    }
-
-    /// A buffer is free again. More than the log was given are let go.
-    fn give_back(&mut self, buffer: Buffer) {
-        if self.free.len() < self.buffer_count && (buffer.index().is_some() || !self.has_mapped()) {
-            self.free.push(buffer);
-        }
-    }
-
-    fn has_mapped(&self) -> bool {
-        self.are_buffers_kept
     }
 
     /// Sleeps until the device has finished something or `timeout` has passed; a

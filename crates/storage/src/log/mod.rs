@@ -98,6 +98,8 @@ struct OpenBatch {
     used: usize,
     records_chain: u64,
     opened_at: Option<Instant>,
+    /// Its buffer was made because none was free, and goes when it is written.
+    is_extra: bool,
 }
 
 impl OpenBatch {
@@ -116,6 +118,7 @@ struct Flight {
     first_lsn: Lsn,
     end: Lsn,
     is_private: bool,
+    is_extra: bool,
     is_durable: bool,
     is_done: bool,
     submitted_at: Instant,
@@ -292,10 +295,10 @@ impl Log {
     /// Opens a batch in a free buffer, or in new private memory when a record is larger than all
     /// of them together.
     fn open_batch(&mut self) -> &mut OpenBatch {
-        let mut buffer = self
-            .free
-            .pop()
-            .unwrap_or_else(|| Buffer::zeroed(self.geometry.batch_lbas_max as usize));
+        let free = self.free.pop();
+        let is_extra = free.is_none();
+        let mut buffer =
+            free.unwrap_or_else(|| Buffer::zeroed(self.geometry.batch_lbas_max as usize));
         buffer.set_len_lbas(buffer.capacity_lbas());
         if self.is_private(&buffer) {
             self.private_count += 1;
@@ -308,11 +311,12 @@ impl Log {
             used: batch::SIZE,
             records_chain: 0,
             opened_at: None,
+            is_extra,
         })
     }
 
     /// Puts the open batch, if it holds anything, into the queue for the device.
-    fn close_batch(&mut self) {
+    pub(crate) fn close_batch(&mut self) {
         if let Some(mut open) = self.open.take_if(|open| open.used > batch::SIZE) {
             let used = open.used;
             open.buffer.set_len_lbas(open.lbas());

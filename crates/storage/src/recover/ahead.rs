@@ -41,7 +41,7 @@ impl ReadAhead {
         Self {
             segment_lbas,
             slots,
-            chunk_lbas: CHUNK_LBAS.min(u64::from(geometry.transfer_lbas_max)),
+            chunk_lbas: CHUNK_LBAS.min(u64::from(geometry.transfer_lbas_max)).min(segment_lbas),
             in_flight_max: CHUNKS_IN_FLIGHT.min(geometry.in_flight_max as usize),
             chunks: VecDeque::new(),
             next: start,

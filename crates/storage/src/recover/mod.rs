@@ -14,7 +14,7 @@ mod rescue;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use slimio_device::{Device, DeviceError, LBA_SIZE, Lba, Op};
+use slimio_device::{Device, Lba, Op};
 
 use crate::keeper::zero;
 use crate::log::{LogSeed, Segments};
@@ -221,8 +221,12 @@ pub fn recover(
 
     if !rescued.is_empty() {
         // In private memory: the old buffers count until this is durable.
-        for fragment in &rescued {
+        for (index, fragment) in rescued.iter().enumerate() {
             assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
+            if index > 0 && rescued[index - 1].buffer != fragment.buffer {
+                // Batch by batch as it was appended, it needs no more room than was counted then.
+                log.close_batch();
+            }
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
         }
         make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;
@@ -255,6 +259,7 @@ fn make_durable(
     while log.durable() < log.appended() {
         log.request_durable();
         log.drive(log_path, now);
+        let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);
         log.reap(log_path, now);
         if let Some(latch) = log.latched() {
@@ -265,11 +270,9 @@ fn make_durable(
             let outcome = keeper.run(keeper_paths, job);
             log.job_done(outcome, now);
         }
-        let is_idle = log.stats().in_flight == 0 && log.durable() < log.appended();
-        if let Some(DeviceError::NoSpace) = log.prepare_failed().filter(|_| is_idle) {
-            let bytes = log.appended().bytes_since(log.durable()).div_ceil(LBA_SIZE as u64);
-            let what =
-                format!("the log has no room left for {bytes} blocks from the mapped buffers");
+        if is_stuck && log.prepare_failed().is_some() {
+            let bytes = log.appended().bytes_since(log.durable());
+            let what = format!("the log has no room for {bytes} bytes from the mapped buffers");
             return Err(Error::TooSmall { what });
         }
     }

@@ -15,7 +15,8 @@ use crate::{Error, Lsn};
 /// A record, or a fragment of one, that must be brought to the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rescued {
-    buffer: usize,
+    /// Which buffer it is in.
+    pub(crate) buffer: usize,
     at: usize,
     payload_size: usize,
     pub(crate) db: u16,

@@ -1,6 +1,8 @@
 //! A volume on a simulated disk, and a client that writes to it and notes what it was promised.
 
-#![expect(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test is a crate that uses a part of it")]
+
+pub mod enumerate;
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -9,8 +11,8 @@ use std::time::{Duration, Instant};
 use slimio_device::{Buffer, Device, MappedFile, OpenError};
 use slimio_sim::{Image, SimConfig, SimDisk};
 use slimio_storage::{
-    Area, Error, FormatOptions, Job, Lsn, Media, Policy, RecoverOptions, Room, Volume, VolumeId,
-    format, recover,
+    Area, Error, FormatOptions, Lsn, Media, Policy, RecoverOptions, Room, Volume, VolumeId, format,
+    recover,
 };
 
 pub const SUPER: usize = 0;
@@ -31,22 +33,29 @@ pub struct SimMedia {
     pub kind: Kind,
     /// Whether buffers can be mapped.
     pub can_map: bool,
+    /// Only says that it maps: cheap, where nobody looks at what outlives the process.
+    pub is_feigned: bool,
     mapped: Vec<u8>,
 }
 
 impl SimMedia {
     pub fn new(config: SimConfig, kind: Kind) -> Self {
-        Self { disk: SimDisk::new(config), kind, can_map: true, mapped: Vec::new() }
+        Self {
+            disk: SimDisk::new(config),
+            kind,
+            can_map: true,
+            is_feigned: false,
+            mapped: Vec::new(),
+        }
     }
 
     pub fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let disk = SimDisk::from_image(config, image);
-        Self { disk, kind, can_map: true, mapped: image.mapped.clone() }
+        Self { disk, kind, can_map: true, is_feigned: false, mapped: image.mapped.clone() }
     }
 
     fn map(&self, size: usize, contents: &[u8], buffer_size: usize) -> Vec<Buffer> {
-        if !self.disk.is_crash_planned() {
-            // Nobody will look at what outlives the process, and mapping is slow.
+        if self.is_feigned {
             let mut buffers = private(size / buffer_size, buffer_size);
             for (buffer, bytes) in buffers.iter_mut().zip(contents.chunks_exact(buffer_size)) {
                 buffer.copy_from_slice(bytes);
@@ -130,8 +139,13 @@ pub fn options(policy: Policy) -> RecoverOptions {
 
 /// A new small volume.
 pub fn formatted(config: SimConfig, kind: Kind) -> SimMedia {
+    formatted_as(config, kind, &SMALL)
+}
+
+/// A new volume.
+pub fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions) -> SimMedia {
     let mut media = SimMedia::new(config, kind);
-    format(&mut media, &SMALL).expect("there is room");
+    format(&mut media, layout).expect("there is room");
     media
 }
 
@@ -167,6 +181,8 @@ pub struct Client {
     pub acknowledged: usize,
     /// Records known to be durable.
     pub durable: usize,
+    /// After every so many records, what is before is not needed any more.
+    pub release_every: Option<usize>,
 }
 
 impl Client {
@@ -181,6 +197,7 @@ impl Client {
             durable_lsns: VecDeque::new(),
             acknowledged: recovered,
             durable: recovered,
+            release_every: None,
         }
     }
 
@@ -196,6 +213,9 @@ impl Client {
                     let (first, second) = payload.split_at(payload.len() / 3);
                     let lsn = self.volume.log.append(*db, &[first, second]);
                     self.appended += 1;
+                    if self.release_every.is_some_and(|every| self.appended.is_multiple_of(every)) {
+                        self.volume.log.release_before(lsn);
+                    }
                     self.lsns.push_back((lsn, self.appended));
                     self.durable_lsns.push_back((lsn, self.appended));
                     return true;
@@ -274,10 +294,6 @@ impl Client {
     pub fn is_over(&self) -> bool {
         self.disk.has_crashed() || self.volume.log.latched().is_some()
     }
-
-    pub fn release(&mut self, lsn: Lsn) {
-        self.volume.log.release_before(lsn);
-    }
 }
 
 fn pop_below(lsns: &mut VecDeque<(Lsn, usize)>, lsn: Lsn) -> Option<(Lsn, usize)> {
@@ -294,9 +310,4 @@ pub fn script(len: usize) -> Vec<(u16, Vec<u8>)> {
             ((index % 3) as u16, (0..size).map(byte).collect())
         })
         .collect()
-}
-
-/// What a job is about, for tests that run them by hand.
-pub fn is_release(job: Job) -> bool {
-    matches!(job, Job::Release(_))
 }

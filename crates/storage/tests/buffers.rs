@@ -1,0 +1,90 @@
+//! A process that dies between any two stores leaves mapped buffers that can be read.
+
+mod common;
+
+use common::{Client, Kind, SimMedia, formatted, options, reopen, script};
+use slimio_sim::{Limits, SimConfig};
+use slimio_storage::Policy;
+
+#[test]
+fn an_append_may_stop_at_any_byte() {
+    let script = script(8);
+    let config = SimConfig::default();
+    let limits = Limits { exhaustive_max: 4, random_count: 0, torn: false };
+    let mut count = 0;
+    for appended in 0..script.len() {
+        let mut media = formatted(config, Kind::Files);
+        // Never reached, but the buffers are then really mapped.
+        media.disk.crash_after(1_000_000);
+        let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+        let mut client = Client::new(volume, media.disk.clone(), 0);
+        for record in &script[..appended] {
+            assert!(client.append(record));
+            client.turn(appended % 2 == 0);
+        }
+        let before = client.disk.mapped_now();
+        assert!(client.append(&script[appended]));
+        let after = client.disk.mapped_now();
+        assert_eq!(client.volume.log.kept(), client.volume.log.appended());
+        let mut images = client.disk.crash_now().process_images(&limits);
+        let image = images.last_mut().expect("there is an image");
+
+        let changed: Vec<usize> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
+        let step = (changed.len() / 100).max(1);
+        for cut in changed.iter().step_by(step).copied().chain([before.len()]) {
+            for is_forward in [true, false] {
+                // Stores up to here, or from here on, have happened.
+                let (first, second) =
+                    if is_forward { (&after, &before) } else { (&before, &after) };
+                image.mapped = [&first[..cut], &second[cut..]].concat();
+                let mut media = SimMedia::from_image(config, Kind::Files, image);
+                let (_, recovered) =
+                    reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+                assert!(script.starts_with(&recovered), "{appended} records, cut at {cut}");
+                assert!(recovered.len() >= appended, "{appended} records, cut at {cut}");
+                assert!(recovered.len() <= appended + 1, "{appended} records, cut at {cut}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 700, "only {count} cuts were tried");
+}
+
+#[test]
+fn another_number_of_buffers_may_be_asked_for() {
+    let script = script(5);
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    media.disk.crash_after(1_000_000);
+    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.write(&script, 9);
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
+    for buffer_count in [1, 3, 4, 9] {
+        let mut media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
+        let mut options = options(Policy::EverySec);
+        options.buffer_count = buffer_count;
+        let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+        assert_eq!(recovered, script);
+        assert!(volume.report.rescued_bytes > 0);
+        let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+        client.write(&script, 1);
+        client.settle();
+        drop(client);
+        let (_, recovered) = reopen(&mut media, &options).expect("it opens");
+        assert_eq!(recovered, [&script[..], &script[..]].concat());
+    }
+}
+
+#[test]
+fn without_mapping_a_write_is_kept_when_it_is_written() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    media.can_map = false;
+    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let lsn = client.volume.log.append(0, &[b"payload"]);
+    assert!(client.volume.log.kept() < lsn);
+    client.turn(true);
+    assert_eq!(client.volume.log.kept(), lsn);
+    assert!(client.volume.log.durable() < lsn);
+}

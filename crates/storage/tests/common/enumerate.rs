@@ -1,0 +1,192 @@
+//! Crashes at every operation, in every way, in two lives.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use slimio_sim::{Crash, Image, Limits, SimConfig};
+use slimio_storage::{FormatOptions, Policy};
+
+use super::{Client, Kind, SimMedia, formatted_as, options, reopen, script};
+
+type Script = Vec<(u16, Vec<u8>)>;
+
+/// How a life ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    Power,
+    Process,
+}
+
+/// What a life was promised when it ended.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    /// Records that must come back.
+    at_least: usize,
+    /// Records that were ever appended: nothing more may come back.
+    at_most: usize,
+}
+
+fn promise(client: &Client, policy: Policy, death: Death) -> Promise {
+    let at_least = match (death, policy) {
+        (Death::Process, _) | (Death::Power, Policy::Always) => client.acknowledged,
+        // What was acknowledged within the last second may go; what was flushed may not.
+        (Death::Power, Policy::EverySec | Policy::No) => client.durable,
+    };
+    Promise { at_least, at_most: client.appended }
+}
+
+fn images(crash: &Crash, death: Death, limits: &Limits) -> Vec<Image> {
+    match death {
+        Death::Power => crash.power_images(limits),
+        Death::Process => crash.process_images(limits),
+    }
+}
+
+/// Checks what came back, and returns how many records of the script there are now: those that were
+/// released count.
+fn check(
+    recovered: &Script,
+    script: &Script,
+    plan: &Plan,
+    promise: Promise,
+    context: &dyn Fn() -> String,
+) -> usize {
+    let every = plan.release_every.unwrap_or(usize::MAX);
+    let mut starts = (0..=promise.at_most).step_by(every.min(promise.at_most + 1));
+    let start = starts.find(|&start| {
+        script[start..].starts_with(recovered) && start + recovered.len() >= promise.at_least
+    });
+    let Some(start) = start else {
+        let is_prefix = script.starts_with(recovered);
+        let count = recovered.len();
+        panic!("lost: {count} came back, prefix: {is_prefix}, {promise:?}; {}", context());
+    };
+    let end = start + recovered.len();
+    assert!(end <= promise.at_most, "invented: {end} came back, {promise:?}; {}", context());
+    end
+}
+
+/// What is enumerated.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub policy: Policy,
+    pub kind: Kind,
+    pub config: SimConfig,
+    pub layout: FormatOptions,
+    /// Records that the first life writes.
+    pub first_life: usize,
+    /// Records that the second life writes.
+    pub second_life: usize,
+    pub deaths: [Death; 2],
+    /// Records appended before each turn of the loop.
+    pub per_turn: usize,
+    /// Every so many images of the first life, a second one is lived.
+    pub second_every: usize,
+    /// After every so many records, what is before is not needed any more.
+    pub release_every: Option<usize>,
+}
+
+/// Images of the first life.
+const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
+const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 1, torn: false };
+
+/// Returns how many images were checked in the first and the second life.
+pub fn enumerate(plan: &Plan) -> (usize, usize) {
+    let script = script(plan.first_life + plan.second_life);
+    let (mut first_count, mut second_count) = (0_usize, 0);
+    let mut seen = HashSet::new();
+    for crash_point in 0.. {
+        let mut media = formatted_as(plan.config, plan.kind, &plan.layout);
+        let disk = media.disk.clone();
+        disk.crash_after(crash_point);
+        let Ok((volume, _)) = reopen(&mut media, &options(plan.policy)) else {
+            // The power went while an empty volume was opened.
+            let crash = disk.crashed().expect("nothing else fails");
+            for image in images(&crash, plan.deaths[0], &FIRST) {
+                let mut media = SimMedia::from_image(plan.config, plan.kind, &image);
+                media.is_feigned = true;
+                let (_, recovered) = reopen(&mut media, &options(plan.policy)).expect("it opens");
+                assert!(recovered.is_empty());
+                first_count += 1;
+            }
+            continue;
+        };
+        let mut client = Client::new(volume, disk.clone(), 0);
+        client.release_every = plan.release_every;
+        client.write(&script[..plan.first_life], plan.per_turn);
+        client.settle();
+        let Some(crash) = disk.crashed() else { break };
+        let promise = promise(&client, plan.policy, plan.deaths[0]);
+        for image in images(&crash, plan.deaths[0], &FIRST) {
+            let context = || format!("crash point {crash_point}, {}", image.origin);
+            let mut media = SimMedia::from_image(plan.config, plan.kind, &image);
+            media.is_feigned = true;
+            let (_, recovered) = reopen(&mut media, &options(plan.policy))
+                .unwrap_or_else(|error| panic!("{error}; {}", context()));
+            let before = check(&recovered, &script, plan, promise, &context);
+            first_count += 1;
+            let mut hasher = DefaultHasher::new();
+            (crash_point, before, image.mapped.is_empty()).hash(&mut hasher);
+            let is_new = seen.insert(hasher.finish());
+            if is_new || first_count.is_multiple_of(plan.second_every) {
+                second_count += second_life(plan, &image, &script, before, &context);
+            }
+        }
+    }
+    (first_count, second_count)
+}
+
+/// Opens an image, writes the next records of the script (the same payloads that the first life
+/// may have lost), and crashes at every operation of that.
+fn second_life(
+    plan: &Plan,
+    image: &Image,
+    script: &Script,
+    before: usize,
+    first_context: &dyn Fn() -> String,
+) -> usize {
+    let mut count = 0;
+    for crash_point in 0.. {
+        let mut media = SimMedia::from_image(plan.config, plan.kind, image);
+        let disk = media.disk.clone();
+        disk.crash_after(crash_point);
+        let end = (before + plan.second_life).min(script.len());
+        let (crash, promise) = match reopen(&mut media, &options(plan.policy)) {
+            Ok((volume, _)) => {
+                let mut client = Client::new(volume, disk.clone(), before);
+                client.release_every = plan.release_every;
+                client.write(&script[before..end], 1);
+                client.settle();
+                let Some(crash) = disk.crashed() else { break };
+                (crash, promise(&client, plan.policy, plan.deaths[1]))
+            }
+            // Recovery was interrupted: what it would have brought back still comes back, unless
+            // power took what only the mapped buffers held.
+            Err(_) => {
+                let crash = disk.crashed().expect("nothing else fails");
+                let is_kept = plan.deaths[1] == Death::Process;
+                let at_least = if is_kept { before } else { 0 };
+                (crash, Promise { at_least, at_most: end })
+            }
+        };
+        for image in images(&crash, plan.deaths[1], &SECOND) {
+            let context = || {
+                format!("{}; second crash point {crash_point}, {}", first_context(), image.origin)
+            };
+            let mut media = SimMedia::from_image(plan.config, plan.kind, &image);
+            media.is_feigned = true;
+            let (_, recovered) = reopen(&mut media, &options(plan.policy))
+                .unwrap_or_else(|error| panic!("{error}; {}", context()));
+            check(&recovered, script, plan, promise, &context);
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Enumerations must not rot: they check at least as many images as when they were written.
+pub fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
+    println!("{first} and {second} images");
+    assert!(first >= at_least.0, "the first life shrank to {first} images");
+    assert!(second >= at_least.1, "the second life shrank to {second} images");
+}

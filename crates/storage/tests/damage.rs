@@ -1,0 +1,274 @@
+//! Volumes that can't be read exactly are refused with a reason, never opened with less.
+
+mod common;
+
+use common::{Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen, script};
+use slimio_device::LBA_SIZE;
+use slimio_sim::{Image, Limits, SimConfig};
+use slimio_storage::{Error, Policy, layout};
+
+/// A volume with some records, all durable, its superblock updated and known to the log.
+fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
+    let mut script = script(8);
+    // The last superblock update was before these, so the log knows of it.
+    script.extend([(0, vec![8; 10]), (0, vec![9; 10])]);
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    for record in &script {
+        assert!(client.append(record));
+        client.settle();
+    }
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
+    (image, script)
+}
+
+fn media_of(image: &Image) -> SimMedia {
+    SimMedia::from_image(SimConfig::default(), Kind::Files, image)
+}
+
+/// Flips bits in a block.
+fn rot(media: &SimMedia, space: usize, lba: u64, offset: usize) {
+    let mut bytes = media.disk.peek(space, lba);
+    bytes[offset] ^= 0x40;
+    media.disk.poke(space, lba, &bytes);
+}
+
+fn copy_lba(copy: usize) -> u64 {
+    copy as u64 * layout::SUPERBLOCK_COPY_LBAS
+}
+
+/// The copies that hold the newest superblock.
+fn newest_copies(image: &Image) -> Vec<usize> {
+    let (volume, _) = reopen(&mut media_of(image), &options(Policy::Always)).expect("it opens");
+    let copies = volume.report.copies.iter().enumerate();
+    copies.filter(|(_, copy)| *copy == "in force").map(|(index, _)| index).collect()
+}
+
+#[test]
+fn every_set_of_damaged_superblock_copies() {
+    let (image, script) = written();
+    let newest = newest_copies(&image);
+    assert_eq!(newest.len(), 2, "an update writes two copies");
+    for damaged in 1..16_u32 {
+        let media = &mut media_of(&image);
+        let is_damaged = |copy: &usize| damaged >> copy & 1 == 1;
+        for copy in (0..4).filter(is_damaged) {
+            rot(media, SUPER, copy_lba(copy) + copy as u64 % 4, 100 + 1000 * copy);
+        }
+        let opened = reopen(media, &options(Policy::Always));
+        if damaged == 15 {
+            let Err(Error::SuperblocksDamaged { copies }) = opened else {
+                panic!("{:?}", opened.err())
+            };
+            assert_eq!(copies.len(), 4);
+        } else if newest.iter().all(is_damaged) {
+            let Err(Error::Damaged { what, .. }) = opened else { panic!("{:?}", opened.err()) };
+            assert!(what.contains("newest copies are lost"), "{what}");
+        } else {
+            let (volume, recovered) = opened.expect("a valid copy is enough");
+            assert_eq!(recovered, script);
+            drop(volume);
+            // All four are right again: damage any two that do not belong together.
+            rot(media, SUPER, copy_lba(0), 60);
+            rot(media, SUPER, copy_lba(3), 60);
+            let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+            assert_eq!(recovered, script);
+            let count = volume.report.copies.iter().filter(|copy| copy.contains("wrong")).count();
+            assert_eq!(count, 2, "{:?}", volume.report.copies);
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_update_leaves_the_superblock_in_two_copies() {
+    let (image, script) = written();
+    // Whatever single update comes next, its first write may be torn, and then one copy more rots.
+    for torn in 0..4 {
+        for rotten in (0..4).filter(|&copy| copy != torn) {
+            let media = &mut media_of(&image);
+            let newest = newest_copies(&image);
+            if newest.contains(&torn) {
+                continue;
+            }
+            rot(media, SUPER, copy_lba(torn), 2000);
+            rot(media, SUPER, copy_lba(rotten), 3000);
+            let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+            assert_eq!(recovered, script);
+        }
+    }
+}
+
+#[test]
+fn another_format_version_is_refused() {
+    let (image, script) = written();
+    let media = &mut media_of(&image);
+    for copy in 0..4 {
+        let (recovered_or, expected) = (reopen(media, &options(Policy::Always)), &script);
+        assert_eq!(&recovered_or.expect("a copy of this version is left").1, expected);
+        let mut bytes = media.disk.peek(SUPER, copy_lba(copy));
+        bytes[8] = 2;
+        media.disk.poke(SUPER, copy_lba(copy), &bytes);
+        if copy == 0 {
+            // The others are this program's: the odd one is damage, and is written again.
+            continue;
+        }
+        for copy in 0..4 {
+            let mut bytes = media.disk.peek(SUPER, copy_lba(copy));
+            bytes[8] = 2;
+            media.disk.poke(SUPER, copy_lba(copy), &bytes);
+        }
+        break;
+    }
+    let opened = reopen(media, &options(Policy::Always));
+    assert!(
+        matches!(opened, Err(Error::OtherVersion { found: 2, supported: 1 })),
+        "{:?}",
+        opened.err()
+    );
+}
+
+#[test]
+fn what_a_superblock_does_not_know_is_refused() {
+    let (image, _) = written();
+    let media = &mut media_of(&image);
+    for copy in 0..4 {
+        // A field that must be zero.
+        rot(media, SUPER, copy_lba(copy), 200);
+    }
+    let opened = reopen(media, &options(Policy::Always));
+    assert!(matches!(opened, Err(Error::SuperblocksDamaged { .. })), "{:?}", opened.err());
+}
+
+#[test]
+fn a_truncated_area_is_refused() {
+    let (image, _) = written();
+    for (space, lbas, name) in [(SUPER, 12, "super"), (WAL, SMALL.segment_lbas, "wal")] {
+        let media = &mut media_of(&image);
+        media.disk.truncate(space, lbas);
+        match reopen(media, &options(Policy::Always)) {
+            Err(Error::Truncated { area, found_lbas, expected_lbas }) => {
+                assert_eq!((area, found_lbas), (name, lbas));
+                assert!(expected_lbas > lbas);
+            }
+            other => panic!("{:?}", other.err()),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_volume_is_called_so() {
+    for byte in [0, 0x77] {
+        let mut media = SimMedia::new(SimConfig::default(), Kind::Files);
+        media.disk.add_space(16);
+        media.disk.add_space(16);
+        for lba in 0..16 {
+            media.disk.poke(SUPER, lba, &[byte; LBA_SIZE]);
+        }
+        let opened = reopen(&mut media, &options(Policy::Always));
+        assert!(matches!(opened, Err(Error::NoVolume)), "{:?}", opened.err());
+    }
+}
+
+/// Blocks of the log that hold something.
+fn log_lbas(media: &SimMedia) -> Vec<u64> {
+    let wal_lbas = SMALL.segment_lbas * 8;
+    let in_use = |lba: &u64| media.disk.peek(WAL, *lba)[..4] != [0x5A; 4];
+    let lbas = (0..wal_lbas).filter(in_use);
+    lbas.filter(|&lba| media.disk.peek(WAL, lba).iter().any(|&byte| byte != 0)).collect()
+}
+
+#[test]
+fn damage_in_the_middle_of_the_log_is_refused() {
+    let (image, script) = written();
+    let lbas = log_lbas(&media_of(&image));
+    assert!(lbas.len() > 12, "{lbas:?}");
+    let (mut refused, mut shorter) = (0, 0);
+    for &lba in &lbas {
+        for offset in [3, 20, 50, 76, 90, 2000, 4095] {
+            let media = &mut media_of(&image);
+            rot(media, WAL, lba, offset);
+            match reopen(media, &options(Policy::Always)) {
+                Err(Error::Damaged { lsn, .. }) => {
+                    refused += 1;
+                    let mut salvage = options(Policy::Always);
+                    salvage.salvage = true;
+                    let (volume, recovered) = reopen(media, &salvage).expect("salvage opens it");
+                    assert!(script.starts_with(&recovered) && recovered.len() < script.len());
+                    assert!(volume.report.salvaged.is_some());
+                    assert_eq!(volume.report.end, lsn);
+                }
+                Err(other) => panic!("block {lba}, byte {offset}: {other}"),
+                // Of the last batch alone nothing behind it knows that it was durable.
+                Ok((_, recovered)) => {
+                    assert!(script.starts_with(&recovered));
+                    assert!(recovered.len() >= script.len() - 1, "block {lba}, byte {offset}");
+                    shorter += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 60 && shorter <= 3 * 7, "{refused} refused, {shorter} shorter");
+}
+
+#[test]
+fn a_block_that_can_not_be_read_is_refused() {
+    let (image, _) = written();
+    for lba in log_lbas(&media_of(&image)) {
+        let media = &mut media_of(&image);
+        media.disk.faults(|faults| faults.unreadable.extend([(WAL, lba)]));
+        let opened = reopen(media, &options(Policy::Always));
+        assert!(matches!(opened, Err(Error::Device { .. })), "{:?}", opened.err());
+        // The fault lifted, it is all there.
+        media.disk.faults(|faults| faults.unreadable.clear());
+        reopen(media, &options(Policy::Always)).expect("it opens");
+    }
+}
+
+/// A device that lies about a write is found out as soon as a later one is durable.
+#[test]
+fn lost_and_misdirected_writes_are_found_out() {
+    for is_lost in [true, false] {
+        let script = script(6);
+        let mut media = formatted(SimConfig::default(), Kind::Files);
+        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let mut client = Client::new(volume, media.disk.clone(), 0);
+        media.disk.faults(|faults| {
+            if is_lost {
+                faults.lost.insert((WAL, 1));
+            } else {
+                faults.misdirected.insert((WAL, 1), 40);
+            }
+        });
+        for record in &script {
+            assert!(client.append(record));
+            client.settle();
+        }
+        assert_eq!(client.acknowledged, script.len());
+        drop(client);
+        let opened = reopen(&mut media, &options(Policy::Always));
+        assert!(matches!(opened, Err(Error::Damaged { .. })), "{:?}", opened.err());
+    }
+}
+
+#[test]
+fn a_payload_that_is_refused_names_its_lsn() {
+    let (image, script) = written();
+    let media = &mut media_of(&image);
+    let mut count = 0;
+    let opened = slimio_storage::recover(
+        media,
+        &options(Policy::Always),
+        &mut |_| {
+            count += 1;
+            if count == 3 { Err("it is not understood".into()) } else { Ok(()) }
+        },
+        &mut |_| {},
+    );
+    let Err(Error::Refused { lsn, why }) = opened else { panic!("{:?}", opened.err()) };
+    assert_eq!(why, "it is not understood");
+    assert!(lsn.0 as usize > script[..3].iter().map(|(_, payload)| payload.len()).sum());
+    // Nothing was changed by it.
+    assert_eq!(reopen(media, &options(Policy::Always)).expect("it opens").1, script);
+}

@@ -1,0 +1,266 @@
+//! A device that fails or fills up: what latches, what does not, and the way out.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Client, Kind, SUPER, WAL, formatted, options, reopen, script};
+use slimio_sim::{Order, SimConfig};
+use slimio_storage::{FLUSH_AFTER, Job, LatchCause, Lsn, Outcome, Policy, Room};
+
+fn client(policy: Policy, config: SimConfig) -> (Client, common::SimMedia) {
+    let mut media = formatted(config, Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
+    (Client::new(volume, media.disk.clone(), 0), media)
+}
+
+/// Keeps writes to the first segment from completing.
+fn hold(client: &mut Client) {
+    // What the keeper prepares ahead is done by then.
+    for _ in 0..5 {
+        client.turn(true);
+    }
+    let lbas = (0..common::SMALL.segment_lbas).map(|lba| (WAL, lba));
+    client.disk.faults(|faults| faults.held.extend(lbas));
+}
+
+/// Turns, whether latched or not.
+fn turn(client: &mut Client) {
+    for _ in 0..20 {
+        client.turn(true);
+    }
+}
+
+#[test]
+fn a_failed_write_latches_and_nothing_held_is_released() {
+    let (mut client, mut media) = client(Policy::Always, SimConfig::default());
+    let script = script(4);
+    assert!(client.append(&script[0]));
+    client.settle();
+    let durable = client.volume.log.durable();
+    client.disk.faults(|faults| faults.writes_until_failure = Some(0));
+    assert!(client.append(&script[1]));
+    turn(&mut client);
+    let latch = client.volume.log.latched().expect("it is latched");
+    assert_eq!(latch.cause, LatchCause::LogWrite);
+    assert_eq!(client.volume.log.releasable(client.now), durable);
+    assert_eq!(client.volume.log.room(1), Room::Full);
+    assert_eq!(client.volume.log.next_deadline(), None);
+    // The fault is over, but nothing is tried again.
+    client.disk.faults(|faults| faults.writes_until_failure = None);
+    turn(&mut client);
+    assert_eq!(client.volume.log.durable(), durable);
+    drop(client);
+    // The next life finds what was acknowledged; the mapped buffers still have the rest.
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert!(script.starts_with(&recovered) && !recovered.is_empty());
+}
+
+#[test]
+fn a_failed_flush_latches_and_is_not_tried_again() {
+    let (mut client, _media) = client(Policy::EverySec, SimConfig::default());
+    hold(&mut client);
+    client.disk.faults(|faults| {
+        faults.held.clear();
+        faults.flushes_until_failure = Some(0);
+    });
+    assert!(client.append(&script(1)[0]));
+    client.turn(false);
+    assert_eq!(client.volume.log.releasable(client.now), client.volume.log.appended());
+    client.pass(Duration::from_secs(1));
+    let latch = client.volume.log.latched().expect("it is latched");
+    assert_eq!(latch.cause, LatchCause::LogFlush);
+    client.disk.faults(|faults| faults.flushes_until_failure = None);
+    turn(&mut client);
+    assert_eq!(client.volume.log.durable(), Lsn(0));
+    assert_eq!(client.volume.log.releasable(client.now), Lsn(0));
+}
+
+#[test]
+fn a_failed_superblock_update_latches() {
+    let (mut client, _media) = client(Policy::Always, SimConfig::default());
+    for lba in 0..16 {
+        client.disk.faults(|faults| faults.unwritable.extend([(SUPER, lba)]));
+    }
+    client.write(&script(8), 1);
+    turn(&mut client);
+    let latch = client.volume.log.latched().expect("it is latched");
+    assert_eq!(latch.cause, LatchCause::Superblock);
+    assert_eq!(client.volume.log.room(1), Room::Full);
+}
+
+#[test]
+fn a_failed_preparation_fails_alone() {
+    let (mut client, _media) = client(Policy::Always, SimConfig::default());
+    client.pass(Duration::from_secs(1));
+    client.disk.faults(|faults| {
+        for lba in 0..64 {
+            faults.unwritable.insert((WAL, lba + 12));
+        }
+    });
+    let written = script(8);
+    let mut count = 0;
+    while count < 8 && client.append(&written[count]) {
+        client.settle();
+        count += 1;
+    }
+    assert!(count < 8 && client.volume.log.latched().is_none());
+    assert!(client.volume.log.prepare_failed().is_some());
+    assert_eq!(client.volume.log.room(20_000), Room::Full);
+    // It is tried again after a while, and then goes on.
+    client.disk.faults(|faults| faults.unwritable.clear());
+    client.pass(Duration::from_secs(2));
+    assert_eq!(client.volume.log.room(1), Room::Free);
+    assert!(client.append(&written[count]));
+    client.settle();
+}
+
+/// Appends small records until there is room for none; returns how many went in while all could,
+/// and how many more into the share that is kept for deletes.
+fn fill(client: &mut Client) -> (usize, usize) {
+    let record = (0, vec![7; 3000]);
+    let (mut free, mut scarce) = (0, 0);
+    for _ in 0..10_000 {
+        match client.volume.log.room(3000) {
+            Room::Free => {
+                assert_eq!(scarce, 0, "room does not come back by itself");
+                free += 1;
+            }
+            Room::Scarce => scarce += 1,
+            Room::Wait => {
+                client.turn(true);
+                continue;
+            }
+            Room::Full => return (free, scarce),
+        }
+        assert!(client.append(&record));
+        client.settle();
+    }
+    panic!("a full log says so");
+}
+
+#[test]
+fn a_full_volume_and_the_way_out_of_it() {
+    let (mut client, mut media) = client(Policy::Always, SimConfig::default());
+    // A segment is prepared ahead, and then the disk is full.
+    client.pass(Duration::from_secs(1));
+    client.disk.faults(|faults| faults.full = true);
+    let (free, scarce) = fill(&mut client);
+    assert!(free >= 1 && scarce >= 1, "{free} and {scarce}");
+    let acknowledged = client.acknowledged;
+    drop(client);
+
+    // Also after a restart: full is full, and nobody waits for ever.
+    let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert!(recovered.len() >= acknowledged);
+    let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+    assert_eq!(fill(&mut client).0, 0);
+
+    // What empties the data set lets the log start behind itself.
+    let lsn = client.volume.log.appended();
+    client.volume.log.release_before(lsn);
+    for _ in 0..10 {
+        client.turn(true);
+    }
+    assert_eq!(client.volume.log.room(3000), Room::Free);
+    assert!(client.append(&(1, b"second".to_vec())));
+    client.settle();
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, [(1, b"second".to_vec())]);
+}
+
+#[test]
+fn nothing_is_released_before_it_is_durable() {
+    let (mut client, _media) = client(Policy::No, SimConfig::default());
+    for record in &script(8) {
+        assert!(client.append(record));
+        client.turn(false);
+    }
+    assert!(client.append(&(0, vec![1; 100])));
+    let lsn = client.volume.log.appended();
+    client.volume.log.release_before(lsn);
+    while let Some(job) = client.volume.log.next_job(client.now) {
+        assert!(!matches!(job, Job::Release(_)), "it is not durable yet");
+        let outcome = Outcome::PrepareFailed(slimio_device::DeviceError::NoSpace);
+        client.volume.log.job_done(outcome, client.now);
+    }
+    client.volume.log.request_durable();
+    for _ in 0..20 {
+        let log = &mut client.volume.log;
+        log.reap(&mut *client.volume.log_path, client.now);
+        log.drive(&mut *client.volume.log_path, client.now);
+        log.wait(&mut *client.volume.log_path, None);
+    }
+    assert!(matches!(client.volume.log.next_job(client.now), Some(Job::Release(_))));
+}
+
+#[test]
+fn a_flush_starts_in_time_and_late_data_holds_replies() {
+    let (mut client, _media) = client(Policy::EverySec, SimConfig::default());
+    hold(&mut client);
+    let start = client.now;
+    assert!(client.append(&(0, b"a".to_vec())));
+    client.turn(false);
+    assert_eq!(client.volume.log.next_deadline(), Some(start + FLUSH_AFTER));
+    assert!(FLUSH_AFTER < Duration::from_millis(500));
+    for _ in 0..9 {
+        client.now += Duration::from_millis(100);
+        let volume = &mut client.volume;
+        volume.log.drive(&mut *volume.log_path, client.now);
+        assert_eq!(volume.log.releasable(client.now), volume.log.appended());
+    }
+    assert_eq!(client.volume.log.stats().in_flight, 1, "the batch left for the device");
+    client.now += Duration::from_millis(100);
+    assert_eq!(client.volume.log.releasable(client.now), Lsn(0), "a second has passed");
+    client.disk.faults(|faults| faults.held.clear());
+    client.settle();
+    assert_eq!(client.volume.log.releasable(client.now), client.volume.log.appended());
+    assert_eq!(client.volume.log.oldest_undurable(), None);
+}
+
+#[test]
+fn durable_is_the_longest_unbroken_prefix() {
+    let config = SimConfig { order: Order::Lifo, ..SimConfig::default() };
+    let (mut client, _media) = client(Policy::Always, config);
+    hold(&mut client);
+    client.disk.faults(|faults| faults.held.retain(|&(_, lba)| lba == 0));
+    for _ in 0..2 {
+        client.volume.log.append(0, &[b"x"]);
+        client.turn(false);
+    }
+    client.turn(false);
+    assert_eq!(client.volume.log.stats().in_flight, 1, "the second is done");
+    assert_eq!(client.volume.log.durable(), Lsn(0), "but not the first");
+    client.disk.faults(|faults| faults.held.clear());
+    client.settle();
+    assert_eq!(client.volume.log.durable(), client.volume.log.appended());
+}
+
+#[test]
+fn records_gather_while_commits_are_in_flight() {
+    let (mut client, _media) = client(Policy::Always, SimConfig::default());
+    hold(&mut client);
+    for _ in 0..50 {
+        client.volume.log.append(0, &[b"one of many"]);
+        client.turn(false);
+    }
+    assert_eq!(client.volume.log.stats().batches, 2, "as many as may be in flight");
+    client.disk.faults(|faults| faults.held.clear());
+    client.settle();
+    assert_eq!(client.volume.log.stats().batches, 3, "the others went together");
+}
+
+#[test]
+fn changing_the_policy_makes_the_past_durable() {
+    let (mut client, _media) = client(Policy::No, SimConfig::default());
+    client.volume.log.append(0, &[&[1; 9000]]);
+    client.turn(true);
+    assert!(client.volume.log.durable() < client.volume.log.appended());
+    client.volume.log.set_policy(Policy::Always);
+    for _ in 0..10 {
+        client.turn(true);
+    }
+    assert_eq!(client.volume.log.durable(), client.volume.log.appended());
+    assert!(client.volume.log.stats().flushes >= 1, "what was written softly needs a flush");
+}
