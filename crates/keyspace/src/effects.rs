@@ -19,7 +19,7 @@ use std::ops::Range;
 use slimio_resp::{Arg, Args, DecimalBuffer};
 
 use crate::keyspace::DbIndex;
-use crate::payload::Varint;
+use crate::payload::{SELECT, Stretch};
 
 /// What one or more commands did. Kept and [cleared](Effects::clear), so that it allocates nothing.
 #[derive(Clone, Debug, Default)]
@@ -143,36 +143,32 @@ impl Effects {
         self.touched.push(TouchedItem { db, key: None });
     }
 
-    /// Size in bytes of the payload that [`encode`](Self::encode) gives.
-    pub fn payload_size(&self, db: DbIndex, args: Args<'_>) -> usize {
-        let mut size = 0;
-        self.encode(db, args, |part| size += part.len());
-        size
-    }
-
-    /// Gives the payload of these effects to `write`, stretch by stretch; large arguments are not
-    /// copied on the way. `db` is where the payload begins, `args` those of the command that ran.
-    pub fn encode(&self, mut db: DbIndex, args: Args<'_>, mut write: impl FnMut(&[u8])) {
+    /// Gives the payload of these effects stretch by stretch. `db` is where the payload begins,
+    /// `args` those of the command that ran.
+    pub(crate) fn encode<'a>(
+        &'a self,
+        mut db: DbIndex,
+        args: Args<'a>,
+        mut write: impl FnMut(Stretch<'a>),
+    ) {
         for effect in &self.commands {
             if effect.db != db {
                 db = effect.db;
-                let mut number = DecimalBuffer::new();
-                let number = number.format(db.0).as_bytes();
-                write(Varint::new(2).as_bytes());
-                for part in [&b"SELECT"[..], number] {
-                    write(Varint::new(part.len() as u64).as_bytes());
-                    write(part);
-                }
+                write(Stretch::varint(2));
+                write(Stretch::varint(SELECT.len()));
+                write(Stretch::Bytes(SELECT));
+                write(Stretch::varint(DecimalBuffer::new().format(db.0).len()));
+                write(Stretch::Db(db));
             }
             let len = effect.args.as_ref().map_or(args.len(), ExactSizeIterator::len);
-            write(Varint::new(len as u64).as_bytes());
+            write(Stretch::varint(len));
             for index in 0..len {
                 let arg = match &effect.args {
                     None => args.get(index),
                     Some(range) => self.resolve(self.args[range.start + index], args),
                 };
-                write(Varint::new(arg.size() as u64).as_bytes());
-                arg.chunks().for_each(&mut write);
+                write(Stretch::varint(arg.size()));
+                arg.chunks().for_each(|chunk| write(Stretch::Bytes(chunk)));
             }
         }
     }

@@ -59,6 +59,15 @@ pub struct Keyspace {
     hasher: SipHasher13,
     /// State of the generator behind `RANDOMKEY`.
     random: u64,
+    scratch: Scratch,
+}
+
+/// What replay needs for each command, kept so that it allocates nothing.
+#[derive(Default)]
+struct Scratch {
+    request: Request,
+    reply: ReplyBuf,
+    effects: Effects,
 }
 
 /// An entry, looked at from outside.
@@ -125,6 +134,7 @@ impl Keyspace {
             garbage: Garbage::default(),
             hasher: SipHasher13::new_with_keys(high, low),
             random: high ^ low.rotate_left(32),
+            scratch: Scratch::default(),
         }
     }
 
@@ -208,17 +218,27 @@ impl Keyspace {
     /// On an error the commands before the one that failed have been applied.
     pub fn apply(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<(), ApplyError> {
         self.check_db(u64::from(db.0))?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = self.apply_commands(&mut db, payload, &mut scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    fn apply_commands(
+        &mut self,
+        db: &mut DbIndex,
+        payload: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), ApplyError> {
+        let Scratch { request, reply, effects } = scratch;
         let mut commands = Commands::new(payload);
-        let mut request = Request::new();
-        let mut reply = ReplyBuf::default();
-        let mut effects = Effects::new();
-        while commands.next(&mut request)? {
+        while commands.next(request)? {
             let args = request.args(payload);
             let name = args.bytes(0);
             if name.eq_ignore_ascii_case(b"select") {
                 let number = (args.len() == 2).then(|| args.get(1).to_i64()).flatten();
                 let number = number.and_then(|number| u64::try_from(number).ok());
-                db = self.check_db(number.ok_or(ApplyError::Malformed)?)?;
+                *db = self.check_db(number.ok_or(ApplyError::Malformed)?)?;
                 continue;
             }
             let command = command_table()
@@ -231,11 +251,11 @@ impl Keyspace {
             effects.clear();
             let mut context = Context {
                 keyspace: self,
-                db,
+                db: *db,
                 args,
                 now_ms: 0,
-                reply: &mut reply,
-                effects: &mut effects,
+                reply,
+                effects,
                 mode: Mode::Replay,
             };
             (command.run)(&mut context);

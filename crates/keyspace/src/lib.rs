@@ -63,4 +63,4 @@ pub use glob::glob_match;
 pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
-pub use payload::{Payload, PayloadError};
+pub use payload::{Gather, Parts, Payload, PayloadError};

@@ -1,6 +1,6 @@
 //! Effects to bytes of a log record and back.
 
-use slimio_resp::{Args, Request};
+use slimio_resp::{Args, DecimalBuffer, Request, format_i64};
 
 use crate::effects::Effects;
 use crate::keyspace::DbIndex;
@@ -8,7 +8,16 @@ use crate::keyspace::DbIndex;
 /// Most arguments that a logged command may have.
 const ARGS_MAX: u64 = i32::MAX as u64;
 
-/// The payload of one record of the log: the effects of a command, or of a whole transaction.
+/// What moves the commands behind it to another database.
+pub(crate) const SELECT: &[u8] = b"SELECT";
+
+/// Size in bytes from which an argument is a part of its own instead of being copied.
+const PART_SIZE_MIN: usize = 512;
+
+/// Parts that take no memory to be listed.
+const INLINE_PARTS_MAX: usize = 8;
+
+/// The payload of one record of the log, in one piece: the effects of several commands.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     bytes: Vec<u8>,
@@ -25,14 +34,121 @@ impl Payload {
 
     /// Adds the effects of a command whose arguments are `args`.
     pub fn add(&mut self, effects: &Effects, args: Args<'_>) {
-        let bytes = &mut self.bytes;
-        effects.encode(self.db, args, |part| bytes.extend_from_slice(part));
+        effects.encode(self.db, args, |stretch| stretch.append_to(&mut self.bytes));
         self.db = effects.last_db().unwrap_or(self.db);
     }
 
     /// The bytes so far; empty if there is nothing to log.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+/// Makes the payload of one command's effects without copying large arguments. Kept, so that it
+/// allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Gather {
+    small: Vec<u8>,
+}
+
+impl Gather {
+    /// The payload of the effects of a command whose arguments are `args`, in a record that names
+    /// `db`.
+    pub fn parts<'a>(&'a mut self, effects: &'a Effects, db: DbIndex, args: Args<'a>) -> Parts<'a> {
+        self.small.clear();
+        effects.encode(db, args, |stretch| {
+            if stretch.large().is_none() {
+                stretch.append_to(&mut self.small);
+            }
+        });
+        let small = &self.small[..];
+        let mut parts = Parts { inline: [&[]; INLINE_PARTS_MAX], len: 0, more: Vec::new() };
+        let (mut start, mut end) = (0, 0);
+        effects.encode(db, args, |stretch| match stretch.large() {
+            None => end += stretch.size(),
+            Some(bytes) => {
+                parts.push(&small[start..end]);
+                parts.push(bytes);
+                start = end;
+            }
+        });
+        parts.push(&small[start..end]);
+        parts
+    }
+}
+
+/// A payload as the parts that it is made of, in order. No parts: there is nothing to log.
+#[derive(Clone, Debug)]
+pub struct Parts<'a> {
+    inline: [&'a [u8]; INLINE_PARTS_MAX],
+    len: usize,
+    /// All parts, if they are more.
+    more: Vec<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    /// The parts.
+    pub fn as_slice(&self) -> &[&'a [u8]] {
+        if self.more.is_empty() { &self.inline[..self.len] } else { &self.more }
+    }
+
+    /// Length of the payload in bytes.
+    pub fn size(&self) -> usize {
+        self.as_slice().iter().map(|part| part.len()).sum()
+    }
+
+    fn push(&mut self, part: &'a [u8]) {
+        if part.is_empty() {
+            return;
+        }
+        if self.len < INLINE_PARTS_MAX {
+            self.inline[self.len] = part;
+            self.len += 1;
+            return;
+        }
+        if self.more.is_empty() {
+            self.more.extend_from_slice(&self.inline);
+        }
+        self.more.push(part);
+    }
+}
+
+/// A contiguous piece of a payload that is being made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stretch<'a> {
+    Varint(Varint),
+    /// The number of a database, in digits.
+    Db(DbIndex),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Stretch<'a> {
+    pub(crate) fn varint(value: usize) -> Self {
+        Stretch::Varint(Varint::new(value as u64))
+    }
+
+    fn append_to(self, out: &mut Vec<u8>) {
+        match self {
+            Stretch::Varint(varint) => out.extend_from_slice(varint.as_bytes()),
+            Stretch::Db(db) => format_i64(i64::from(db.0), out),
+            Stretch::Bytes(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Stretch::Varint(varint) => varint.size,
+            Stretch::Db(db) => DecimalBuffer::new().format(db.0).len(),
+            Stretch::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// The bytes, if they are worth a part of their own.
+    fn large(self) -> Option<&'a [u8]> {
+        match self {
+            Stretch::Bytes(bytes) if bytes.len() >= PART_SIZE_MIN => Some(bytes),
+            _ => None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the tests of commands share: a driver for a keyspace, and random commands.
 
 use slimio_keyspace::{
-    Config, Context, DbIndex, Effects, Keyspace, Mode, Outcome, Payload, command_table,
+    Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
 };
 use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
 
@@ -109,6 +109,12 @@ impl Driver {
                 Some(other) => panic!("{other:?} was the end"),
             });
             self.payload.add(&effects, args);
+            if !self.in_transaction && steps.is_empty() {
+                let mut gather = Gather::default();
+                let parts = gather.parts(&effects, self.db, args);
+                assert!(parts.as_slice().concat() == self.payload.bytes());
+                assert_eq!(parts.size(), self.payload.bytes().len());
+            }
             steps.push(effects);
             if let Some(Outcome::Reply) = outcome {
                 return (bytes(&reply), steps);
