@@ -11,7 +11,7 @@ KEYS = ["a", "b", "c", "d", "e", "{tag}1", "key with space", "k\x00\r\n"]
 INTEGERS = [0, 1, -1, 2, 7, 10, 100, 2**31, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1]
 NOT_INTEGERS = ["", " 1", "1 ", "+1", "01", "1.0", "1e3", "abc", "0x10", "--1", "9" * 25]
 FLOATS = ["0.1", "3.0e3", "-2.5", "1e-7", "5e-324", "1e308", "-1e308", "inf", "-inf", "nan", "10.5"]
-STRINGS = ["", "x", "hello world", "\x00\x01\xff", "ü", "a" * 43, "b" * 44, "c" * 45, "d" * 300]
+STRINGS = ["", "x", "hello world", b"\x01\xff\xfe", "ü", "a" * 43, "b" * 44, "c" * 45, "d" * 300]
 WRONG_TIMES = [0, -1, -(2**63), 2**63 - 1, 2**63, "abc", "", "1.5", 9223372036854775, 2**53]
 PATTERNS = ["*", "?", "a*", "[ab]", "[^a]", "[a-c]", "{tag}*", "*[", "\\*", "", "k*\n", "a", "*e*e*"]
 DBS = [0, 0, 0, 1, 2, 15]
@@ -69,6 +69,10 @@ class Draw:
     def value(self):
         return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
 
+    def content(self):
+        """What a key may be set to. Elsewhere a zero byte ends a string for Redis's C code."""
+        return self.random.choice([self.value(), self.value(), self.value(), b"\x00\x01\r\n\x00"])
+
     def float(self):
         if self.random.random() < 0.1:
             return self.random.choice(NOT_INTEGERS)
@@ -111,7 +115,7 @@ class Draw:
         for _ in range(self.one_of(0, 0, 0, 1, 1, 2, 3)):
             option = self.one_of(["NX"], ["XX"], ["GET"], ["KEEPTTL"], ["nosuch"], self.expiry_option())
             options += [self.cased(str(option[0])), *option[1:]]
-        return [self.key(), self.value(), *options]
+        return [self.key(), self.content(), *options]
 
     def get(self):
         return [self.key()]
@@ -120,7 +124,7 @@ class Draw:
     incr = decr = get
 
     def getset(self):
-        return [self.key(), self.value()]
+        return [self.key(), self.content()]
 
     setnx = append = getset
 
