@@ -7,9 +7,9 @@
 use std::hint::black_box;
 
 use slimio_keyspace::{
-    Config, Context, DbIndex, Effects, Keyspace, Mode, Outcome, Payload, command_table,
+    Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
 };
-use slimio_resp::{Limits, Parser, ReplyBuf, Step};
+use slimio_resp::{Limits, OwnedRequest, Parser, ReplyBuf, Step};
 
 const ROUND_LEN: usize = 200_000;
 
@@ -19,7 +19,7 @@ struct Machine {
     parser: Parser,
     reply: ReplyBuf,
     effects: Effects,
-    payload: Payload,
+    gather: Gather,
     logs: bool,
 }
 
@@ -43,12 +43,36 @@ impl Machine {
         });
         assert!(matches!(outcome, Outcome::Reply));
         if self.logs {
-            self.payload.begin(DbIndex(0));
-            self.payload.add(&self.effects, args);
-            black_box(self.payload.bytes());
+            black_box(self.gather.parts(&self.effects, DbIndex(0), args).size());
         }
         black_box(self.reply.len());
     }
+}
+
+/// Does the same commands again from a log; prints nanoseconds and allocations per command.
+fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
+    let mut payload = Payload::default();
+    let mut effects = Effects::new();
+    effects.log_request(DbIndex(0));
+    payload.begin(DbIndex(0));
+    payload.add(&effects, OwnedRequest::from_args(args).args());
+    let mut record = payload.bytes().to_vec();
+    let at = record.windows(16).position(|bytes| bytes == key(0)).expect("the key");
+    let mut elapsed_ns = 0;
+    let info = allocation_counter::measure(|| {
+        let start_ns = cpu_ns();
+        for &index in indices {
+            record[at..at + 16].copy_from_slice(&key(index));
+            machine.keyspace.apply(DbIndex(0), &record).expect("it was logged");
+        }
+        elapsed_ns = cpu_ns() - start_ns;
+    });
+    report(name, elapsed_ns, indices.len(), info.count_total);
+}
+
+fn report(name: &str, elapsed_ns: usize, count: usize, allocations: u64) {
+    let (ns, allocations) = (elapsed_ns / count, allocations as f64 / count as f64);
+    println!("{name:32} {ns:6} ns {allocations:6.2} allocations");
 }
 
 /// CPU time of this thread: others may be running beside it.
@@ -92,9 +116,7 @@ fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]])
         }
         elapsed_ns = cpu_ns() - start_ns;
     });
-    let count = indices.len();
-    let ns = elapsed_ns / count;
-    println!("{name:32} {ns:6} ns {:6.2} allocations", info.count_total as f64 / count as f64);
+    report(name, elapsed_ns, indices.len(), info.count_total);
 }
 
 fn main() {
@@ -114,7 +136,7 @@ fn main() {
             parser: Parser::new(),
             reply: ReplyBuf::default(),
             effects: Effects::new(),
-            payload: Payload::default(),
+            gather: Gather::default(),
             logs: false,
         };
         let value = vec![b'v'; size];
@@ -131,6 +153,7 @@ fn main() {
         machine.logs = true;
         measure(&mut machine, &format!("SET {size} with log payload"), some, set);
         machine.logs = false;
+        measure_replay(&mut machine, &format!("SET {size} replayed"), some, set);
         measure(&mut machine, &format!("SET {size} over another size"), some, set_longer);
         measure(&mut machine, &format!("SET {size} EX"), some, set_ex);
         println!();

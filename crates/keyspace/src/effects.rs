@@ -154,20 +154,20 @@ impl Effects {
         for effect in &self.commands {
             if effect.db != db {
                 db = effect.db;
-                write(Stretch::varint(2));
-                write(Stretch::varint(SELECT.len()));
+                write(Stretch::Varint(2));
+                write(Stretch::Varint(SELECT.len()));
                 write(Stretch::Bytes(SELECT));
-                write(Stretch::varint(DecimalBuffer::new().format(db.0).len()));
+                write(Stretch::Varint(DecimalBuffer::new().format(db.0).len()));
                 write(Stretch::Db(db));
             }
             let len = effect.args.as_ref().map_or(args.len(), ExactSizeIterator::len);
-            write(Stretch::varint(len));
+            write(Stretch::Varint(len));
             for index in 0..len {
                 let arg = match &effect.args {
                     None => args.get(index),
                     Some(range) => self.resolve(self.args[range.start + index], args),
                 };
-                write(Stretch::varint(arg.size()));
+                write(Stretch::Varint(arg.size()));
                 arg.chunks().for_each(|chunk| write(Stretch::Bytes(chunk)));
             }
         }

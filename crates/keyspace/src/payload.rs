@@ -1,6 +1,6 @@
 //! Effects to bytes of a log record and back.
 
-use slimio_resp::{Args, DecimalBuffer, Request, format_i64};
+use slimio_resp::{Args, Request, format_i64};
 
 use crate::effects::Effects;
 use crate::keyspace::DbIndex;
@@ -12,7 +12,7 @@ const ARGS_MAX: u64 = i32::MAX as u64;
 pub(crate) const SELECT: &[u8] = b"SELECT";
 
 /// Size in bytes from which an argument is a part of its own instead of being copied.
-const PART_SIZE_MIN: usize = 512;
+const PART_SIZE_MIN: usize = 2048;
 
 /// Parts that take no memory to be listed.
 const INLINE_PARTS_MAX: usize = 8;
@@ -45,7 +45,7 @@ impl Payload {
 }
 
 /// Makes the payload of one command's effects without copying large arguments. Kept, so that it
-/// allocates nothing.
+/// allocates nothing for small ones.
 #[derive(Clone, Debug, Default)]
 pub struct Gather {
     small: Vec<u8>,
@@ -56,23 +56,22 @@ impl Gather {
     /// `db`.
     pub fn parts<'a>(&'a mut self, effects: &'a Effects, db: DbIndex, args: Args<'a>) -> Parts<'a> {
         self.small.clear();
-        effects.encode(db, args, |stretch| {
-            if stretch.large().is_none() {
-                stretch.append_to(&mut self.small);
+        // Large arguments, and where among the small ones they belong.
+        let mut large = Vec::new();
+        effects.encode(db, args, |stretch| match stretch {
+            Stretch::Bytes(bytes) if bytes.len() >= PART_SIZE_MIN => {
+                large.push((self.small.len(), bytes));
             }
+            _ => stretch.append_to(&mut self.small),
         });
-        let small = &self.small[..];
         let mut parts = Parts { inline: [&[]; INLINE_PARTS_MAX], len: 0, more: Vec::new() };
-        let (mut start, mut end) = (0, 0);
-        effects.encode(db, args, |stretch| match stretch.large() {
-            None => end += stretch.size(),
-            Some(bytes) => {
-                parts.push(&small[start..end]);
-                parts.push(bytes);
-                start = end;
-            }
-        });
-        parts.push(&small[start..end]);
+        let mut start = 0;
+        for (at, bytes) in large {
+            parts.push(&self.small[start..at]);
+            parts.push(bytes);
+            start = at;
+        }
+        parts.push(&self.small[start..]);
         parts
     }
 }
@@ -116,38 +115,18 @@ impl<'a> Parts<'a> {
 /// A contiguous piece of a payload that is being made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stretch<'a> {
-    Varint(Varint),
+    Varint(usize),
     /// The number of a database, in digits.
     Db(DbIndex),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Stretch<'a> {
-    pub(crate) fn varint(value: usize) -> Self {
-        Stretch::Varint(Varint::new(value as u64))
-    }
-
+impl Stretch<'_> {
     fn append_to(self, out: &mut Vec<u8>) {
         match self {
-            Stretch::Varint(varint) => out.extend_from_slice(varint.as_bytes()),
+            Stretch::Varint(value) => append_varint(value, out),
             Stretch::Db(db) => format_i64(i64::from(db.0), out),
             Stretch::Bytes(bytes) => out.extend_from_slice(bytes),
-        }
-    }
-
-    fn size(self) -> usize {
-        match self {
-            Stretch::Varint(varint) => varint.size,
-            Stretch::Db(db) => DecimalBuffer::new().format(db.0).len(),
-            Stretch::Bytes(bytes) => bytes.len(),
-        }
-    }
-
-    /// The bytes, if they are worth a part of their own.
-    fn large(self) -> Option<&'a [u8]> {
-        match self {
-            Stretch::Bytes(bytes) if bytes.len() >= PART_SIZE_MIN => Some(bytes),
-            _ => None,
         }
     }
 }
@@ -203,26 +182,10 @@ impl<'a> Commands<'a> {
     }
 }
 
-/// A varint in memory of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Varint {
-    bytes: [u8; 10],
-    size: usize,
-}
-
-impl Varint {
-    pub(crate) fn new(mut value: u64) -> Self {
-        let mut varint = Self { bytes: [0; 10], size: 1 };
-        while value >= 0x80 {
-            varint.bytes[varint.size - 1] = value as u8 | 0x80;
-            varint.size += 1;
-            value >>= 7;
-        }
-        varint.bytes[varint.size - 1] = value as u8;
-        varint
+fn append_varint(mut value: usize, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
     }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.size]
-    }
+    out.push(value as u8);
 }

@@ -23,6 +23,9 @@ struct Item {
 
 const BLOB: usize = usize::MAX;
 
+/// Longest argument, in bytes, that is looked at as a number though it is a large string.
+const WORD_SIZE_MAX: usize = 64;
+
 impl Request {
     /// A request without arguments.
     pub fn new() -> Self {
@@ -148,6 +151,7 @@ impl<'a> Arg<'a> {
     pub fn to_i64(self) -> Option<i64> {
         match self {
             Arg::Bytes(bytes) => parse_i64(bytes),
+            Arg::Blob(blob) if blob.size() <= WORD_SIZE_MAX => parse_i64(&blob.to_vec()),
             Arg::Blob(_) => None,
         }
     }
@@ -156,7 +160,10 @@ impl<'a> Arg<'a> {
     pub fn is(self, text: &str) -> bool {
         match self {
             Arg::Bytes(bytes) => bytes.eq_ignore_ascii_case(text.as_bytes()),
-            Arg::Blob(_) => false,
+            // A word that was quoted in an inline request.
+            Arg::Blob(blob) => {
+                blob.size() == text.len() && blob.to_vec().eq_ignore_ascii_case(text.as_bytes())
+            }
         }
     }
 

@@ -159,6 +159,18 @@ fn a_request_is_read_without_allocating() {
     assert_eq!(info.count_total, 0);
 }
 
+#[test]
+fn quoted_words_are_words() {
+    let bytes = b"set key value \"Ex\" '10'\r\n";
+    let mut parser = Parser::new();
+    let step = parser.step(bytes, &Limits::default());
+    assert_eq!(step, Step::Complete { consumed: bytes.len() });
+    let args = parser.request().args(bytes);
+    assert!(args.get(3).is("ex") && !args.get(3).is("e") && !args.get(3).is("px"));
+    assert_eq!(args.get(4).to_i64(), Some(10));
+    assert_eq!(args.to_owned().args().bytes(3), args.bytes(3));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
