@@ -1,5 +1,6 @@
 //! `cargo x crash-demo`: writes, kills the server at a random moment, starts it again, compares.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests that may be unanswered: enough that the kill hits many in flight.
 const IN_FLIGHT: u64 = 32;
 const READS_AT_ONCE: u64 = 512;
+/// What the server says goes here, beside its volume.
+const LOG: &str = "server.log";
 
 /// `cargo x crash-demo [always|everysec|no]`.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
@@ -24,17 +27,17 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         return Err("the policy is one of always, everysec, no".into());
     }
     run(&mut cargo(["build", "--quiet", "--package", "slimio-cli"]))?;
-    let volume = Volume::new()?;
+    let folder = Folder::new()?;
     let life_ms = 100 + random() % (LIFE_MS_MAX - 100);
     println!(
         "appendfsync {policy}; the server will be killed (SIGKILL) after {life_ms} ms of writing"
     );
 
-    let mut first = Server::start(&volume.path, policy)?;
+    let mut first = Server::start(&folder.path, policy)?;
     let (sent, acknowledged) = write_until_killed(&mut first, Duration::from_millis(life_ms))?;
     println!("sent {sent} writes (SET key:1 1, SET key:2 2, …); {acknowledged} were acknowledged");
 
-    let second = Server::start(&volume.path, policy)?;
+    let second = Server::start(&folder.path, policy)?;
     let found = count_back(&second, sent)?;
     println!("after the restart the server has key:1 … key:{found}, and none behind it");
     if found < acknowledged {
@@ -132,17 +135,20 @@ struct Server {
 }
 
 impl Server {
-    fn start(volume: &Path, policy: &str) -> Result<Self, Failure> {
+    fn start(folder: &Path, policy: &str) -> Result<Self, Failure> {
         let port = free_port()?;
         let mut serve: Command = command(target_dir().join("debug/slimio"));
         serve.args(["serve", "--port", &port.to_string(), "--appendfsync", policy, "--volume"]);
-        serve.arg(volume).stdout(Stdio::null());
+        let log = File::options().create(true).append(true).open(folder.join(LOG));
+        let log = log.map_err(|error| format!("{}: {error}", folder.display()))?;
+        serve.arg(folder.join("volume")).stdout(Stdio::null()).stderr(log);
         let child = serve.spawn().map_err(|error| format!("slimio did not start: {error}"))?;
         let mut server = Self { child, port };
         let deadline = Instant::now() + START_TIMEOUT;
         while !server.answers() {
             if let Ok(Some(status)) = server.child.try_wait() {
-                return Err(format!("slimio ended instead of serving: {status}").into());
+                let said = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
+                return Err(format!("slimio ended instead of serving: {status}\n{said}").into());
             }
             if Instant::now() > deadline {
                 return Err("slimio does not answer".into());
@@ -173,11 +179,11 @@ impl Drop for Server {
 }
 
 /// A folder of this process's own, removed at the end.
-struct Volume {
+struct Folder {
     path: PathBuf,
 }
 
-impl Volume {
+impl Folder {
     fn new() -> Result<Self, Failure> {
         let path = target_dir().join(format!("crash-demo-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -185,7 +191,7 @@ impl Volume {
     }
 }
 
-impl Drop for Volume {
+impl Drop for Folder {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.path));
     }
