@@ -224,6 +224,51 @@ fn replies_are_those_of_redis() {
     assert!(count > 1000, "too few commands compared: {count}");
 }
 
+/// Sums of numbers with many digits: both round them in the same places.
+#[test]
+fn float_sums_are_those_of_redis() {
+    let Some(server) = Stock::start("floats") else { return };
+    let seed = common::seed();
+    let mut rng = Rng::new(seed);
+    let mut stock = server.connect(Protocol::Resp2);
+    let mut ours = Driver::new(seed);
+    for _ in 0..10_000 {
+        let number = float(&mut rng);
+        let words =
+            if rng.one_in(3) { ["SET", "f", &number] } else { ["INCRBYFLOAT", "f", &number] };
+        assert_eq!(lossy(&ours.run(&words)), lossy(&stock.run(&words)), "{words:?}");
+        let sum = ["GET", "f"];
+        assert_eq!(lossy(&ours.run(&sum)), lossy(&stock.run(&sum)), "{words:?}");
+    }
+}
+
+/// A number with a random count of digits, point, and exponent.
+fn float(rng: &mut Rng) -> String {
+    let mut number = if rng.one_in(3) { "-".to_owned() } else { String::new() };
+    let hexadecimal = rng.one_in(10);
+    let digits = if hexadecimal { "0123456789abcDEF" } else { "0123456789" };
+    if hexadecimal {
+        number.push_str("0x");
+    }
+    let count_max = if rng.one_in(10) { 60 } else { 22 };
+    let count = 1 + rng.below(count_max);
+    let point = rng.below(2 * count);
+    for index in 0..count {
+        if index == point {
+            number.push('.');
+        }
+        let digit = rng.below(digits.len());
+        number.push_str(&digits[digit..=digit]);
+    }
+    if rng.one_in(4) {
+        let reach = if rng.one_in(20) { 10_000 } else { 40 };
+        let exponent = rng.below(reach) as i64 - reach as i64 / 2;
+        number.push(if hexadecimal { 'p' } else { 'e' });
+        number.push_str(&exponent.to_string());
+    }
+    number
+}
+
 /// Runs a command on both and compares the replies as far as they are determined.
 fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let name = words[0].to_ascii_lowercase();

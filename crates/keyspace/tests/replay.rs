@@ -146,6 +146,33 @@ fn a_payload_that_is_none_is_refused() {
     assert!(keyspace.contains(DbIndex(0), b"k", 0));
 }
 
+/// A log of commands that were never logged may fail, but nothing worse.
+#[test]
+fn any_commands_in_a_log_are_survived() {
+    let seed = common::seed();
+    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut keyspace = Keyspace::new(Config::default(), u128::from(seed));
+    let mut effects = Effects::new();
+    effects.log_request(DbIndex(0));
+    let (mut payload, mut failed) = (Payload::default(), 0);
+    for _ in 0..20_000 {
+        payload.begin(DbIndex(0));
+        payload.add(&effects, OwnedRequest::from_args(generator.command()).args());
+        failed += usize::from(keyspace.apply(DbIndex(0), payload.bytes()).is_err());
+        let mut broken = payload.bytes().to_vec();
+        let index = generator.rng.below(broken.len());
+        broken[index] = generator.rng.next() as u8;
+        failed += usize::from(keyspace.apply(DbIndex(0), &broken).is_err());
+    }
+    assert!(failed > 1_000, "only {failed} failed");
+    assert_eq!(
+        keyspace.apply(DbIndex(0), b"\x04\x08SETRANGE\x01f\x132000000000000000000\x01x"),
+        Err(ApplyError::Failed(
+            "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into()
+        ))
+    );
+}
+
 /// The log's words for what commands did: absolute times, deletes, no replies asked for.
 #[test]
 fn effects_are_what_redis_would_propagate() {

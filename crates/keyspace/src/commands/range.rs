@@ -6,6 +6,9 @@ use super::text;
 use crate::context::{Context, Mode, Outcome};
 use crate::value::ValueRef;
 
+/// Longest string in bytes that a log is believed to hold.
+const REPLAYED_SIZE_MAX: i64 = 1 << 40;
+
 pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
     let size = context.value(&found).map_or(0, ValueRef::size);
@@ -54,10 +57,14 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     context.integer(size.max(offset + patch.size()) as i64)
 }
 
-/// Whether a string of `size` bytes may grow by so many. What is in the log was allowed once.
+/// Whether a string of `size` bytes may grow by so many. What is in the log was allowed once, under
+/// a limit that may have been another.
 fn fits(context: &Context<'_>, size: i64, more: usize) -> bool {
-    let most = context.keyspace.config.string_size_max as i64;
-    context.mode == Mode::Replay || size.checked_add(more as i64).is_some_and(|total| total <= most)
+    let most = match context.mode {
+        Mode::Replay => REPLAYED_SIZE_MAX,
+        _ => context.keyspace.config.string_size_max as i64,
+    };
+    size.checked_add(more as i64).is_some_and(|total| total <= most)
 }
 
 pub(super) fn substr(context: &mut Context<'_>) -> Outcome {
