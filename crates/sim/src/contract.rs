@@ -68,13 +68,12 @@ fn run(device: &mut dyn Device, op: Op) -> Completion {
 
 /// Waits for everything in flight.
 fn drain(device: &mut dyn Device) -> Vec<Completion> {
-    let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     while device.in_flight() > 0 {
-        assert!(Instant::now() < deadline, "{} never completed", device.in_flight());
         let before = (completions.len(), device.in_flight());
         device.wait(Some(PATIENCE), &mut completions);
         let finished = completions.len() - before.0;
+        assert!(finished > 0, "of {} in flight none ends", before.1);
         assert_eq!(
             device.in_flight(),
             before.1 - finished,

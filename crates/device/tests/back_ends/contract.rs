@@ -4,6 +4,7 @@ use std::path::Path;
 
 use slimio_device::{BlockDevice, Device, Directory, PathOptions};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
+use slimio_sim::{Order, SimConfig, SimDisk};
 
 use crate::common::{LoopDevice, engines};
 
@@ -54,5 +55,19 @@ fn a_block_device() {
         let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
         check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);
         assert!(device.describe().starts_with("direct I/O on block device"));
+    }
+}
+
+#[test]
+fn the_simulated_device() {
+    for order in [Order::Fifo, Order::Lifo, Order::Random] {
+        for seed in 0..3 {
+            let config = SimConfig { seed, order, ..SimConfig::default() };
+            check_all(|| {
+                let disk = SimDisk::new(config);
+                let space = disk.add_space(CONTRACT_LBAS);
+                Box::new(disk.open_path(space))
+            });
+        }
     }
 }

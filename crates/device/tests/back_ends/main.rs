@@ -1,6 +1,7 @@
 //! The back ends of this crate over the real kernel.
 
 mod block;
+mod canary;
 mod common;
 mod contract;
 mod directory;
