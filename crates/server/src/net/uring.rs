@@ -26,7 +26,7 @@ enum Tag {
     Receive(ConnId),
     Fill(ConnId),
     Send(ConnId),
-    Watch(WatchId),
+    Watch(Fd, WatchId),
 }
 
 /// The back end.
@@ -243,7 +243,12 @@ impl UringNet {
             (Tag::Send(id), Outcome::SentSegments { segments, result }) => {
                 self.sent(id, Outgoing::Segments(Box::new(segments)), result.is_ok())
             }
-            (Tag::Watch(id), Outcome::Polled(result)) => {
+            (Tag::Watch(fd, id), Outcome::Polled(result)) => {
+                // The kernel ends a repeating poll of another ring at its first event, lest two
+                // rings wake each other for ever.
+                if is_last && result.is_ok() {
+                    self.ring.poll_repeatedly(fd, Interest::Readable, Tag::Watch(fd, id));
+                }
                 result.is_ok().then_some(Judged::Event(Event::Ready(id)))
             }
             (tag, outcome) => unreachable!("{tag:?} does not end as {outcome:?}"),
@@ -281,7 +286,7 @@ impl Net for UringNet {
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno> {
         let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
         let fd = self.ring.adopt(copy);
-        self.ring.poll_repeatedly(fd, Interest::Readable, Tag::Watch(id));
+        self.ring.poll_repeatedly(fd, Interest::Readable, Tag::Watch(fd, id));
         Ok(())
     }
 
