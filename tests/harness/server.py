@@ -157,11 +157,16 @@ def refusal(seconds=START_SECONDS, **options):
     server.port = free_port()
     try:
         server.spawn()
-        server.process.wait(seconds)
+        until(lambda: not server.is_alive() or server.is_serving(), seconds, "refusing")
+        if server.is_alive():
+            raise AssertionError(f"the server serves instead of refusing: {server.said()}")
         if server.process.returncode == 0:
             raise AssertionError(f"the server ended well instead of refusing: {server.said()}")
         if server.process.returncode < 0:
             raise AssertionError(f"killed by signal {-server.process.returncode}: {server.said()}")
+        return server.said()
+    except StartError:
+        # It ended between the two questions.
         return server.said()
     finally:
         server.close()
