@@ -100,8 +100,8 @@ impl SimDisk {
         let disk = Self::new(config);
         let mut medium = disk.lock();
         medium.space_lbas.clone_from(&image.space_lbas);
-        medium.stable = image.stable.clone();
-        medium.current = image.stable.clone();
+        medium.stable.clone_from(&image.stable);
+        medium.current.clone_from(&image.stable);
         for write in &image.cached {
             write.apply(&mut medium.current);
         }

@@ -17,6 +17,7 @@
 mod batch;
 mod checksum;
 mod error;
+mod inspect;
 mod io;
 mod keeper;
 pub mod layout;
@@ -28,6 +29,7 @@ mod recover;
 mod superblock;
 
 pub use error::{Error, Latch, LatchCause};
+pub use inspect::{Inspection, inspect, verify};
 pub use keeper::{Job, Keeper, KeeperPaths, Outcome};
 pub use log::{Log, LogStats};
 pub use lsn::Lsn;

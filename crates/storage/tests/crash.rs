@@ -12,6 +12,8 @@ fn plan(policy: Policy, deaths: [Death; 2], order: Order) -> Plan {
     let config = SimConfig { order, seed: 7, ..SimConfig::default() };
     Plan {
         layout: SMALL,
+        small: false,
+        is_waiting: false,
         release_every: None,
         policy,
         kind: Kind::Files,
@@ -30,9 +32,9 @@ fn releasing(policy: Policy, deaths: [Death; 2], kind: Kind) -> Plan {
     Plan {
         kind,
         layout,
-        first_life: 16,
-        release_every: Some(4),
-        second_every: 64,
+        first_life: 20,
+        release_every: Some(3),
+        second_every: 128,
         ..plan(policy, deaths, Order::Random)
     }
 }
@@ -94,5 +96,30 @@ fn deallocated_segments_are_used_again_when_power_is_cut() {
 #[test]
 fn released_segments_are_used_again_when_the_process_dies() {
     let plan = releasing(Policy::EverySec, [Death::Process, Death::Process], Kind::Device);
+    assert_counts(enumerate(&plan), (1, 1));
+}
+
+/// Small records, one commit at a time: the tail alternates between two blocks.
+#[test]
+fn a_tail_that_grows_loses_nothing_when_power_is_cut() {
+    let plan = Plan {
+        per_turn: 1,
+        small: true,
+        is_waiting: true,
+        first_life: 12,
+        ..plan(Policy::Always, [Death::Power, Death::Power], Order::Fifo)
+    };
+    assert_counts(enumerate(&plan), (1, 1));
+}
+
+#[test]
+fn a_tail_that_grows_loses_nothing_when_the_process_dies() {
+    let plan = Plan {
+        per_turn: 1,
+        small: true,
+        is_waiting: true,
+        first_life: 12,
+        ..plan(Policy::Always, [Death::Process, Death::Power], Order::Fifo)
+    };
     assert_counts(enumerate(&plan), (1, 1));
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_device::{Buffer, Device, Op, PlacementId, Token};
+use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op, PlacementId, Token};
 
 use super::{Flight, Flush, Log, OpenBatch};
 use crate::batch::{Header, Kind, write_closing_half};
@@ -111,46 +111,79 @@ impl Log {
         mut batch: OpenBatch,
         now: Instant,
     ) -> Result<(), OpenBatch> {
+        if self.is_lone(&batch) {
+            self.lone_commits += 1;
+            if let Some(tail) = self.take_tail(&batch) {
+                self.submit_tail(device, tail, batch, now);
+                return Ok(());
+            }
+        } else {
+            self.lone_commits = 0;
+        }
+        self.tail = None;
         let lbas = batch.lbas();
         let Some(lba) = self.segments.take(lbas as u64, batch.first_lsn, self.parent) else {
             return Err(batch);
         };
-        let header = Header {
-            epoch: self.epoch,
-            first_lsn: batch.first_lsn,
-            records_size: (batch.used - batch::SIZE) as u32,
-            kind: Kind::Plain,
-            durable: self.durable,
-            parent: self.parent,
-            superblock_sequence: self.superblock_sequence,
-            checksum: 0,
-        };
-        let (first_lsn, end) = (batch.first_lsn, batch.end());
+        let records_size = (batch.used - batch::SIZE) as u32;
+        let header = self.header(Kind::Plain, batch.first_lsn, records_size, self.parent);
+        let flight = self.flight_of(&batch, now);
         self.parent =
             write_closing_half(&mut batch.buffer, self.salt, &header, batch.records_chain);
-        let is_private = self.is_private(&batch.buffer);
-        let is_claimed_durable = self.policy == Policy::Always || self.are_writes_stable;
-        let durable = self.policy == Policy::Always && !cfg!(feature = "plant-ack-before-flush");
-        let token = Token(self.first_token + self.flight.len() as u64);
-        let placement = PlacementId::default();
-        let op = Op::Write { lba, buffer: batch.buffer, placement, durable };
-        let submitted = device.submit(token, op);
-        assert!(submitted.is_ok(), "a path takes as many operations as it says");
-        self.flight.push_back(Flight {
+        self.submit_write(device, lba, batch.buffer, flight);
+        self.stats.log_bytes += (lbas * LBA_SIZE) as u64;
+        Ok(())
+    }
+
+    /// What a batch that is submitted now says about itself, its checksum aside.
+    pub(super) fn header(
+        &self,
+        kind: Kind,
+        first_lsn: Lsn,
+        records_size: u32,
+        parent: u64,
+    ) -> Header {
+        Header {
+            epoch: self.epoch,
             first_lsn,
-            end,
-            is_private,
+            records_size,
+            kind,
+            durable: self.durable,
+            parent,
+            superblock_sequence: self.superblock_sequence,
+            checksum: 0,
+        }
+    }
+
+    pub(super) fn flight_of(&self, batch: &OpenBatch, now: Instant) -> Flight {
+        Flight {
+            first_lsn: batch.first_lsn,
+            end: batch.end(),
+            is_private: self.is_private(&batch.buffer),
             is_extra: batch.is_extra,
-            is_durable: is_claimed_durable,
+            is_durable: self.policy == Policy::Always || self.are_writes_stable,
             is_done: false,
             submitted_at: now,
             buffer: None,
-        });
-        let size = (lbas * slimio_device::LBA_SIZE) as u64;
+            is_tail: false,
+        }
+    }
+
+    pub(super) fn submit_write(
+        &mut self,
+        device: &mut dyn Device,
+        lba: Lba,
+        buffer: Buffer,
+        flight: Flight,
+    ) {
         self.stats.batches += 1;
-        self.stats.device_bytes += size;
-        self.stats.log_bytes += size;
-        Ok(())
+        self.stats.device_bytes += buffer.len() as u64;
+        let durable = self.policy == Policy::Always && !cfg!(feature = "plant-ack-before-flush");
+        let token = Token(self.first_token + self.flight.len() as u64);
+        let placement = PlacementId::default();
+        let submitted = device.submit(token, Op::Write { lba, buffer, placement, durable });
+        assert!(submitted.is_ok(), "a path takes as many operations as it says");
+        self.flight.push_back(flight);
     }
 
     /// Submits a flush when what must become durable is written, and is not durable by itself.
@@ -192,10 +225,20 @@ impl Log {
                 let index = (completion.token.0 - self.first_token) as usize;
                 let flight = &mut self.flight[index];
                 let submitted_at = flight.submitted_at;
-                flight.buffer = completion.buffer;
+                if flight.is_tail {
+                    let image = completion.buffer;
+                    if let Some(tail) = &mut self.tail {
+                        tail.image = image;
+                    }
+                } else {
+                    flight.buffer = completion.buffer;
+                }
                 match failed {
                     Some(error) => self.latch(LatchCause::LogWrite, error),
                     None => flight.is_done = true,
+                }
+                if cfg!(feature = "plant-buffer-freed-early") {
+                    self.free.extend(self.flight[index].buffer.take());
                 }
                 submitted_at
             };
@@ -210,7 +253,8 @@ impl Log {
 
     /// Moves the written and the durable LSN over what has completed without a gap.
     fn advance(&mut self) {
-        while let Some(flight) = self.flight.pop_front_if(|flight| flight.is_done) {
+        while self.flight.front().is_some_and(|flight| flight.is_done) {
+            let Some(flight) = self.flight.pop_front() else { break };
             self.first_token += 1;
             self.written = flight.end;
             if !flight.is_durable {
@@ -224,7 +268,8 @@ impl Log {
         if self.durable >= self.soft_end {
             self.durable = self.durable.max(self.written);
         }
-        while self.marks.pop_front_if(|(end, _)| *end <= self.durable).is_some() {}
+        let durable = self.durable;
+        self.marks.retain(|&(end, _)| end > durable);
     }
 
     /// Sleeps until the device has finished something or `timeout` has passed; a

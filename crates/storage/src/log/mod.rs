@@ -13,6 +13,7 @@
 
 mod drive;
 mod segments;
+mod tail;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ use crate::{
     WRITE_AFTER,
 };
 pub(crate) use segments::{Segments, UsedSegment};
+use tail::Tail;
 
 /// A fragment of a record has at least this much payload, unless the record is shorter.
 const FRAGMENT_SIZE_MIN: usize = 256;
@@ -42,6 +44,7 @@ const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// to [`releasable`](Self::releasable). [`next_job`](Self::next_job) goes to the keeper, whose
 /// answer comes back through [`job_done`](Self::job_done).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "three facts that do not depend on each other")]
 pub struct Log {
     volume_id: VolumeId,
     geometry: VolumeGeometry,
@@ -76,6 +79,11 @@ pub struct Log {
     /// Checksum of the last batch submitted.
     parent: u64,
     segments: Segments,
+
+    /// The tail pair that small commits go to, while there is one.
+    tail: Option<Tail>,
+    /// Small commits in a row with nothing else in flight.
+    lone_commits: u32,
 
     flush: Option<Flush>,
     flush_target: Option<Lsn>,
@@ -122,8 +130,11 @@ struct Flight {
     is_durable: bool,
     is_done: bool,
     submitted_at: Instant,
-    /// Home again when `is_done`.
+    /// The batch's buffer; home again when `is_done`, or here all the time when what the device has
+    /// is a copy.
     buffer: Option<Buffer>,
+    /// The device has a copy, in the tail's block.
+    is_tail: bool,
 }
 
 /// A flush in flight.
@@ -203,6 +214,8 @@ impl Log {
             completions: Vec::new(),
             parent: seed.parent,
             segments: seed.segments,
+            tail: None,
+            lone_commits: 0,
             flush: None,
             flush_target: None,
             latch: None,
@@ -435,7 +448,11 @@ impl Log {
         let need = self.space_for(payload_size);
         let usable = self.usable();
         let is_more_coming = self.prepare_failed.is_none() || self.is_release_due();
-        let has_buffer = self.open.is_some() || !self.free.is_empty() || self.buffer_count == 0;
+        let fits = |open: &OpenBatch| {
+            (open.buffer.len() - open.used) as u64 >= payload_size + record::SIZE as u64
+        };
+        let has_buffer =
+            self.buffer_count == 0 || !self.free.is_empty() || self.open.as_ref().is_some_and(fits);
         // Without a segment to go to, a full backlog does not drain.
         if !has_buffer && (usable > 0 || !self.flight.is_empty() || is_more_coming) {
             return Room::Wait;

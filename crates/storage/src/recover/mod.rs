@@ -6,8 +6,8 @@
 //! count. Interrupted anywhere, it finds the same again.
 
 mod ahead;
-mod chain;
-mod examine;
+pub(crate) mod chain;
+pub(crate) mod examine;
 mod report;
 mod rescue;
 

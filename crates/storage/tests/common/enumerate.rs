@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use slimio_sim::{Crash, Image, Limits, SimConfig};
 use slimio_storage::{FormatOptions, Policy};
 
-use super::{Client, Kind, SimMedia, formatted_as, options, reopen, script};
+use super::{Client, Kind, SimMedia, formatted_as, options, reopen, script, small_script};
 
 type Script = Vec<(u16, Vec<u8>)>;
 
@@ -84,6 +84,10 @@ pub struct Plan {
     pub second_every: usize,
     /// After every so many records, what is before is not needed any more.
     pub release_every: Option<usize>,
+    /// Records of some hundred bytes instead of mixed sizes.
+    pub small: bool,
+    /// The client waits for each record before it writes the next.
+    pub is_waiting: bool,
 }
 
 /// Images of the first life.
@@ -92,7 +96,8 @@ const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 1, torn: false 
 
 /// Returns how many images were checked in the first and the second life.
 pub fn enumerate(plan: &Plan) -> (usize, usize) {
-    let script = script(plan.first_life + plan.second_life);
+    let len = plan.first_life + plan.second_life;
+    let script = if plan.small { small_script(len) } else { script(len) };
     let (mut first_count, mut second_count) = (0_usize, 0);
     let mut seen = HashSet::new();
     for crash_point in 0.. {
@@ -113,6 +118,7 @@ pub fn enumerate(plan: &Plan) -> (usize, usize) {
         };
         let mut client = Client::new(volume, disk.clone(), 0);
         client.release_every = plan.release_every;
+        client.is_waiting = plan.is_waiting;
         client.write(&script[..plan.first_life], plan.per_turn);
         client.settle();
         let Some(crash) = disk.crashed() else { break };
@@ -155,6 +161,7 @@ fn second_life(
             Ok((volume, _)) => {
                 let mut client = Client::new(volume, disk.clone(), before);
                 client.release_every = plan.release_every;
+                client.is_waiting = plan.is_waiting;
                 client.write(&script[before..end], 1);
                 client.settle();
                 let Some(crash) = disk.crashed() else { break };

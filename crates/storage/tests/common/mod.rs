@@ -183,6 +183,8 @@ pub struct Client {
     pub durable: usize,
     /// After every so many records, what is before is not needed any more.
     pub release_every: Option<usize>,
+    /// Waits for each record before it writes the next.
+    pub is_waiting: bool,
 }
 
 impl Client {
@@ -198,6 +200,7 @@ impl Client {
             acknowledged: recovered,
             durable: recovered,
             release_every: None,
+            is_waiting: false,
         }
     }
 
@@ -268,6 +271,9 @@ impl Client {
             if (index + 1).is_multiple_of(per_turn) {
                 self.turn(false);
             }
+            if self.is_waiting {
+                self.settle();
+            }
         }
     }
 
@@ -310,4 +316,9 @@ pub fn script(len: usize) -> Vec<(u16, Vec<u8>)> {
             ((index % 3) as u16, (0..size).map(byte).collect())
         })
         .collect()
+}
+
+/// Records of some hundred bytes.
+pub fn small_script(len: usize) -> Vec<(u16, Vec<u8>)> {
+    (0..len).map(|index| (0, vec![index as u8; 700 + 30 * (index % 4)])).collect()
 }

@@ -1,0 +1,110 @@
+//! Small commits, one after the other: the tail grows in two blocks by turns.
+//!
+//! Under `always` a client that waits for each of its small writes would cost a block of log for
+//! each. Instead, each commit writes everything of the growing batch once more, into the block of a
+//! pair that the last commit did not go to. What is acknowledged is never overwritten: it stands in
+//! the other block. A pair costs two blocks for one block of records.
+//!
+//! ```text
+//! block 0 | r1      |         | r1 r2 r3 |
+//! block 1 |         | r1 r2   |          | r1 r2 r3 r4
+//! ```
+
+use std::time::Instant;
+
+use slimio_device::{Buffer, Device, LBA_SIZE, Lba};
+
+use super::{Log, OpenBatch};
+use crate::batch::{Kind, Records, write_closing_half};
+use crate::checksum::chain;
+use crate::layout::batch;
+use crate::{Lsn, Policy};
+
+/// A pair pays when at least three commits fit into it.
+const TAIL_COMMIT_SIZE_MAX: usize = (LBA_SIZE - batch::SIZE) / 3;
+
+/// So many lone commits in a row promise more of them.
+const LONE_COMMITS_MIN: u32 = 3;
+
+/// A pair of blocks, and the batch that grows in it.
+#[derive(Debug)]
+pub(super) struct Tail {
+    /// The first block of the pair.
+    lba: Lba,
+    first_lsn: Lsn,
+    /// Checksum of the batch before the pair.
+    parent: u64,
+    /// Bytes of `image` that are used, header included.
+    used: usize,
+    records_chain: u64,
+    is_second_next: bool,
+    /// What was written last; away while it is written.
+    pub(super) image: Option<Buffer>,
+}
+
+impl Log {
+    /// Whether this is a small commit with nothing else in flight.
+    pub(super) fn is_lone(&self, batch: &OpenBatch) -> bool {
+        self.policy == Policy::Always
+            && self.flight.is_empty()
+            && self.closed.is_empty()
+            && batch.used - batch::SIZE <= TAIL_COMMIT_SIZE_MAX
+    }
+
+    /// The pair that a lone commit goes to: the one there is, if it has room, or a new one.
+    pub(super) fn take_tail(&mut self, batch: &OpenBatch) -> Option<Tail> {
+        let size = batch.used - batch::SIZE;
+        let has_room = |tail: &Tail| tail.image.is_some() && tail.used + size <= LBA_SIZE;
+        if let Some(tail) = self.tail.take().filter(has_room) {
+            return Some(tail);
+        }
+        // Near the end of the room, every block counts.
+        let is_roomy = self.usable() >= self.reserve() + self.geometry.batch_size() as u64;
+        if self.lone_commits < LONE_COMMITS_MIN || !is_roomy {
+            return None;
+        }
+        let lba = self.segments.take(2, batch.first_lsn, self.parent)?;
+        self.stats.log_bytes += 2 * LBA_SIZE as u64;
+        let mut image = Buffer::zeroed(1);
+        image[..batch::SIZE].copy_from_slice(&batch.buffer[..batch::SIZE]);
+        Some(Tail {
+            lba,
+            first_lsn: batch.first_lsn,
+            parent: self.parent,
+            used: batch::SIZE,
+            records_chain: 0,
+            is_second_next: false,
+            image: Some(image),
+        })
+    }
+
+    /// Writes what the pair holds, and the batch behind it, into the block whose turn it is.
+    pub(super) fn submit_tail(
+        &mut self,
+        device: &mut dyn Device,
+        mut tail: Tail,
+        batch: OpenBatch,
+        now: Instant,
+    ) {
+        let mut image = tail.image.take().expect("a tail that is taken is at home");
+        let records = &batch.buffer[batch::SIZE..batch.used];
+        image[tail.used..tail.used + records.len()].copy_from_slice(records);
+        let walk = Records::new(&batch.buffer[..batch.used], self.salt, batch.first_lsn);
+        for view in walk {
+            tail.records_chain = chain(tail.records_chain, view.checksum);
+        }
+        tail.used += records.len();
+        let kind = if tail.is_second_next { Kind::TailSecond } else { Kind::TailFirst };
+        let records_size = (tail.used - batch::SIZE) as u32;
+        let header = self.header(kind, tail.first_lsn, records_size, tail.parent);
+        self.parent = write_closing_half(&mut image, self.salt, &header, tail.records_chain);
+        let is_second = tail.is_second_next && !cfg!(feature = "plant-tail-in-place");
+        let lba = Lba(tail.lba.0 + u64::from(is_second));
+        tail.is_second_next = !tail.is_second_next;
+        self.tail = Some(tail);
+        let mut flight = self.flight_of(&batch, now);
+        flight.buffer = Some(batch.buffer);
+        flight.is_tail = true;
+        self.submit_write(device, lba, image, flight);
+    }
+}
