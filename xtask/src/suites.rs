@@ -10,6 +10,8 @@ use crate::report::Report;
 use crate::{lint, planted, setup};
 
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
+/// Package and integration test of each document that is made from the code.
+const DOCUMENT_TESTS: &[(&str, &str)] = &[("slimio-storage", "format_doc")];
 /// Lives of each policy and each way to die, and the most acknowledged units of one: what takes
 /// seconds. More of both is for `cargo x ledger` with flags.
 const LEDGER_LIVES: &str = "50";
@@ -105,10 +107,13 @@ fn run_ledger() -> Result<(), Failure> {
     Ok(())
 }
 
-/// `cargo x docs`: tests that compare a document with the code write it when told so.
+/// `cargo x docs`: a test that compares a document with the code writes it when told so.
 pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
-    run(cargo(["test", "--quiet", "--package", "slimio-storage", "--test", "format"])
-        .env("UPDATE_EXPECT", "1"))
+    for (package, test) in DOCUMENT_TESTS {
+        run(cargo(["test", "--quiet", "--package", package, "--test", test])
+            .env("UPDATE_EXPECT", "1"))?;
+    }
+    Ok(())
 }
 
 fn build_server() -> Result<(), Failure> {
