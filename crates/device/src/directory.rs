@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::engine::Engine;
 use crate::surroundings::FileSystem;
+use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
 use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
 
@@ -21,8 +22,7 @@ pub struct Directory {
     path: PathBuf,
     /// For flushing names, and for looking at what the directory is on.
     handle: File,
-    /// Closing it gives the lock up.
-    _lock: File,
+    _lock: Lock,
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
@@ -294,32 +294,36 @@ fn make_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Takes the lock of a directory.
-fn lock(directory: &Path) -> Result<File, OpenError> {
-    let path = directory.join(LOCK_FILE_NAME);
+fn lock(directory: &Path) -> Result<Lock, OpenError> {
     let failed = |error: io::Error| OpenError::io("locking", directory, &error);
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(&path)
+        .open(directory.join(LOCK_FILE_NAME))
         .map_err(failed)?;
-    if !sys::lock(&file).map_err(failed)? {
-        let mut holder = String::new();
-        // Who holds it is a help, not a must.
-        drop(file.read_to_string(&mut holder));
-        let holder = holder.trim().parse().ok();
-        return Err(OpenError::InUse { path: directory.to_path_buf(), holder });
-    }
+    let mut lock = match Lock::take(file).map_err(failed)? {
+        Ok(lock) => lock,
+        Err(mut file) => {
+            let mut holder = String::new();
+            // Who holds it is a help, not a must.
+            drop(file.read_to_string(&mut holder));
+            let holder = holder.trim().parse().ok();
+            return Err(OpenError::InUse { path: directory.to_path_buf(), holder });
+        }
+    };
+    let file = lock.file();
     let write_own = |file: &mut File| {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "{}", std::process::id())
     };
-    match write_own(&mut file) {
+    match write_own(file) {
         // On a full file system the lock holds without a name.
-        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(file),
-        written => written.map(|()| file).map_err(failed),
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
+        written => written.map_err(failed)?,
     }
+    Ok(lock)
 }

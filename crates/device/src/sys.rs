@@ -110,14 +110,33 @@ pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     Ok(size.unsigned_abs().into())
 }
 
-/// Locks a file against other holders of it, in any process, until it is closed. `false` when
-/// another one has it.
-pub(crate) fn lock(file: &File) -> io::Result<bool> {
-    // SAFETY: no pointer is passed.
-    match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
-        Ok(_) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
-        Err(error) => Err(error),
+/// The lock on a file, against every other opening of it in any process.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    /// Takes it. The file comes back when another opening has the lock.
+    pub(crate) fn take(file: File) -> io::Result<Result<Self, File>> {
+        // SAFETY: no pointer is passed.
+        match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+            Ok(_) => Ok(Ok(Self(file))),
+            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(Err(file)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The locked file.
+    pub(crate) fn file(&mut self) -> &mut File {
+        &mut self.0
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A program that is just being started has our descriptors for a moment: closing ours would
+        // not be enough.
+        // SAFETY: no pointer is passed.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Token};
 use tempfile::TempDir;
@@ -22,11 +23,23 @@ pub(crate) fn engines() -> Vec<PathOptions> {
 pub(crate) struct LoopDevice {
     pub(crate) path: PathBuf,
     _directory: TempDir,
+    _alone: Alone,
+}
+
+/// Held by whoever starts programs or needs to be the last one to have something open: a program
+/// that is being started has, for a moment, everything open that this one has.
+pub(crate) type Alone = MutexGuard<'static, ()>;
+
+pub(crate) fn alone() -> Alone {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that has failed has left nothing half done here.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LoopDevice {
     /// `None`, loudly, where they can't be made: without root, or in most containers.
     pub(crate) fn new(lba_count: u64) -> Option<Self> {
+        let alone = alone();
         let directory = tempfile::tempdir().expect("a directory for the test");
         let backing = directory.path().join("backing");
         let file = File::create(&backing).expect("it can be made");
@@ -35,7 +48,7 @@ impl LoopDevice {
         match output {
             Ok(output) if output.status.success() => {
                 let path = String::from_utf8(output.stdout).expect("a path").trim().into();
-                Some(Self { path, _directory: directory })
+                Some(Self { path, _directory: directory, _alone: alone })
             }
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -10,7 +10,7 @@ use slimio_device::{
 };
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 
-use crate::common::{LoopDevice, engines, run};
+use crate::common::{LoopDevice, alone, engines, run};
 
 fn write(device: &mut dyn Device, lba: u64, byte: u8) -> Result<(), DeviceError> {
     let mut buffer = Buffer::zeroed(1);
@@ -281,6 +281,7 @@ fn a_reflinked_file_is_told_of() {
 /// It has neither direct I/O nor a way to reserve space.
 #[test]
 fn a_file_system_without_anything_will_do() {
+    let _alone = alone();
     let Some(mounted) = Mounted::mount("ramfs", Path::new("ramfs"), None) else { return };
     for options in engines() {
         let volume = mounted.directory.path().join("volume");
