@@ -51,7 +51,10 @@ fn main() -> ExitCode {
             Command::Format(format) => format.run(),
             Command::Inspect(inspect) => inspect.run(),
             Command::Verify(verify) => verify.run(),
-            Command::Probe => tools::probe(),
+            Command::Probe => {
+                tools::probe();
+                Ok(())
+            }
         },
     };
     match result {

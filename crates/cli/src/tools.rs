@@ -1,9 +1,12 @@
 //! The tools for a volume.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 use slimio_device::{EngineChoice, LBA_SIZE};
-use slimio_server::Storage;
 use slimio_server::config::Config;
+use slimio_server::{Storage, explain};
+use slimio_storage::{Inspection, Superblock, SuperblockCopy, inspect, verify};
 
 use crate::volume;
 
@@ -72,14 +75,13 @@ pub(crate) struct Verify {
 }
 
 /// Shows what this machine allows.
-pub(crate) fn probe() -> Result<(), String> {
+pub(crate) fn probe() {
     match slimio_ring::probe() {
         Ok(features) => say(&format!("io_uring: yes ({features:?})")),
         Err(refused) => say(&format!("io_uring: no: {refused}")),
     }
     say("plain system calls and epoll: yes");
     say(&format!("block size: {LBA_SIZE}"));
-    Ok(())
 }
 
 /// Prints a line of the answer.
@@ -91,17 +93,133 @@ fn say(line: &str) {
 impl Inspect {
     /// Shows the superblock and the log.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let storage = self.volume.open_existing()?;
-        say(&storage.name);
+        let mut storage = self.volume.open_existing()?;
+        let found = inspect(&mut *storage.media).map_err(|e| explain(&e))?;
+        say(&if self.json {
+            as_json(&storage.name, &found)
+        } else {
+            as_text(&storage.name, &found)
+        });
         Ok(())
     }
 }
 
 impl Verify {
-    /// Reads everything.
+    /// Reads everything that opening the volume would read.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let storage = self.volume.open_existing()?;
-        say(&storage.name);
+        let mut storage = self.volume.open_existing()?;
+        let report = verify(&mut *storage.media, &mut |_| {})
+            .map_err(|e| format!("the volume {} is not whole: {}", storage.name, explain(&e)))?;
+        say(&report.to_string());
         Ok(())
+    }
+}
+
+fn describe(copy: &SuperblockCopy) -> String {
+    match copy {
+        SuperblockCopy::Valid(superblock, _) => format!("valid, sequence {}", superblock.sequence),
+        SuperblockCopy::Empty => "never written".into(),
+        SuperblockCopy::OtherVersion(version) => format!("format version {version}"),
+        SuperblockCopy::Damaged { why, .. } => format!("damaged: {why}"),
+    }
+}
+
+/// The superblock in force as names and numbers.
+fn fields(superblock: &Superblock) -> Vec<(&'static str, u64)> {
+    let Superblock { geometry, start, cut, .. } = superblock;
+    vec![
+        ("sequence", superblock.sequence),
+        ("epoch", superblock.epoch),
+        ("buffers_epoch", superblock.buffers_epoch),
+        ("segment_lbas", geometry.segment_lbas),
+        ("batch_lbas_max", geometry.batch_lbas_max.into()),
+        ("wal_slots_max", geometry.wal_slots_max.into()),
+        ("start_segment", start.segment),
+        ("start_lba", start.lba),
+        ("start_lsn", start.lsn.0),
+        ("cut_segment", cut.segment),
+        ("cut_lba", cut.lba),
+        ("cut_lsn", cut.lsn.0),
+    ]
+}
+
+fn as_text(name: &str, found: &Inspection) -> String {
+    let mut lines = vec![format!("volume {name}")];
+    for (index, copy) in found.copies.iter().enumerate() {
+        lines.push(format!("superblock copy {index}    {}", describe(copy)));
+    }
+    if let Some(superblock) = &found.superblock {
+        lines.push(format!("{:<20} {:032x}", "volume_id", superblock.volume_id.0));
+        for (name, value) in fields(superblock) {
+            lines.push(format!("{name:<20} {value}"));
+        }
+    }
+    for (segment, slot) in &found.segments {
+        lines.push(format!("{:<20} in slot {slot}", format!("segment {segment}")));
+    }
+    lines.push(match &found.log {
+        Ok(report) => report.to_string(),
+        Err(error) => format!("log: {}", explain(error)),
+    });
+    lines.join("\n")
+}
+
+fn as_json(name: &str, found: &Inspection) -> String {
+    let copies: Vec<String> = found.copies.iter().map(|copy| quote(&describe(copy))).collect();
+    let superblock = found.superblock.as_ref().map_or_else(
+        || "null".to_owned(),
+        |superblock| {
+            let id = quote(&format!("{:032x}", superblock.volume_id.0));
+            let fields = fields(superblock);
+            let fields = fields.iter().map(|(name, value)| format!("{}:{value}", quote(name)));
+            let all: Vec<String> =
+                std::iter::once(format!("\"volume_id\":{id}")).chain(fields).collect();
+            format!("{{{}}}", all.join(","))
+        },
+    );
+    let segments: Vec<String> = found
+        .segments
+        .iter()
+        .map(|(segment, slot)| format!("{{\"segment\":{segment},\"slot\":{slot}}}"))
+        .collect();
+    let log = match &found.log {
+        Ok(report) => format!(
+            "{{\"start_lsn\":{},\"end_lsn\":{},\"records\":{},\"batches\":{}}}",
+            report.start, report.end, report.records, report.batches
+        ),
+        Err(error) => format!("{{\"error\":{}}}", quote(&error.to_string())),
+    };
+    format!(
+        "{{\"volume\":{},\"copies\":[{}],\"superblock\":{superblock},\"segments\":[{}],\"log\":{log}}}",
+        quote(name),
+        copies.join(","),
+        segments.join(",")
+    )
+}
+
+/// A JSON string.
+fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                // Writing to a string does not fail.
+                let _ = write!(quoted, "\\u{:04x}", c as u32);
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_quoted_as_json_wants_them() {
+        assert_eq!(quote("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
     }
 }

@@ -13,6 +13,7 @@ use crate::transactions::Multi;
 
 /// A connected client.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) conn: ConnId,

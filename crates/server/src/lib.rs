@@ -23,7 +23,7 @@ mod stats;
 mod transactions;
 mod wal;
 
-pub use server::{Server, Storage, make_volume};
+pub use server::{Server, Storage, explain, make_volume};
 
 use std::sync::OnceLock;
 

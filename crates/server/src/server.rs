@@ -11,7 +11,7 @@ use rustix::net::sockopt;
 use slimio_device::LBA_SIZE;
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{
-    Error, FormatOptions, Media, RecoverOptions, Volume, VolumeId, format, recover,
+    Error, FormatOptions, Media, Progress, RecoverOptions, Volume, VolumeId, format, recover,
 };
 
 use crate::config::{Config, ConfigError};
@@ -265,7 +265,7 @@ impl Server {
             policy: policy(config.choice("appendfsync")),
             buffer_count: config.int("log-buffers") as usize,
             commits_in_flight: COMMITS_IN_FLIGHT,
-            salvage: false,
+            salvage: config.yes("salvage"),
             now: Instant::now(),
         };
         let began = Instant::now();
@@ -276,7 +276,7 @@ impl Server {
         self.core.loading = Some(Loading {
             since: began,
             since_ms: self.core.now_ms,
-            progress: Default::default(),
+            progress: Progress::default(),
         });
         let result = recover(
             &mut *storage.media,
@@ -302,7 +302,8 @@ impl Server {
         );
         self.core.keyspace = keyspace;
         self.core.loading = None;
-        let volume = result.map_err(|e| format!("cannot open the volume {}: {e}", storage.name))?;
+        let volume = result
+            .map_err(|e| format!("cannot open the volume {}: {}", storage.name, explain(&e)))?;
         if self.core.shutdown.is_some() {
             return Ok(None);
         }
@@ -399,13 +400,27 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
         wal_slots_max: slots.clamp(2, u64::from(WAL_SLOTS_MAX)) as u32,
         replace,
     };
-    format(&mut *storage.media, &options).map_err(|error| {
-        let remedy = match &error {
-            Error::AlreadyFormatted => "; use --force to replace it",
-            _ => "",
-        };
-        format!("cannot make a volume in {}: {error}{remedy}", storage.name)
-    })
+    format(&mut *storage.media, &options)
+        .map_err(|error| format!("cannot make a volume in {}: {}", storage.name, explain(&error)))
+}
+
+/// What is wrong with a volume, and what can be done about it.
+pub fn explain(error: &Error) -> String {
+    let remedy = match error {
+        Error::Open(_) => "check that nothing else uses it, its permissions and its device",
+        Error::NoVolume => "make one with slimio format, or check --volume",
+        Error::AlreadyFormatted => "use --force to replace it",
+        Error::OtherVersion { .. } => "use the version of SlimIO that made it",
+        Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
+        Error::Truncated { .. } => "restore the missing end of its file, or a backup",
+        Error::Damaged { .. } => {
+            "restore a backup, or accept the loss of everything behind that point with --salvage yes"
+        }
+        Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
+        Error::Device { .. } => "check the device and the kernel's messages",
+        Error::TooSmall { .. } => "make room, or choose a smaller log-segment-size",
+    };
+    format!("{error}; {remedy}")
 }
 
 /// The socket layer that `io-backend` asks for: its name, and why not the better one.

@@ -125,6 +125,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made"),
     row("log-buffers", Kind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once"),
     row("log-buffer-size", Kind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of one of them; fixed when the volume is made"),
+    row("salvage", Kind::Bool, "no", Effect::AtStart, "open a damaged log, and lose everything behind the damage"),
     // The data set.
     row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),
     row("hz", Kind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),

@@ -42,7 +42,7 @@ impl Core {
             return self.reject(client, Some(row), &text);
         }
         if client.multi.is_some() && !row.run.ends_queueing {
-            return self.queue(client, row, args);
+            return queue(client, row, args);
         }
         match row.run.run {
             Run::Data(run) => {
@@ -237,18 +237,6 @@ impl Core {
         Ok(())
     }
 
-    fn queue(&mut self, client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
-        let Some(multi) = &mut client.multi else { return };
-        let frees = row.flags.has(Flags::FREES);
-        if row.flags.has(Flags::WRITE) {
-            multi.only_frees = frees && (multi.only_frees || !multi.writes);
-            multi.writes = true;
-        }
-        multi.size += args.iter().map(|arg| arg.size()).sum::<usize>();
-        multi.requests.push(args.to_owned());
-        client.out.simple("QUEUED");
-    }
-
     /// Replies with an error to a request that was not run.
     pub(crate) fn reject(&mut self, client: &mut Client, row: Option<&Command<Entry>>, text: &str) {
         if let Some(multi) = &mut client.multi {
@@ -301,6 +289,18 @@ impl Core {
         }
         is_error
     }
+}
+
+fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
+    let Some(multi) = &mut client.multi else { return };
+    let frees = row.flags.has(Flags::FREES);
+    if row.flags.has(Flags::WRITE) {
+        multi.only_frees = frees && (multi.only_frees || !multi.writes);
+        multi.writes = true;
+    }
+    multi.size += args.iter().map(|arg| arg.size()).sum::<usize>();
+    multi.requests.push(args.to_owned());
+    client.out.simple("QUEUED");
 }
 
 fn unknown_command(name: &[u8], args: Args<'_>) -> String {

@@ -123,16 +123,14 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
         while got.len() < SIZE {
             let wanted = (SIZE - got.len()).min(100_000);
             net.fill(conn, Filling { buffer: Vec::with_capacity(wanted), wanted });
-            loop {
-                match next(net) {
-                    Came::Filled(_, filling) => {
-                        assert!(filling.buffer.len() <= wanted);
-                        got.extend_from_slice(&filling.buffer);
-                        break;
-                    }
-                    Came::Received(..) => panic!("bytes passed by the memory that waits"),
-                    other => panic!("{other:?}"),
+            match next(net) {
+                Came::Filled(to, filling) => {
+                    assert_eq!(to, conn);
+                    assert!(filling.buffer.len() <= wanted);
+                    got.extend_from_slice(&filling.buffer);
                 }
+                Came::Received(..) => panic!("bytes passed by the memory that waits"),
+                other => panic!("{other:?}"),
             }
         }
         assert!(got == large, "the large argument differs");

@@ -1,0 +1,314 @@
+//! The whole server, over both ways to the kernel, by its bytes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../../cli/src/block.rs"]
+mod block;
+mod common;
+#[path = "../../cli/src/volume.rs"]
+mod volume;
+
+use common::{BACK_ENDS, Client, Running, encode, start};
+
+/// Runs a check against a server with these directives, over both back ends.
+fn serving(directives: &str, check: impl Fn(&Running)) {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        if let Some(server) = start(back_end, &dir.path().join("volume"), directives) {
+            check(&server);
+            server.stop();
+        }
+    }
+}
+
+fn info(client: &mut Client, field: &str) -> String {
+    let text = client.call(&["INFO", "everything"]);
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {field} in INFO")).trim().to_owned()
+}
+
+#[test]
+fn requests_are_answered_in_order_whatever_their_form() {
+    for policy in ["always", "everysec", "no"] {
+        serving(&format!("appendfsync {policy}"), |server| {
+            let mut client = server.connect();
+            let mut bytes = Vec::new();
+            for i in 0..500 {
+                bytes.extend(encode(&[b"SET", format!("k{i}").as_bytes(), b"v"]));
+                bytes.extend(encode(&[b"INCR", b"n"]));
+                bytes.extend_from_slice(b"GET n\r\n");
+            }
+            client.send_bytes(&bytes);
+            for i in 1..=500 {
+                assert_eq!(client.read(), b"+OK\r\n");
+                assert_eq!(client.read(), format!(":{i}\r\n").into_bytes());
+                let n = i.to_string();
+                assert_eq!(client.read(), format!("${}\r\n{n}\r\n", n.len()).into_bytes());
+            }
+            // One byte at a time.
+            for byte in encode(&[b"GET", b"k7"]) {
+                client.send_bytes(&[byte]);
+            }
+            assert_eq!(client.read(), b"$1\r\nv\r\n");
+        });
+    }
+}
+
+#[test]
+fn large_values_come_and_go_whole() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        for size in [32_767, 32_768, 100_000, 256 << 10, (256 << 10) + 1, 3 << 20] {
+            let value: Vec<u8> = (0..size).map(|i| (i * 7 % 251) as u8).collect();
+            let mut bytes = encode(&[b"SET", b"large", &value]);
+            bytes.extend(encode(&[b"STRLEN", b"large"]));
+            bytes.extend(encode(&[b"GET", b"large"]));
+            bytes.extend(encode(&[b"MSET", b"a", &value, b"b", &value]));
+            bytes.extend(encode(&[b"GET", b"b"]));
+            let mut writer = server.connect();
+            writer.send_bytes(&encode(&[b"PING"]));
+            assert_eq!(writer.read(), b"+PONG\r\n");
+            client.send_bytes(&bytes);
+            let whole = [format!("${size}\r\n").as_bytes(), &value, b"\r\n"].concat();
+            assert_eq!(client.read(), b"+OK\r\n");
+            assert_eq!(client.read(), format!(":{size}\r\n").into_bytes());
+            assert!(client.read() == whole, "GET of {size} bytes");
+            assert_eq!(client.read(), b"+OK\r\n");
+            assert!(client.read() == whole, "GET of {size} bytes after MSET");
+        }
+    });
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    for back_end in BACK_ENDS {
+        for policy in ["always", "everysec", "no"] {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let directives = format!("appendfsync {policy}");
+            let Some(server) = start(back_end, &volume, &directives) else { continue };
+            let mut client = server.connect();
+            let large = "x".repeat(700_000);
+            for i in 0..100 {
+                assert_eq!(client.call(&["SET", &format!("k{i}"), &i.to_string()]), "+OK\r\n");
+            }
+            assert_eq!(client.call(&["SET", "large", &large]), "+OK\r\n");
+            assert_eq!(client.call(&["SELECT", "3"]), "+OK\r\n");
+            client.send_bytes(b"MULTI\r\nSET t 1\r\nSELECT 4\r\nSET u 2\r\nEXEC\r\n");
+            for _ in 0..4 {
+                client.read();
+            }
+            assert_eq!(client.read(), b"*3\r\n+OK\r\n+OK\r\n+OK\r\n");
+            assert_eq!(client.call(&["EXPIRE", "u", "1000"]), ":1\r\n");
+            server.stop();
+
+            let server = start(back_end, &volume, &directives).unwrap();
+            let mut client = server.connect();
+            assert_eq!(client.call(&["DBSIZE"]), ":101\r\n", "{back_end} {policy}");
+            assert_eq!(client.call(&["GET", "k42"]), "$2\r\n42\r\n");
+            assert_eq!(client.call(&["STRLEN", "large"]), ":700000\r\n");
+            client.call(&["SELECT", "3"]);
+            assert_eq!(client.call(&["GET", "t"]), "$1\r\n1\r\n");
+            client.call(&["SELECT", "4"]);
+            let ttl = client.call(&["TTL", "u"]);
+            assert!([":999\r\n", ":1000\r\n"].contains(&ttl.as_str()), "{ttl}");
+            server.stop();
+        }
+    }
+}
+
+#[test]
+fn transactions_follow_the_words_of_redis() {
+    serving("appendfsync always", |server| {
+        let mut one = server.connect();
+        let mut two = server.connect();
+        assert_eq!(one.call(&["EXEC"]), "-ERR EXEC without MULTI\r\n");
+        assert_eq!(one.call(&["DISCARD"]), "-ERR DISCARD without MULTI\r\n");
+        assert_eq!(one.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(one.call(&["MULTI"]), "-ERR MULTI calls can not be nested\r\n");
+        assert_eq!(one.call(&["WATCH", "k"]), "-ERR WATCH inside MULTI is not allowed\r\n");
+        assert_eq!(one.call(&["SET", "k", "1"]), "+QUEUED\r\n");
+        assert_eq!(one.call(&["INCR", "k"]), "+QUEUED\r\n");
+        assert_eq!(two.call(&["GET", "k"]), "$-1\r\n", "nothing runs before EXEC");
+        assert_eq!(one.call(&["EXEC"]), "*2\r\n+OK\r\n:2\r\n");
+
+        assert_eq!(one.call(&["MULTI"]), "+OK\r\n");
+        assert!(one.call(&["NOSUCH"]).starts_with("-ERR unknown command 'NOSUCH'"));
+        assert_eq!(
+            one.call(&["EXEC"]),
+            "-EXECABORT Transaction discarded because of previous errors.\r\n"
+        );
+
+        assert_eq!(one.call(&["WATCH", "k", "other"]), "+OK\r\n");
+        assert_eq!(two.call(&["SET", "k", "3"]), "+OK\r\n");
+        one.call(&["MULTI"]);
+        one.call(&["SET", "k", "4"]);
+        assert_eq!(one.call(&["EXEC"]), "*-1\r\n", "a watched key was changed");
+        assert_eq!(one.call(&["WATCH", "k"]), "+OK\r\n");
+        assert_eq!(two.call(&["FLUSHALL"]), "+OK\r\n");
+        one.call(&["MULTI"]);
+        assert_eq!(one.call(&["EXEC"]), "*-1\r\n", "a flush changes every key");
+        assert_eq!(one.call(&["WATCH", "k"]), "+OK\r\n");
+        two.call(&["SET", "k", "5"]);
+        assert_eq!(one.call(&["UNWATCH"]), "+OK\r\n");
+        one.call(&["MULTI"]);
+        assert_eq!(one.call(&["EXEC"]), "*0\r\n");
+    });
+}
+
+#[test]
+fn waitaof_waits_for_stable_media() {
+    serving("appendfsync no", |server| {
+        let mut client = server.connect();
+        client.call(&["SET", "k", "v"]);
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
+        let durable: u64 = info(&mut client, "log_durable_lsn").parse().unwrap();
+        assert_eq!(info(&mut client, "log_appended_lsn"), durable.to_string());
+        assert_eq!(client.call(&["WAITAOF", "0", "1", "1"]), "*2\r\n:1\r\n:0\r\n", "times out");
+        assert!(client.call(&["WAITAOF", "2", "0", "0"]).starts_with("-ERR value is out of range"));
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "-1"]), "-ERR timeout is negative\r\n");
+    });
+    serving("appendonly no", |server| {
+        let mut client = server.connect();
+        assert!(client.call(&["WAITAOF", "1", "0", "0"]).contains("appendonly is disabled"));
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+    });
+}
+
+#[test]
+fn a_password_is_asked_for() {
+    serving("requirepass secret", |server| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["GET", "k"]), "-NOAUTH Authentication required.\r\n");
+        assert!(client.call(&["HELLO", "3"]).starts_with("-NOAUTH HELLO must be called"));
+        assert!(client.call(&["AUTH", "wrong"]).starts_with("-WRONGPASS"));
+        assert!(client.call(&["AUTH", "other", "secret"]).starts_with("-WRONGPASS"));
+        assert_eq!(client.call(&["AUTH", "secret"]), "+OK\r\n");
+        assert_eq!(client.call(&["GET", "k"]), "$-1\r\n");
+        assert_eq!(client.call(&["RESET"]), "+RESET\r\n");
+        assert_eq!(client.call(&["GET", "k"]), "-NOAUTH Authentication required.\r\n");
+        let hello = client.call(&["HELLO", "3", "AUTH", "default", "secret", "SETNAME", "me"]);
+        assert!(hello.starts_with("%7\r\n"), "{hello}");
+        assert_eq!(client.call(&["CLIENT", "GETNAME"]), "$2\r\nme\r\n");
+        assert_eq!(client.call(&["GET", "k"]), "_\r\n", "RESP3 has a null of its own");
+        client.call(&["CONFIG", "SET", "requirepass", ""]);
+        assert_eq!(server.connect().call(&["PING"]), "+PONG\r\n");
+    });
+}
+
+#[test]
+fn clients_are_listed_and_killed() {
+    serving("maxclients 3", |server| {
+        let mut one = server.connect();
+        let mut two = server.connect();
+        two.call(&["CLIENT", "SETNAME", "two"]);
+        assert!(two.call(&["CLIENT", "SETINFO", "LIB-NAME", "a b"]).starts_with("-ERR lib-name"));
+        let id = two.call(&["CLIENT", "ID"]);
+        let id = id[1..].trim();
+        let list = one.call(&["CLIENT", "LIST"]);
+        assert_eq!(list.matches("id=").count(), 2, "{list}");
+        assert!(list.contains(&format!("id={id} ")) && list.contains("name=two"), "{list}");
+        let mut three = server.connect();
+        assert_eq!(three.call(&["PING"]), "+PONG\r\n");
+        let mut four = server.connect();
+        assert_eq!(four.read_to_end(), b"-ERR max number of clients reached\r\n");
+        assert_eq!(one.call(&["CLIENT", "KILL", "ID", id]), ":1\r\n");
+        assert_eq!(two.read_to_end(), b"");
+        assert_eq!(one.call(&["CLIENT", "KILL", "TYPE", "normal"]), ":1\r\n", "not oneself");
+        assert_eq!(three.read_to_end(), b"");
+        assert_eq!(one.call(&["CLIENT", "KILL", "1.2.3.4:5"]), "-ERR No such client\r\n");
+        assert_eq!(one.call(&["QUIT"]), "+OK\r\n");
+        assert_eq!(one.read_to_end(), b"");
+    });
+}
+
+#[test]
+fn replies_can_be_left_out() {
+    serving("appendonly no", |server| {
+        let mut client = server.connect();
+        client.send_bytes(
+            b"CLIENT REPLY SKIP\r\nSET k 1\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nINCR k\r\n\
+              CLIENT REPLY ON\r\nGET k\r\n",
+        );
+        assert_eq!(client.read(), b"+PONG\r\n");
+        assert_eq!(client.read(), b"+OK\r\n");
+        assert_eq!(client.read(), b"$1\r\n2\r\n");
+    });
+}
+
+#[test]
+fn broken_protocol_is_answered_and_ended() {
+    serving("appendonly no", |server| {
+        for (bytes, reply) in [
+            (&b"*1\r\nPING\r\n"[..], "-ERR Protocol error: expected '$', got 'P'\r\n"),
+            (b"*x\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
+            (b"*1\r\n$-5\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+            (b"*1\r\n$999999999999\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+            (b"set \"a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+        ] {
+            let mut client = server.connect();
+            client.send_bytes(b"PING\r\n");
+            client.send_bytes(bytes);
+            assert_eq!(client.read(), b"+PONG\r\n");
+            assert_eq!(String::from_utf8(client.read_to_end()).unwrap(), reply);
+        }
+        // Half a request, and gone.
+        for part in [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nhalf"[..], b"*2\r\n$3\r\nGE"] {
+            server.connect().send_bytes(part);
+        }
+        let mut client = server.connect();
+        assert_eq!(client.call(&["EXISTS", "k"]), ":0\r\n");
+    });
+}
+
+#[test]
+fn a_client_that_never_reads_is_ended_at_its_limit() {
+    serving("appendonly no\nclient-output-buffer-limit normal 1mb 0 0", |server| {
+        let mut client = server.connect();
+        client.call(&["SET", "k", &"v".repeat(100_000)]);
+        let mut deaf = server.connect();
+        // More than the socket's own buffers take.
+        let request = encode(&[b"GET", b"k"]).repeat(400);
+        deaf.send_bytes(&request);
+        let read = deaf.try_read_to_end();
+        assert!(read < 40_000_000, "{read} bytes were sent");
+        assert_eq!(info(&mut client, "client_output_buffer_limit_disconnections"), "1");
+    });
+}
+
+#[test]
+fn the_policy_can_be_changed_while_serving() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        for policy in ["always", "no", "everysec", "always"] {
+            assert_eq!(client.call(&["SET", "k", policy]), "+OK\r\n");
+            assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");
+            assert_eq!(client.call(&["SET", "j", policy]), "+OK\r\n");
+            let size = policy.len();
+            assert_eq!(client.call(&["GET", "k"]), format!("${size}\r\n{policy}\r\n"));
+            assert_eq!(info(&mut client, "log_policy"), policy);
+        }
+        let appended = info(&mut client, "log_appended_lsn");
+        assert_eq!(info(&mut client, "log_durable_lsn"), appended, "always is always");
+    });
+}
+
+#[test]
+fn keys_run_out_of_time_and_the_log_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = dir.path().join("volume");
+    let server = start("plain", &volume, "hz 100").unwrap();
+    let mut client = server.connect();
+    for i in 0..50 {
+        client.call(&["SET", &format!("k{i}"), "v", "PX", "1"]);
+    }
+    client.call(&["SET", "stays", "v", "PX", "100000"]);
+    // Nobody asks for them: they go by themselves.
+    while client.call(&["DBSIZE"]) != ":1\r\n" {
+        std::thread::yield_now();
+    }
+    assert_eq!(info(&mut client, "expired_keys"), "50");
+    server.stop();
+    let server = start("plain", &volume, "hz 100").unwrap();
+    assert_eq!(server.connect().call(&["DBSIZE"]), ":1\r\n");
+    server.stop();
+}
