@@ -185,8 +185,9 @@ pub trait Device {
     /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed, and
     /// moves what has finished into `completions`. With nothing in flight it returns at once.
     ///
-    /// Where the path has a worker thread, an operation that it has not begun may run on the
-    /// calling thread instead: a caller with nothing else to do pays no hand-off.
+    /// An operation that was not kicked, or that the path's worker thread has not begun, may run on
+    /// the calling thread: a caller with nothing else to do pays no hand-off. `timeout` does not cut
+    /// such an operation short, unless it is zero: then none is run.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
     /// Operations submitted whose completion was not reaped yet.

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use crate::slots::{Name, Slots};
+use crate::table::{Name, Table};
 
 /// A descriptor that a [`Ring`](crate::Ring) owns. Names of closed ones are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,11 +23,11 @@ struct File {
 }
 
 /// All descriptors of a ring.
-pub(crate) struct Files(Slots<File>);
+pub(crate) struct Files(Table<File>);
 
 impl Files {
     pub(crate) fn new() -> Self {
-        Self(Slots::new())
+        Self(Table::new())
     }
 
     pub(crate) fn adopt(&mut self, descriptor: OwnedFd) -> Fd {

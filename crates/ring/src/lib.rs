@@ -6,7 +6,7 @@
 //! happened, so nothing the kernel may still touch can be freed.
 //!
 //! ```text
-//!   caller ── receive(fd, payload) ──► slots ──► submission queue ──► kernel
+//!   caller ── receive(fd, payload) ──► table ──► submission queue ──► kernel
 //!   caller ◄── reap() ◄── list of completions ◄── completion queue ◄────┘
 //! ```
 //!
@@ -44,7 +44,7 @@ mod refused;
 mod ring;
 mod segments;
 mod setup;
-mod slots;
+mod table;
 
 pub use errno::{Errno, TransferError, returned, transferred};
 pub use eventfd::EventFd;

@@ -9,7 +9,7 @@ use io_uring::types::{self, CancelBuilder, FsyncFlags};
 use crate::files::Fd;
 use crate::reap::{Completion, Outcome};
 use crate::ring::{OpId, Ring};
-use crate::slots::Name;
+use crate::table::Name;
 use crate::{Errno, Memory, Segments, pool};
 
 /// Most bytes of one transfer (the kernel's own limit, rounded down to a block).
@@ -287,8 +287,8 @@ impl<T: Copy, M: Memory> Ring<T, M> {
             Kind::Nothing => opcode::Nop::new().build(),
         };
         let entry: Entry = entry.user_data(name.to_u64());
-        // SAFETY: whatever the entry points to is owned by the slot of its name, which keeps it
-        // unchanged until the completion is reaped.
+        // SAFETY: whatever the entry points to is owned by the operation that its user data names,
+        // which keeps it unchanged until the completion is reaped.
         unsafe { self.push(entry) };
     }
 }

@@ -10,7 +10,7 @@ use crate::errno::{returned, transferred};
 use crate::files::Fd;
 use crate::operations::{InFlight, Kind, NOBODY};
 use crate::ring::{OpId, Ring};
-use crate::slots::Name;
+use crate::table::Name;
 use crate::{Errno, Memory, Provided, Segments, TransferError};
 
 /// An operation that has ended, or a part of one that goes on.

@@ -15,7 +15,7 @@ use crate::files::{Fd, Files};
 use crate::operations::InFlight;
 use crate::pool::{Pool, Provided};
 use crate::reap::{Arrived, Completion};
-use crate::slots::{Name, Slots};
+use crate::table::{Name, Table};
 use crate::{Errno, Features, Memory, Refused, Setup, setup};
 
 /// How long a dropped ring waits for its operations to end before it gives up their memory.
@@ -48,7 +48,7 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>> {
     /// `ManuallyDrop`: closed after what is in flight has ended.
     pub(crate) uring: ManuallyDrop<IoUring>,
     pub(crate) features: Features,
-    pub(crate) in_flight: ManuallyDrop<Slots<InFlight<T, M>>>,
+    pub(crate) in_flight: ManuallyDrop<Table<InFlight<T, M>>>,
     pub(crate) files: Files,
     pub(crate) pool: ManuallyDrop<Option<Pool>>,
     /// Entries that found no room in the submission queue, oldest first.
@@ -72,7 +72,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
         Ok(Self {
             uring: ManuallyDrop::new(uring),
             features,
-            in_flight: ManuallyDrop::new(Slots::new()),
+            in_flight: ManuallyDrop::new(Table::new()),
             files: Files::new(),
             pool: ManuallyDrop::new(None),
             backlog: VecDeque::new(),
@@ -161,7 +161,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     ///
     /// # Safety
     /// All that the entry points to stays as it is until its completion was reaped: it is owned by
-    /// the slot that the entry's user data names.
+    /// the operation that the entry's user data names.
     pub(crate) unsafe fn push(&mut self, entry: Entry) {
         // SAFETY: the caller's promise.
         let pushed =

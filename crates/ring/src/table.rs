@@ -18,12 +18,12 @@ impl Name {
 }
 
 /// A table that allocates only when it has never been so full.
-pub(crate) struct Slots<V> {
-    entries: Vec<Slot<V>>,
+pub(crate) struct Table<V> {
+    entries: Vec<Place<V>>,
     free: Vec<u32>,
 }
 
-struct Slot<V> {
+struct Place<V> {
     generation: u32,
     value: Option<V>,
 }
@@ -31,7 +31,7 @@ struct Slot<V> {
 /// Most entries of one table.
 const ENTRIES_MAX: usize = 1 << 24;
 
-impl<V> Slots<V> {
+impl<V> Table<V> {
     pub(crate) fn new() -> Self {
         Self { entries: Vec::new(), free: Vec::new() }
     }
@@ -42,41 +42,41 @@ impl<V> Slots<V> {
 
     pub(crate) fn insert(&mut self, value: V) -> Name {
         if let Some(index) = self.free.pop() {
-            let slot = &mut self.entries[index as usize];
-            slot.value = Some(value);
-            return Name { index, generation: slot.generation };
+            let place = &mut self.entries[index as usize];
+            place.value = Some(value);
+            return Name { index, generation: place.generation };
         }
         assert!(self.entries.len() < ENTRIES_MAX, "too many at once");
-        self.entries.push(Slot { generation: 0, value: Some(value) });
+        self.entries.push(Place { generation: 0, value: Some(value) });
         Name { index: (self.entries.len() - 1) as u32, generation: 0 }
     }
 
     pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut V> {
-        let slot = self.entries.get_mut(name.index as usize)?;
-        if slot.generation == name.generation { slot.value.as_mut() } else { None }
+        let place = self.entries.get_mut(name.index as usize)?;
+        if place.generation == name.generation { place.value.as_mut() } else { None }
     }
 
     pub(crate) fn get(&self, name: Name) -> Option<&V> {
-        let slot = self.entries.get(name.index as usize)?;
-        if slot.generation == name.generation { slot.value.as_ref() } else { None }
+        let place = self.entries.get(name.index as usize)?;
+        if place.generation == name.generation { place.value.as_ref() } else { None }
     }
 
     pub(crate) fn remove(&mut self, name: Name) -> Option<V> {
-        let slot = self.entries.get_mut(name.index as usize)?;
-        if slot.generation != name.generation {
+        let place = self.entries.get_mut(name.index as usize)?;
+        if place.generation != name.generation {
             return None;
         }
-        let value = slot.value.take()?;
+        let value = place.value.take()?;
         // The highest generation is never used, so that no name is all ones.
-        slot.generation = (slot.generation + 1) % u32::MAX;
+        place.generation = (place.generation + 1) % u32::MAX;
         self.free.push(name.index);
         Some(value)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Name, &mut V)> {
-        self.entries.iter_mut().enumerate().filter_map(|(index, slot)| {
-            let name = Name { index: index as u32, generation: slot.generation };
-            Some((name, slot.value.as_mut()?))
+        self.entries.iter_mut().enumerate().filter_map(|(index, place)| {
+            let name = Name { index: index as u32, generation: place.generation };
+            Some((name, place.value.as_mut()?))
         })
     }
 }
@@ -87,17 +87,17 @@ mod tests {
 
     #[test]
     fn stale_names_find_nothing() {
-        let mut slots = Slots::new();
-        let first = slots.insert('a');
-        let second = slots.insert('b');
+        let mut table = Table::new();
+        let first = table.insert('a');
+        let second = table.insert('b');
         assert_eq!(Name::from_u64(second.to_u64()).to_u64(), second.to_u64());
-        assert_eq!(slots.remove(first), Some('a'));
-        assert_eq!(slots.remove(first), None);
-        let third = slots.insert('c');
+        assert_eq!(table.remove(first), Some('a'));
+        assert_eq!(table.remove(first), None);
+        let third = table.insert('c');
         assert_eq!(third.index, first.index, "places are used again");
-        assert_eq!(slots.get(first), None);
-        assert_eq!(slots.get_mut(third), Some(&mut 'c'));
-        assert_eq!(slots.len(), 2);
-        assert_eq!(slots.iter_mut().map(|(_, value)| *value).collect::<String>(), "cb");
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(third), Some(&mut 'c'));
+        assert_eq!(table.len(), 2);
+        assert_eq!(table.iter_mut().map(|(_, value)| *value).collect::<String>(), "cb");
     }
 }
