@@ -10,8 +10,8 @@ use crate::report::Report;
 use crate::{lint, planted, setup};
 
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
-/// Package and integration test of each document that is made from the code.
-const DOCUMENT_TESTS: &[(&str, &str)] = &[("slimio-storage", "format_doc")];
+/// For each document that is made from the code, a package and the test in it that compares them.
+const DOCUMENT_TESTS: &[(&str, &str)] = &[("slimio-storage", "format_md_says_what_the_code_does")];
 /// Lives of each policy and each way to die, and the most acknowledged units of one: what takes
 /// seconds. More of both is for `cargo x ledger` with flags.
 const LEDGER_LIVES: &str = "50";
@@ -110,7 +110,7 @@ fn run_ledger() -> Result<(), Failure> {
 /// `cargo x docs`: a test that compares a document with the code writes it when told so.
 pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     for (package, test) in DOCUMENT_TESTS {
-        run(cargo(["test", "--quiet", "--package", package, "--test", test])
+        run(cargo(["test", "--quiet", "--package", package, "--tests", test])
             .env("UPDATE_EXPECT", "1"))?;
     }
     Ok(())
