@@ -1,8 +1,6 @@
 //! A volume on a simulated disk, and a client that writes to it and notes what it was promised.
 
-#![allow(dead_code, unreachable_pub, reason = "each test is a crate that uses a part of it")]
-
-pub mod enumerate;
+pub(crate) mod enumerate;
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -15,12 +13,15 @@ use slimio_storage::{
     recover,
 };
 
-pub const SUPER: usize = 0;
-pub const WAL: usize = 1;
+/// What a client wrote, or what came back: database and payload of each record.
+pub(crate) type Script = Vec<(u16, Vec<u8>)>;
+
+pub(crate) const SUPER: usize = 0;
+pub(crate) const WAL: usize = 1;
 
 /// What lies under a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Files: fresh blocks are zeroed, released ones keep their place.
     Files,
     /// A device: neither.
@@ -28,18 +29,18 @@ pub enum Kind {
 }
 
 /// A simulated medium.
-pub struct SimMedia {
-    pub disk: SimDisk,
-    pub kind: Kind,
+pub(crate) struct SimMedia {
+    pub(crate) disk: SimDisk,
+    pub(crate) kind: Kind,
     /// Whether buffers can be mapped.
-    pub can_map: bool,
+    pub(crate) can_map: bool,
     /// Only says that it maps: cheap, where nobody looks at what outlives the process.
-    pub is_feigned: bool,
+    pub(crate) is_feigned: bool,
     mapped: Vec<u8>,
 }
 
 impl SimMedia {
-    pub fn new(config: SimConfig, kind: Kind) -> Self {
+    pub(crate) fn new(config: SimConfig, kind: Kind) -> Self {
         Self {
             disk: SimDisk::new(config),
             kind,
@@ -49,7 +50,7 @@ impl SimMedia {
         }
     }
 
-    pub fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
+    pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let disk = SimDisk::from_image(config, image);
         Self { disk, kind, can_map: true, is_feigned: false, mapped: image.mapped.clone() }
     }
@@ -116,7 +117,7 @@ fn private(count: usize, size: usize) -> Vec<Buffer> {
     (0..count).map(|_| Buffer::zeroed(size / slimio_device::LBA_SIZE)).collect()
 }
 
-pub const SMALL: FormatOptions = FormatOptions {
+pub(crate) const SMALL: FormatOptions = FormatOptions {
     volume_id: VolumeId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
     segment_lbas: 6,
     batch_lbas_max: 2,
@@ -125,35 +126,35 @@ pub const SMALL: FormatOptions = FormatOptions {
 };
 
 /// Bytes of a batch of a [`SMALL`] volume.
-pub const BATCH_SIZE: usize = 2 * slimio_device::LBA_SIZE;
+pub(crate) const BATCH_SIZE: usize = 2 * slimio_device::LBA_SIZE;
 
 /// A moment that all virtual times count from.
-pub fn epoch() -> Instant {
+pub(crate) fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
 }
 
-pub fn options(policy: Policy) -> RecoverOptions {
+pub(crate) fn options(policy: Policy) -> RecoverOptions {
     RecoverOptions { policy, buffer_count: 4, commits_in_flight: 2, salvage: false, now: epoch() }
 }
 
 /// A new small volume.
-pub fn formatted(config: SimConfig, kind: Kind) -> SimMedia {
+pub(crate) fn formatted(config: SimConfig, kind: Kind) -> SimMedia {
     formatted_as(config, kind, &SMALL)
 }
 
 /// A new volume.
-pub fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions) -> SimMedia {
+pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions) -> SimMedia {
     let mut media = SimMedia::new(config, kind);
     format(&mut media, layout).expect("there is room");
     media
 }
 
 /// Opens a volume and returns what came back.
-pub fn reopen(
+pub(crate) fn reopen(
     media: &mut SimMedia,
     options: &RecoverOptions,
-) -> Result<(Volume, Vec<(u16, Vec<u8>)>), Error> {
+) -> Result<(Volume, Script), Error> {
     let mut records = Vec::new();
     let volume = recover(
         media,
@@ -168,28 +169,28 @@ pub fn reopen(
 }
 
 /// A client and its event loop, in virtual time.
-pub struct Client {
-    pub volume: Volume,
-    pub disk: SimDisk,
-    pub now: Instant,
+pub(crate) struct Client {
+    pub(crate) volume: Volume,
+    pub(crate) disk: SimDisk,
+    pub(crate) now: Instant,
     /// Records in the log, from its start, and those not appended yet behind them.
-    pub appended: usize,
+    pub(crate) appended: usize,
     /// LSNs of records appended in this life, with how many records there were with them.
     lsns: VecDeque<(Lsn, usize)>,
     durable_lsns: VecDeque<(Lsn, usize)>,
     /// Records acknowledged, as far as the client knows.
-    pub acknowledged: usize,
+    pub(crate) acknowledged: usize,
     /// Records known to be durable.
-    pub durable: usize,
+    pub(crate) durable: usize,
     /// After every so many records, what is before is not needed any more.
-    pub release_every: Option<usize>,
+    pub(crate) release_every: Option<usize>,
     /// Waits for each record before it writes the next.
-    pub is_waiting: bool,
+    pub(crate) is_waiting: bool,
 }
 
 impl Client {
     /// `recovered` records are in the volume.
-    pub fn new(volume: Volume, disk: SimDisk, recovered: usize) -> Self {
+    pub(crate) fn new(volume: Volume, disk: SimDisk, recovered: usize) -> Self {
         Self {
             volume,
             disk,
@@ -205,7 +206,7 @@ impl Client {
     }
 
     /// Appends a record, waiting for room; false when the crash came first, or there is no room.
-    pub fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
+    pub(crate) fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
         let (db, payload) = record;
         for _ in 0..1000 {
             if self.is_over() {
@@ -231,7 +232,7 @@ impl Client {
     }
 
     /// One turn of the loop; `idle` waits for the device and lets time pass.
-    pub fn turn(&mut self, idle: bool) {
+    pub(crate) fn turn(&mut self, idle: bool) {
         let Volume { log, log_path, .. } = &mut self.volume;
         log.reap(&mut **log_path, self.now);
         log.drive(&mut **log_path, self.now);
@@ -263,7 +264,7 @@ impl Client {
     }
 
     /// Writes records with a turn after each `per_turn` of them.
-    pub fn write(&mut self, records: &[(u16, Vec<u8>)], per_turn: usize) {
+    pub(crate) fn write(&mut self, records: &[(u16, Vec<u8>)], per_turn: usize) {
         for (index, record) in records.iter().enumerate() {
             if !self.append(record) {
                 break;
@@ -278,7 +279,7 @@ impl Client {
     }
 
     /// Turns until everything appended is durable.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..1000 {
             if self.is_over() || self.volume.log.durable() == self.volume.log.appended() {
                 return;
@@ -290,14 +291,14 @@ impl Client {
     }
 
     /// Lets virtual time pass.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && !self.is_over() {
             self.turn(true);
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.disk.has_crashed() || self.volume.log.latched().is_some()
     }
 }
@@ -307,7 +308,7 @@ fn pop_below(lsns: &mut VecDeque<(Lsn, usize)>, lsn: Lsn) -> Option<(Lsn, usize)
 }
 
 /// Records of mixed sizes: small ones, one as large as a batch, one of several batches.
-pub fn script(len: usize) -> Vec<(u16, Vec<u8>)> {
+pub(crate) fn script(len: usize) -> Script {
     let sizes = [1, 100, 5000, 3000, 20_000, 40, 0, 8000, 700, 12_000, 3];
     (0..len)
         .map(|index| {
@@ -319,6 +320,6 @@ pub fn script(len: usize) -> Vec<(u16, Vec<u8>)> {
 }
 
 /// Records of some hundred bytes.
-pub fn small_script(len: usize) -> Vec<(u16, Vec<u8>)> {
+pub(crate) fn small_script(len: usize) -> Script {
     (0..len).map(|index| (0, vec![index as u8; 700 + 30 * (index % 4)])).collect()
 }

@@ -1,8 +1,6 @@
 //! A process that dies between any two stores leaves mapped buffers that can be read.
 
-mod common;
-
-use common::{Client, Kind, SimMedia, formatted, options, reopen, script};
+use crate::common::{Client, Kind, SimMedia, formatted, options, reopen, script};
 use slimio_sim::{Limits, SimConfig};
 use slimio_storage::Policy;
 

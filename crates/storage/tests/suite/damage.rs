@@ -1,8 +1,8 @@
 //! Volumes that can't be read exactly are refused with a reason, never opened with less.
 
-mod common;
-
-use common::{Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen, script};
+use crate::common::{
+    Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen, script,
+};
 use slimio_device::LBA_SIZE;
 use slimio_sim::{Image, Limits, SimConfig};
 use slimio_storage::{Error, Policy, layout};

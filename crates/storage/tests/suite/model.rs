@@ -1,10 +1,8 @@
 //! Random lives against an oracle that is a list of records.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, Kind, SimMedia, formatted, options, reopen};
+use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
 use proptest::prelude::*;
 use slimio_sim::{Limits, Order, SimConfig};
 use slimio_storage::Policy;

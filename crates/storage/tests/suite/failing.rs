@@ -1,14 +1,12 @@
 //! A device that fails or fills up: what latches, what does not, and the way out.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, Kind, SUPER, WAL, formatted, options, reopen, script};
+use crate::common::{Client, Kind, SUPER, WAL, formatted, options, reopen, script};
 use slimio_sim::{Order, SimConfig};
 use slimio_storage::{FLUSH_AFTER, Job, LatchCause, Lsn, Outcome, Policy, Room};
 
-fn client(policy: Policy, config: SimConfig) -> (Client, common::SimMedia) {
+fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia) {
     let mut media = formatted(config, Kind::Files);
     let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
     (Client::new(volume, media.disk.clone(), 0), media)
@@ -20,7 +18,7 @@ fn hold(client: &mut Client) {
     for _ in 0..5 {
         client.turn(true);
     }
-    let lbas = (0..common::SMALL.segment_lbas).map(|lba| (WAL, lba));
+    let lbas = (0..crate::common::SMALL.segment_lbas).map(|lba| (WAL, lba));
     client.disk.faults(|faults| faults.held.extend(lbas));
 }
 

@@ -1,0 +1,127 @@
+//! Room in the log: who may append, and what the keeper is asked for.
+//!
+//! The invariant: what has been appended has its place. Room is counted as if each segment lost the
+//! most that its end can lose, and a share is kept for what frees memory.
+
+use std::time::{Duration, Instant};
+
+use slimio_device::{DeviceError, LBA_SIZE};
+
+use super::{Log, OpenBatch};
+use crate::layout::{batch, record};
+use crate::{Job, LatchCause, Lsn, Outcome, Room};
+
+/// After the keeper failed to prepare a segment, it is asked again at this interval.
+const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+impl Log {
+    /// Whether a record with `payload_size` bytes may be appended now.
+    pub fn room(&mut self, payload_size: u64) -> Room {
+        if self.latch.is_some() {
+            return Room::Full;
+        }
+        let need = self.space_for(payload_size);
+        let usable = self.usable();
+        let is_more_coming = self.prepare_failed.is_none() || self.is_release_due();
+        let fits = |open: &OpenBatch| {
+            (open.buffer.len() - open.used) as u64 >= payload_size + record::SIZE as u64
+        };
+        let has_buffer =
+            self.buffer_count == 0 || !self.free.is_empty() || self.open.as_ref().is_some_and(fits);
+        // Without a segment to go to, a full backlog does not drain.
+        if !has_buffer && (usable > 0 || !self.flight.is_empty() || is_more_coming) {
+            return Room::Wait;
+        }
+        if has_buffer && usable >= need + self.reserve() {
+            return Room::Free;
+        }
+        self.wanted = self.wanted.max(need);
+        if is_more_coming {
+            Room::Wait
+        } else if has_buffer && usable >= need {
+            Room::Scarce
+        } else {
+            Room::Full
+        }
+    }
+
+    /// Bytes of the log's area that such a record may take, at most.
+    fn space_for(&self, payload_size: u64) -> u64 {
+        let overhead = (batch::SIZE + record::SIZE) as u64;
+        let fragments = payload_size / (self.geometry.batch_size() as u64 - overhead) + 1;
+        let bytes = payload_size + (fragments + 1) * overhead;
+        (bytes.div_ceil(LBA_SIZE as u64) + fragments) * LBA_SIZE as u64
+    }
+
+    /// What is kept for deletes.
+    pub(super) fn reserve(&self) -> u64 {
+        (self.geometry.segment_size() / 4).max(self.geometry.batch_size() as u64)
+    }
+
+    /// Bytes of the log's area that nothing appended will need.
+    pub(super) fn usable(&self) -> u64 {
+        let pending: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
+        self.segments.usable().saturating_sub((pending * LBA_SIZE) as u64)
+    }
+
+    /// Records up to `lsn` are not needed any more: as soon as it is durable, the log may start
+    /// behind it.
+    pub fn release_before(&mut self, lsn: Lsn) {
+        assert!(lsn <= self.appended, "only what was appended can be released");
+        self.release_to = self.release_to.max(lsn);
+    }
+
+    fn is_release_due(&self) -> bool {
+        self.segments.start_behind(self.release_to).is_some()
+    }
+
+    /// What the keeper should do now. Nothing more is returned until [`job_done`](Self::job_done).
+    pub fn next_job(&mut self, now: Instant) -> Option<Job> {
+        if self.is_job_running || self.latch.is_some() {
+            return None;
+        }
+        let is_release_safe =
+            self.release_to <= self.durable || cfg!(feature = "plant-release-undurable");
+        let release = self.segments.start_behind(self.release_to).filter(|_| is_release_safe);
+        let job =
+            release.map(Job::Release).or_else(|| self.prepare_due(now).then_some(Job::Prepare));
+        self.is_job_running = job.is_some();
+        job
+    }
+
+    fn prepare_due(&self, now: Instant) -> bool {
+        let ahead = self.geometry.segment_size().max(self.wanted) + self.reserve();
+        let may_try = self.prepare_failed.as_ref().is_none_or(|&(_, failed_at)| {
+            now.saturating_duration_since(failed_at) >= PREPARE_AGAIN_AFTER
+        });
+        may_try && self.usable() < ahead
+    }
+
+    /// Takes in the keeper's answer.
+    pub fn job_done(&mut self, outcome: Outcome, now: Instant) {
+        assert!(self.is_job_running, "an answer follows a job");
+        self.is_job_running = false;
+        match outcome {
+            Outcome::Prepared { segment, wal_slot, superblock_sequence } => {
+                self.segments.add(segment, wal_slot);
+                self.superblock_sequence = superblock_sequence;
+                self.prepare_failed = None;
+                if self.usable() >= self.wanted + self.reserve() {
+                    self.wanted = 0;
+                }
+            }
+            Outcome::PrepareFailed(error) => self.prepare_failed = Some((error, now)),
+            Outcome::Released { start, superblock_sequence } => {
+                self.segments.released(start);
+                self.superblock_sequence = superblock_sequence;
+                self.prepare_failed = None;
+            }
+            Outcome::SuperblockFailed(error) => self.latch(LatchCause::Superblock, error),
+        }
+    }
+
+    /// Why the keeper could not make room, when that is how it is.
+    pub fn prepare_failed(&self) -> Option<&DeviceError> {
+        self.prepare_failed.as_ref().map(|(error, _)| error)
+    }
+}

@@ -1,0 +1,126 @@
+//! A volume of format version 1 stays readable, byte for byte as it was written then.
+//!
+//! The fixture holds the blocks of both areas and the mapped buffers, each run of 64 bytes that are
+//! not all zero with its place. `MAKE_FIXTURE=1` makes it again; a released one is never changed.
+
+use std::path::PathBuf;
+
+use crate::common::{
+    BATCH_SIZE, Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen,
+};
+use slimio_device::LBA_SIZE;
+use slimio_sim::{Limits, SimConfig};
+use slimio_storage::{Policy, layout, verify};
+
+const RUN: usize = 64;
+const MAPPED: u8 = 2;
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/volume-v1.bin")
+}
+
+/// The records of the fixture: small ones committed one at a time, so that they share a tail; one
+/// of several batches; and the last ones, which never left the mapped buffers.
+fn records() -> Vec<(u16, Vec<u8>)> {
+    let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
+    let large = (9, vec![0xAB; BATCH_SIZE + 100]);
+    let last = (0..3).map(|index| (10, vec![index + 100; 30]));
+    small.chain([large]).chain(last).collect()
+}
+
+fn pack(media: &SimMedia, mapped: &[u8], wal_lbas: u64) -> Vec<u8> {
+    let mut packed = Vec::new();
+    let mut add = |area: u8, base: usize, bytes: &[u8]| {
+        for (index, run) in bytes.chunks_exact(RUN).enumerate() {
+            if run.iter().any(|&byte| byte != 0) {
+                packed.push(area);
+                packed.extend(((base + index * RUN) as u32).to_le_bytes());
+                packed.extend(run);
+            }
+        }
+    };
+    for (space, lbas) in [(SUPER, layout::SUPERBLOCK_AREA_LBAS_MIN), (WAL, wal_lbas)] {
+        for lba in 0..lbas {
+            add(space as u8, lba as usize * LBA_SIZE, &media.disk.peek(space, lba));
+        }
+    }
+    add(MAPPED, 0, mapped);
+    packed
+}
+
+fn make() {
+    let config = SimConfig::default();
+    let records = records();
+    let mut media = formatted(config, Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    for record in &records[..6] {
+        assert!(client.append(record));
+        client.settle();
+    }
+    drop(client);
+    // A second epoch.
+    let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+    for record in &records[6..9] {
+        assert!(client.append(record));
+        client.settle();
+    }
+    client.volume.log.set_policy(Policy::No);
+    for record in &records[9..] {
+        assert!(client.append(record));
+    }
+    let mapped = client.disk.mapped_now();
+    let wal_lbas = client.volume.keeper.superblock().wal_slots.len() as u64 * SMALL.segment_lbas;
+    std::fs::write(path(), pack(&media, &mapped, wal_lbas)).expect("the fixture can be written");
+}
+
+/// The fixture as a medium.
+fn open() -> SimMedia {
+    let packed = std::fs::read(path()).expect("the fixture is there");
+    let mut areas = [const { Vec::new() }; 3];
+    for entry in packed.chunks_exact(1 + 4 + RUN) {
+        let at = u32::from_le_bytes(entry[1..5].try_into().expect("four bytes")) as usize;
+        let bytes: &mut Vec<u8> = &mut areas[usize::from(entry[0])];
+        bytes.resize(bytes.len().max((at / LBA_SIZE + 1) * LBA_SIZE), 0);
+        bytes[at..at + RUN].copy_from_slice(&entry[5..]);
+    }
+    let [mut superblock, mut wal, mut mapped] = areas;
+    let segment_size = SMALL.segment_lbas as usize * LBA_SIZE;
+    // What holds nothing left no trace.
+    superblock.resize(layout::SUPERBLOCK_AREA_LBAS_MIN as usize * LBA_SIZE, 0);
+    wal.resize(8 * segment_size, 0);
+    mapped.resize(4 * BATCH_SIZE, 0);
+    let scratch = SimMedia::new(SimConfig::default(), Kind::Files);
+    for (space, bytes) in [(SUPER, &superblock), (WAL, &wal)] {
+        assert_eq!(scratch.disk.add_space((bytes.len() / LBA_SIZE) as u64), space);
+        for (lba, block) in (0..).zip(bytes.chunks_exact(LBA_SIZE)) {
+            scratch.disk.poke(space, lba, block);
+        }
+    }
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let mut image = scratch.disk.crash_now().power_images(&limits).swap_remove(0);
+    image.mapped = mapped;
+    SimMedia::from_image(SimConfig::default(), Kind::Files, &image)
+}
+
+#[test]
+fn a_volume_of_version_1_can_be_read() {
+    if std::env::var_os("MAKE_FIXTURE").is_some() {
+        make();
+    }
+    let mut media = open();
+    let report = verify(&mut media, &mut |_| {}).expect("it is whole");
+    assert_eq!(report.records, records().len() as u64);
+    let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    assert_eq!(recovered, records());
+    assert!(volume.report.rescued_bytes > 0);
+    // And it can be written and read again.
+    let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+    assert!(client.append(&(11, b"more".to_vec())));
+    client.settle();
+    drop(client);
+    let (_, again) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    assert_eq!(again[..recovered.len()], recovered[..]);
+    assert_eq!(again.last(), Some(&(11, b"more".to_vec())));
+}
