@@ -30,7 +30,11 @@ pub(crate) fn is_block_device(path: &Path) -> bool {
 ///
 /// # Errors
 /// Why it can't be taken.
-pub(crate) fn open(path: &Path, options: PathOptions) -> Result<Storage, OpenError> {
+pub(crate) fn open(
+    path: &Path,
+    options: PathOptions,
+    wal_size_max: u64,
+) -> Result<Storage, OpenError> {
     let mut device = BlockDevice::open(path, options)?;
     let lbas_min = SUPER_LBAS + BUFFERS_LBAS + 2;
     if device.lba_count() < lbas_min {
@@ -53,13 +57,18 @@ pub(crate) fn open(path: &Path, options: PathOptions) -> Result<Storage, OpenErr
         name: path.display().to_string(),
         io_path: device.describe(),
         why_not_better: device.notes().join("; "),
-        media: Box::new(BlockMedia { device, outlives_process: true }),
+        media: Box::new(BlockMedia {
+            device,
+            outlives_process: true,
+            wal_lbas_max: wal_size_max / LBA_SIZE as u64,
+        }),
     })
 }
 
 struct BlockMedia {
     device: BlockDevice,
     outlives_process: bool,
+    wal_lbas_max: u64,
 }
 
 impl BlockMedia {
@@ -79,7 +88,7 @@ impl Media for BlockMedia {
         let (split, first, second, lba_count) = match area {
             Area::Superblock => (half, 0, count - half, SUPER_LBAS),
             Area::Wal => {
-                let wal_lbas = count - half - Self::wal_start();
+                let wal_lbas = (count - half - Self::wal_start()).min(self.wal_lbas_max);
                 (wal_lbas, Self::wal_start(), 0, wal_lbas)
             }
         };

@@ -59,7 +59,8 @@ fn open_volume(config: &Config) -> Result<slimio_server::Storage, String> {
         "plain" => EngineChoice::Plain,
         _ => EngineChoice::Best,
     };
-    let storage = volume::open(config.text("volume"), engine, true)?;
+    let storage =
+        volume::open(config.text("volume"), engine, true, config.int("log-size-max") as u64)?;
     let is_direct = storage.io_path.starts_with("direct I/O");
     let is_uring = storage.io_path.contains("io_uring");
     let is_less = !is_direct || (engine == EngineChoice::Best && !is_uring);

@@ -20,7 +20,7 @@ struct VolumeArg {
 
 impl VolumeArg {
     fn open(&self, create: bool) -> Result<Storage, String> {
-        volume::open(&self.volume, EngineChoice::Best, create)
+        volume::open(&self.volume, EngineChoice::Best, create, u64::MAX)
     }
 
     /// The volume, which must be there.

@@ -35,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) input: Vec<u8>,
     /// The large argument that is being received.
     pub(crate) large: Option<BlobBuilder>,
+    /// Sizes of the large arguments of the request that is being received, as announced.
+    pub(crate) large_size: usize,
     pub(crate) state: State,
 
     /// Replies of this turn.
@@ -117,6 +119,7 @@ impl Client {
             parser: Parser::new(),
             input: Vec::new(),
             large: None,
+            large_size: 0,
             state: State::Running,
             out: ReplyBuf::new(Protocol::Resp2),
             needs: Lsn(0),
@@ -158,7 +161,8 @@ impl Client {
 
     /// Bytes of the request that is being received.
     pub(crate) fn query_size(&self) -> usize {
-        self.input.len() + self.parser.request().len() * 16
+        let missing = self.large.as_ref().map_or(0, BlobBuilder::remaining);
+        self.input.len() + self.large_size - missing
     }
 
     /// `ip:port` of the other end, as Redis writes it.

@@ -357,6 +357,10 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
 }
 
 fn keyspace(text: &mut Text, core: &Core, _: &Client) {
+    if core.is_latched() && core.keeps_undurable && core.undurable.of_all() > core.durable() {
+        // Some of these keys will be gone, or back, after a restart.
+        return;
+    }
     for db in core.dbs() {
         let keys = core.keyspace.dbsize(db);
         if keys > 0 {

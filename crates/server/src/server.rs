@@ -119,9 +119,11 @@ impl Server {
         }
         self.banner();
         if self.core.config.yes("appendonly")
-            && let Some(storage) = self.storage.take()
+            && let Some(mut storage) = self.storage.take()
         {
-            let volume = self.load(storage)?;
+            let volume = self.load(&mut storage)?;
+            // It holds the lock of the volume.
+            self.storage = Some(storage);
             let Some(volume) = volume else { return Ok(()) };
             self.start_log(volume)?;
         }
@@ -255,10 +257,10 @@ impl Server {
     }
 
     /// Recovers the data set, serving sockets in between. `None` when told to stop meanwhile.
-    fn load(&mut self, mut storage: Storage) -> Result<Option<Volume>, String> {
+    fn load(&mut self, storage: &mut Storage) -> Result<Option<Volume>, String> {
         let config = &self.core.config;
         if !storage.exists {
-            make_volume(&mut storage, config, false)?;
+            make_volume(storage, config, false)?;
             log::info!("made a new volume in {}", storage.name);
         }
         let options = RecoverOptions {
@@ -392,12 +394,11 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
     let lba = LBA_SIZE as u64;
     let batch_size = config.int("log-buffer-size") as u64;
     let segment_size = (config.int("log-segment-size") as u64).max(2 * batch_size);
-    let slots = config.int("log-size-max") as u64 / segment_size;
     let options = FormatOptions {
         volume_id: VolumeId((u128::from(random()) << 64) | u128::from(random())),
         segment_lbas: segment_size / lba,
         batch_lbas_max: (batch_size / lba) as u32,
-        wal_slots_max: slots.clamp(2, u64::from(WAL_SLOTS_MAX)) as u32,
+        wal_slots_max: WAL_SLOTS_MAX,
         replace,
     };
     format(&mut *storage.media, &options)

@@ -33,6 +33,8 @@ struct Watcher {
     conn: ConnId,
     /// The key's time was over when it was watched: that it goes is no change.
     was_expired: bool,
+    /// The key was there when it was watched: a flush takes it away.
+    was_there: bool,
 }
 
 impl Watches {
@@ -52,9 +54,11 @@ impl Watches {
         if client.watching.contains(&watched) {
             return;
         }
-        let was_expired = is_expired(keyspace, client.db, key, now_ms);
+        let was_there = keyspace.contains(client.db, key, now_ms);
+        let was_expired = !was_there && keyspace.contains(client.db, key, i64::MIN);
         client.watching.push(watched.clone());
-        self.keys.entry(watched).or_default().push(Watcher { conn: client.conn, was_expired });
+        let watcher = Watcher { conn: client.conn, was_expired, was_there };
+        self.keys.entry(watched).or_default().push(watcher);
     }
 
     /// Ends all watches of a client.
@@ -77,8 +81,11 @@ impl Watches {
         clients: &mut Clients,
         current: &mut Client,
     ) {
-        let mut tell = |watchers: &[Watcher]| {
+        let mut tell = |watchers: &[Watcher], is_flush: bool| {
             for watcher in watchers {
+                if is_flush && !watcher.was_there {
+                    continue;
+                }
                 if watcher.conn == current.conn {
                     current.is_stale = true;
                 } else if let Some(client) = clients.get_mut(watcher.conn) {
@@ -90,13 +97,13 @@ impl Watches {
             match touched {
                 Touched::Key { db, key, .. } => {
                     if let Some(watchers) = self.keys.get(&(db, key.to_bytes().into())) {
-                        tell(watchers);
+                        tell(watchers, false);
                     }
                 }
                 Touched::Db(changed) => {
                     for ((db, _), watchers) in &self.keys {
                         if *db == changed {
-                            tell(watchers);
+                            tell(watchers, true);
                         }
                     }
                 }

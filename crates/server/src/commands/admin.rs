@@ -15,7 +15,8 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
     let text = crate::info::render(core, client, &sections);
-    if core.keeps_undurable {
+    // With the log latched, nothing is shown that depends on what is not durable.
+    if core.keeps_undurable && !core.is_latched() {
         client.needs = client.needs.max(core.undurable.of_all());
     }
     client.out.verbatim("txt", text.as_bytes());

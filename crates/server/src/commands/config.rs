@@ -7,14 +7,16 @@ use crate::clients::Client;
 use crate::core::Core;
 
 pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let patterns: Vec<Vec<u8>> =
-        (2..args.len()).map(|index| args.bytes(index).to_ascii_lowercase()).collect();
+    let asked: Vec<_> = (2..args.len()).map(|index| args.bytes(index)).collect();
+    let patterns: Vec<Vec<u8>> = asked.iter().map(|word| word.to_ascii_lowercase()).collect();
     let found = core
         .config
         .get_matching(|name| patterns.iter().any(|pattern| glob_match(pattern, name.as_bytes())));
     client.out.map(found.len());
     for (name, value) in found {
-        client.out.bulk(name.as_bytes());
+        // A name that was asked for as such comes back as it was written.
+        let written = asked.iter().find(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+        client.out.bulk(written.map_or(name.as_bytes(), |word| word));
         client.out.bulk(value.as_bytes());
     }
 }

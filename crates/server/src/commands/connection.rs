@@ -119,8 +119,8 @@ pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
     if core.settings.password.is_some() && !client.is_authenticated {
         client.out.error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
-             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
-             select the RESP protocol version at the same time",
+             HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+             version at the same time",
         );
         return;
     }

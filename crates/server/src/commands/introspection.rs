@@ -28,7 +28,7 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
     for index in 2..args.len() {
         match find(core, &args.bytes(index)) {
             Some(row) => describe(row, &mut client.out),
-            None => client.out.null_array(),
+            None => client.out.null(),
         }
     }
 }
@@ -161,7 +161,11 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR syntax error");
         return;
     }
-    client.out.set(rows.len());
+    if args.len() == 2 {
+        client.out.set(rows.len());
+    } else {
+        client.out.array(rows.len());
+    }
     for row in rows {
         client.out.bulk(row.name.as_bytes());
     }

@@ -68,7 +68,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
                 return;
             }
             Admission::Refused(text) => {
-                core.abort(client, &text);
+                core.abort(client, text.as_bytes());
                 return;
             }
         }
@@ -85,7 +85,7 @@ fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
         let args = request.args();
         match core.find(args) {
             Ok(row) => core.run_queued(client, row, args),
-            Err(text) => client.out.error(&text),
+            Err(wrong) => client.out.error_bytes(&wrong.text),
         }
     }
     core.end_transaction(client, db);

@@ -1,6 +1,5 @@
 //! A request: found in the table, checked in the order in which Redis checks, and run.
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use slimio_keyspace::{Command, Context, DataFn, Flags, Mode, Outcome};
@@ -35,11 +34,11 @@ impl Core {
     fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
         let row = match self.find(args) {
             Ok(row) => row,
-            Err(text) => return self.reject(client, None, &text),
+            Err(NotFound { row, text }) => return self.reject(client, row, &text),
         };
         client.last_command = row.run.name;
         if let Err(text) = self.check(client, row) {
-            return self.reject(client, Some(row), &text);
+            return self.reject(client, Some(row), text.as_bytes());
         }
         if client.multi.is_some() && !row.run.ends_queueing {
             return queue(client, row, args);
@@ -51,7 +50,9 @@ impl Core {
                     match self.admit(row.flags.has(Flags::FREES), size) {
                         Admission::Granted => {}
                         Admission::Wait => return self.park(client, args),
-                        Admission::Refused(text) => return self.reject(client, Some(row), &text),
+                        Admission::Refused(text) => {
+                            return self.reject(client, Some(row), text.as_bytes());
+                        }
                     }
                 }
                 self.run_data(client, row, run, args, Mode::Client, before);
@@ -150,7 +151,7 @@ impl Core {
             };
             let (request, yielded) = *yielding;
             let args = request.args();
-            let row = self.find(args).expect("it was found when it began");
+            let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
             let before = client.out.len();
             self.effects.clear();
             if let Some(yielded) = yielded {
@@ -177,24 +178,24 @@ impl Core {
     }
 
     /// The row of a request, or the error to reply with.
-    pub(crate) fn find(&self, args: Args<'_>) -> Result<&'static Command<Entry>, String> {
+    pub(crate) fn find(&self, args: Args<'_>) -> Result<&'static Command<Entry>, NotFound> {
         let name = args.bytes(0);
         let Some(row) = self.table.lookup(&name) else {
-            return Err(unknown_command(&name, args));
+            return Err(NotFound { row: None, text: unknown_command(&name, args) });
         };
         let row = match row.run.run {
             Run::Container(subcommands) if args.len() > 1 => {
                 let sub = args.bytes(1);
-                match subcommands.iter().find(|r| r.name.as_bytes().eq_ignore_ascii_case(&sub)) {
-                    Some(sub) => sub,
-                    None => {
-                        return Err(format!(
-                            "ERR unknown subcommand '{}'. Try {} HELP.",
-                            quoted(&sub, QUOTED_SIZE_MAX),
-                            row.name.to_ascii_uppercase()
-                        ));
-                    }
-                }
+                let found =
+                    subcommands.iter().find(|r| r.name.as_bytes().eq_ignore_ascii_case(&sub));
+                let Some(sub) = found else {
+                    let mut text = b"ERR unknown subcommand '".to_vec();
+                    text.extend_from_slice(quoted(&sub, QUOTED_SIZE_MAX));
+                    let name = row.name.to_ascii_uppercase();
+                    text.extend_from_slice(format!("'. Try {name} HELP.").as_bytes());
+                    return Err(NotFound { row: None, text });
+                };
+                sub
             }
             Run::Container(_) if row.name == "command" => {
                 return Ok(crate::commands::bare_command());
@@ -204,7 +205,9 @@ impl Core {
         if row.accepts(args.len()) && !matches!(row.run.run, Run::Container(_)) {
             Ok(row)
         } else {
-            Err(format!("ERR wrong number of arguments for '{}' command", row.run.name))
+            let name = row.run.name;
+            let text = format!("ERR wrong number of arguments for '{name}' command").into_bytes();
+            Err(NotFound { row: Some(row), text })
         }
     }
 
@@ -238,28 +241,34 @@ impl Core {
     }
 
     /// Replies with an error to a request that was not run.
-    pub(crate) fn reject(&mut self, client: &mut Client, row: Option<&Command<Entry>>, text: &str) {
+    pub(crate) fn reject(
+        &mut self,
+        client: &mut Client,
+        row: Option<&Command<Entry>>,
+        text: &[u8],
+    ) {
+        if row.is_some_and(|row| row.name == "exec") {
+            self.abort(client, text);
+            return;
+        }
         if let Some(multi) = &mut client.multi {
-            if row.is_some_and(|row| row.name == "exec") {
-                self.abort(client, text);
-                return;
-            }
             multi.is_broken = true;
         }
         if let Some(row) = row {
             self.stats.by_command[row.run.id].rejected += 1;
         }
         let before = client.out.len();
-        client.out.error(text);
+        client.out.error_bytes(text);
         self.count_error(client, before);
     }
 
     /// Ends a transaction whose `EXEC` was refused.
-    pub(crate) fn abort(&mut self, client: &mut Client, text: &str) {
+    pub(crate) fn abort(&mut self, client: &mut Client, text: &[u8]) {
         client.multi = None;
         self.watches.clear(client);
         let before = client.out.len();
-        client.out.error(&format!("EXECABORT Transaction discarded because of: {text}"));
+        let why = text.strip_prefix(b"ERR ").unwrap_or(text);
+        client.out.error_bytes(&[b"EXECABORT Transaction discarded because of: ", why].concat());
         self.count_error(client, before);
     }
 
@@ -303,26 +312,32 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     client.out.simple("QUEUED");
 }
 
-fn unknown_command(name: &[u8], args: Args<'_>) -> String {
-    let mut list = String::new();
+/// Why a request names no command, or not as it must.
+pub(crate) struct NotFound {
+    /// The command, when only its arguments are wrong.
+    row: Option<&'static Command<Entry>>,
+    /// The error to reply with.
+    pub(crate) text: Vec<u8>,
+}
+
+fn unknown_command(name: &[u8], args: Args<'_>) -> Vec<u8> {
+    let mut list = Vec::new();
     for arg in args.iter().skip(1) {
         if list.len() >= QUOTED_SIZE_MAX {
             break;
         }
         let room = QUOTED_SIZE_MAX - list.len();
-        let start: Vec<u8> = arg.chunks().flatten().take(room).copied().collect();
-        // Writing to a string does not fail.
-        let _ = write!(list, "'{}' ", quoted(&start, room));
+        list.push(b'\'');
+        list.extend(arg.chunks().flatten().take(room));
+        list.extend_from_slice(b"' ");
     }
-    format!(
-        "ERR unknown command '{}', with args beginning with: {list}",
-        quoted(name, QUOTED_SIZE_MAX)
-    )
+    let name = quoted(name, QUOTED_SIZE_MAX);
+    [b"ERR unknown command '", name, b"', with args beginning with: ", &list].concat()
 }
 
 /// At most `size` bytes of a client's word, to be put in an error.
-fn quoted(word: &[u8], size: usize) -> String {
-    String::from_utf8_lossy(&word[..word.len().min(size)]).into_owned()
+fn quoted(word: &[u8], size: usize) -> &[u8] {
+    &word[..word.len().min(size)]
 }
 
 const DEBUG_REFUSED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \

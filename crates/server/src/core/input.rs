@@ -50,6 +50,7 @@ impl Core {
         if client.large.is_none() {
             self.requests(&mut client, &[]);
         }
+        self.check_query_size(&mut client);
         self.put_back(client);
     }
 
@@ -87,10 +88,12 @@ impl Core {
                         self.request(client, args);
                     }
                     at += consumed;
+                    client.large_size = 0;
                 }
                 Step::NeedMore => break,
                 Step::Large { size, header_end } => {
                     let header = at + header_end;
+                    client.large_size += size;
                     let mut builder = BlobBuilder::new(size);
                     let taken = builder.extend(&buffer[header..]);
                     // What follows the argument is expected where it began.

@@ -52,7 +52,8 @@ pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<R
     let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
     let thread = std::thread::spawn(move || {
         let storage = if config.yes("appendonly") {
-            Some(crate::volume::open(&volume, engine, true)?)
+            let size_max = config.int("log-size-max") as u64;
+            Some(crate::volume::open(&volume, engine, true, size_max)?)
         } else {
             None
         };
