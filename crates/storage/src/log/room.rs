@@ -35,8 +35,12 @@ impl Log {
         if has_buffer && usable >= need + self.reserve() {
             return Room::Free;
         }
-        self.wanted = self.wanted.max(need);
-        if is_more_coming {
+        // No number of segments is enough for some records.
+        let is_possible = need + self.reserve() <= self.segments.usable_max();
+        if is_possible {
+            self.wanted = self.wanted.max(need);
+        }
+        if is_more_coming && is_possible {
             Room::Wait
         } else if has_buffer && usable >= need {
             Room::Scarce
@@ -110,7 +114,10 @@ impl Log {
                     self.wanted = 0;
                 }
             }
-            Outcome::PrepareFailed(error) => self.prepare_failed = Some((error, now)),
+            Outcome::PrepareFailed(error) => {
+                self.prepare_failed = Some((error, now));
+                self.wanted = 0;
+            }
             Outcome::Released { start, superblock_sequence } => {
                 self.segments.released(start);
                 self.superblock_sequence = superblock_sequence;

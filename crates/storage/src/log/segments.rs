@@ -73,6 +73,13 @@ impl Segments {
         (current + prepared) * LBA_SIZE as u64
     }
 
+    /// Bytes that would be usable if the log had all the segments that it may have, and were empty.
+    pub(crate) fn usable_max(&self) -> u64 {
+        let lost = u64::from(self.geometry.batch_lbas_max - 1);
+        let segments = u64::from(self.geometry.wal_slots_max);
+        segments * (self.geometry.segment_lbas - lost) * LBA_SIZE as u64
+    }
+
     /// Bytes of the segments that the log has, and of those the free ones.
     pub(crate) fn capacity_and_free(&self) -> (u64, u64) {
         let prepared = self.prepared.len() as u64 * self.geometry.segment_size();

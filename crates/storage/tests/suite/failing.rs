@@ -262,3 +262,15 @@ fn changing_the_policy_makes_the_past_durable() {
     assert_eq!(client.volume.log.durable(), client.volume.log.appended());
     assert!(client.volume.log.stats().flushes >= 1, "what was written softly needs a flush");
 }
+
+#[test]
+fn a_record_that_can_never_fit_is_refused_at_once() {
+    let (mut client, _media) = client(Policy::Always, SimConfig::default());
+    let slots_before = client.volume.keeper.superblock().wal_slots.len();
+    assert_eq!(client.volume.log.room(1 << 30), Room::Full);
+    client.pass(Duration::from_secs(1));
+    assert_eq!(client.volume.log.room(1 << 30), Room::Full);
+    assert_eq!(client.volume.log.room(1), Room::Free);
+    let slots_after = client.volume.keeper.superblock().wal_slots.len();
+    assert!(slots_after <= slots_before + 1, "nothing is prepared for it");
+}
