@@ -20,7 +20,7 @@ pub(crate) use durability::{Admission, policy};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use slimio_keyspace::{CommandTable, DbIndex, Effects, Keyspace, Payload};
+use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, Keyspace, Payload};
 use slimio_storage::{Lsn, Progress};
 
 use crate::clients::{Client, Clients};
@@ -147,6 +147,8 @@ pub(crate) struct Core {
     pub(crate) waiting: Vec<ConnId>,
 
     effects: Effects,
+    gather: Gather,
+    /// The effects of the transaction that is running.
     payload: Payload,
     /// Set while the commands of a transaction run.
     pub(crate) transaction: Option<Transaction>,
@@ -194,6 +196,7 @@ impl Core {
             yielding: VecDeque::new(),
             waiting: Vec::new(),
             effects: Effects::new(),
+            gather: Gather::default(),
             payload: Payload::default(),
             transaction: None,
             spare: Vec::new(),

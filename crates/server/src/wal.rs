@@ -41,9 +41,9 @@ impl Wal {
         (self.path.readiness(), self.keeper.wake.as_fd())
     }
 
-    /// Puts a record at the end of the log. There must be [room](Self::room).
-    pub(crate) fn append(&mut self, db: DbIndex, payload: &[u8]) -> Lsn {
-        self.log.append(db.0, &[payload])
+    /// Puts a record, made of parts one after the other, at the end of the log. There must be [room](Self::room).
+    pub(crate) fn append(&mut self, db: DbIndex, payload: &[&[u8]]) -> Lsn {
+        self.log.append(db.0, payload)
     }
 
     /// Whether a record with so many bytes of payload may be appended.

@@ -58,14 +58,14 @@ impl Core {
             transaction.changes.extend(self.effects.touched(args).map(Change::from));
             return Lsn(0);
         }
-        self.payload.begin(client.db);
-        self.payload.add(&self.effects, args);
         let Some(wal) = &mut self.wal else { return Lsn(0) };
         if wal.log().latched().is_some() {
             // A read has met a key whose time was over. It is, whatever the log says.
             return Lsn(0);
         }
-        let lsn = wal.append(client.db, self.payload.bytes());
+        // The value goes from the request right into the log's memory.
+        let payload = self.gather.parts(&self.effects, client.db, args);
+        let lsn = wal.append(client.db, payload.as_slice());
         if self.keeps_undurable {
             self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
         }
@@ -102,7 +102,7 @@ impl Core {
         if wal.log().latched().is_some() {
             return;
         }
-        let lsn = wal.append(db, self.payload.bytes());
+        let lsn = wal.append(db, &[self.payload.bytes()]);
         let flushed = transaction.changes.iter().any(|c| matches!(c, Change::Db(_)));
         if self.keeps_undurable {
             self.undurable.note(lsn, transaction.changes.into_iter());
@@ -127,7 +127,7 @@ impl Core {
         let Some(wal) = &mut self.wal else { return };
         self.payload.begin(db);
         self.payload.add(&self.effects, args);
-        let lsn = wal.append(db, self.payload.bytes());
+        let lsn = wal.append(db, &[self.payload.bytes()]);
         if self.keeps_undurable {
             self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
         }
