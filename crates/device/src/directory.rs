@@ -211,7 +211,7 @@ impl Directory {
         open(0).map_err(|error| OpenError::io("opening", path, &error))
     }
 
-    /// Makes a file of `size` zero bytes, or empties an old one, and maps it.
+    /// Makes a file of `size` zero bytes, in the place of an old one, and maps it.
     ///
     /// # Errors
     /// As [`MappedFile::create`].

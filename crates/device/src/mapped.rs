@@ -18,6 +18,9 @@ use crate::{Buffer, LBA_SIZE, OpenError, sys};
 /// Blocks written at once when space is zeroed: 1 MiB.
 const ZEROES_LBAS: usize = 256;
 
+/// A file that is being made has this behind its name.
+const NEW_SUFFIX: &str = ".new";
+
 /// Memory that a file is mapped to.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -61,29 +64,44 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes the file, or makes an old one empty, with `size` zero bytes, and maps it. Neither the
-    /// file nor its name is made durable: it is for what need not outlive power.
+    /// Makes the file with `size` zero bytes, in the place of an old one, and maps it. What is later
+    /// stored in it need not outlive power, but file, length and name do: they are durable when this
+    /// returns, and until then an old file is there, untouched.
     ///
     /// # Errors
-    /// [`OpenError::NoSpace`] when there is no room; a new file is then removed again.
+    /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
     ///
     /// # Panics
     /// When `size` is not a whole number of blocks, or zero.
     pub fn create(path: &Path, size: usize) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
-        let file = OpenOptions::new()
+        let mut new = path.as_os_str().to_owned();
+        new.push(NEW_SUFFIX);
+        let new = Path::new(&new);
+        let failed = |doing| move |error: io::Error| OpenError::io(doing, new, &error);
+        let made = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
-            .open(path)
-            .map_err(|error| OpenError::io("making", path, &error))?;
-        let made = write_zeroes(&file, 0, size as u64)
-            .map_err(|error| OpenError::io("filling", path, &error))
-            .and_then(|()| Self::map(file, 0, size, true, path));
+            .open(new)
+            .map_err(failed("making"))
+            .and_then(|file| {
+                write_zeroes(&file, 0, size as u64).map_err(failed("filling"))?;
+                file.sync_all().map_err(failed("flushing"))?;
+                Self::map(file, 0, size, true, new)
+            })
+            .and_then(|mapped| {
+                std::fs::rename(new, path).map_err(failed("naming"))?;
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                File::open(directory.unwrap_or(Path::new(".")))
+                    .and_then(|directory| directory.sync_all())
+                    .map_err(failed("flushing the name of"))?;
+                Ok(mapped)
+            });
         if made.is_err() {
             // The error above is what the caller must hear of.
-            drop(std::fs::remove_file(path));
+            drop(std::fs::remove_file(new));
         }
         made
     }
@@ -271,6 +289,25 @@ mod tests {
         MappedFile::create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
         let again = MappedFile::create(&path, 2 * SIZE).expect("there is room");
         assert_eq!(again.read_all().expect("readable"), vec![0; 2 * SIZE]);
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_made_leaves_the_old_one() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        MappedFile::create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
+        let unfinished = directory.path().join("buffers.new");
+        std::fs::create_dir(&unfinished).expect("there is room");
+        assert!(MappedFile::create(&path, 2 * SIZE).is_err());
+        let old = MappedFile::open(&path).expect("it is still there");
+        assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
+
+        // What a process left that died while it made one is in nobody's way.
+        std::fs::remove_dir(&unfinished).expect("it is empty");
+        std::fs::write(&unfinished, b"part of it").expect("there is room");
+        let new = MappedFile::create(&path, 2 * SIZE).expect("there is room");
+        assert_eq!(new.read_all().expect("readable"), vec![0; 2 * SIZE]);
+        assert!(!unfinished.exists());
     }
 
     #[test]
