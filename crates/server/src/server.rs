@@ -273,6 +273,7 @@ impl Server {
         let began = Instant::now();
         let mut next_turn = began;
         let mut said_percent = 0;
+        let is_stopping = std::cell::Cell::new(false);
         let mut keyspace =
             std::mem::replace(&mut self.core.keyspace, Core::empty_keyspace(&self.core.config, 0));
         self.core.loading = Some(Loading {
@@ -284,6 +285,9 @@ impl Server {
             &mut *storage.media,
             &options,
             &mut |record| {
+                if is_stopping.get() {
+                    return Err("the server was told to stop".into());
+                }
                 let db = slimio_keyspace::DbIndex(record.db);
                 keyspace.apply(db, record.payload).map_err(|e| e.to_string())
             },
@@ -298,17 +302,20 @@ impl Server {
                 }
                 if Instant::now() >= next_turn {
                     self.loading_turn();
+                    is_stopping.set(self.core.shutdown.is_some());
                     next_turn = Instant::now() + LOADING_TURN_EVERY;
                 }
             },
         );
         self.core.keyspace = keyspace;
         self.core.loading = None;
-        let volume = result
-            .map_err(|e| format!("cannot open the volume {}: {}", storage.name, explain(&e)))?;
-        if self.core.shutdown.is_some() {
-            return Ok(None);
-        }
+        let volume = match result {
+            Ok(volume) => volume,
+            Err(_) if is_stopping.get() => return Ok(None),
+            Err(e) => {
+                return Err(format!("cannot open the volume {}: {}", storage.name, explain(&e)));
+            }
+        };
         let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
         log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());
         Ok(Some(volume))

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use slimio_resp::{BlobBuilder, Limits, Parser, Protocol, ReplyBuf, Step};
 
-use super::{Core, Wish};
+use super::{Core, SPARE_SIZE_MAX, Wish};
 use crate::clients::{Client, State};
 use crate::net::{ConnId, Filling};
 
@@ -119,7 +119,8 @@ impl Core {
             Cow::Borrowed(bytes) => client.input.extend_from_slice(&bytes[at..]),
             Cow::Owned(mut bytes) => {
                 bytes.drain(..at);
-                client.input = bytes;
+                let is_worth_keeping = !bytes.is_empty() || bytes.capacity() <= SPARE_SIZE_MAX;
+                client.input = if is_worth_keeping { bytes } else { Vec::new() };
             }
         }
     }

@@ -57,11 +57,12 @@ impl Core {
     fn has_background_work(&self) -> bool {
         let expires = self.loading.is_none() && self.dbs().any(|db| self.keyspace.expiring(db) > 0);
         let times_out = self.settings.timeout.is_some() && self.clients.len() > 0;
+        let has_soft_limit = self.settings.output_limit.soft_bytes > 0;
         expires
             || times_out
             || self.has_parked()
             || self.stats.is_moving()
-            || self.clients.iter().any(|client| client.soft_limit_since.is_some())
+            || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
     }
 
     fn expire(&mut self) {

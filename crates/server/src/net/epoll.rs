@@ -152,7 +152,13 @@ impl EpollNet {
                     Conn { generation, socket: Some(socket), ..Conn::default() };
                 Some(Event::Accepted(ConnId { index, generation }, listener))
             }
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => None,
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
+                // Those who waited have given up: it is for the kernel to report again.
+                if self.accept_retry_at.take().is_some() {
+                    self.listen_again();
+                }
+                None
+            }
             Err(errno) => {
                 // The listener stays readable: asking the kernel about it again would spin.
                 let first = self.accept_retry_at.replace(Instant::now() + ACCEPT_RETRY).is_none();
