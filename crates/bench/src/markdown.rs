@@ -47,7 +47,7 @@ run; latency counts from the moment a request was due. `client_lag`: how late th
 was.\n\
 - `device_*`: the whole device below the directory, after everything dirty was written out; \
 strangers' writes count too. `process_write_bytes`: what the kernel books on the server.\n\
-- `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_bytes_written` of INFO \
+- `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_area_bytes` of INFO \
 (SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the stock \
 log is nothing but its records, so it is 1 there.\n\
 - `pss`: memory of the server, shared pages by their share.\n\

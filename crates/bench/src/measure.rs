@@ -183,10 +183,7 @@ impl LogSize {
             ServerKind::SlimIO => {
                 let info = server.client()?.info("slimio")?;
                 let field = |name| info.get(name).and_then(|text| text.trim().parse().ok());
-                Ok(Self {
-                    bytes: field("log_bytes_written"),
-                    record_bytes: field("log_record_bytes"),
-                })
+                Ok(Self { bytes: field("log_area_bytes"), record_bytes: field("log_record_bytes") })
             }
         }
     }
