@@ -104,7 +104,7 @@ impl Core {
                 }
                 Step::Error(error) => {
                     log::debug!("client {}: {error}", client.id);
-                    client.out.error(&error.reply());
+                    error.write(&mut client.out);
                     self.stats.error(error.reply().as_bytes());
                     client.close_after_replies();
                     return;
