@@ -31,7 +31,7 @@ const STOP: WatchId = WatchId(2);
 /// How long replies may take to leave when the server ends.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How long one wait for the log alone may take, while no client can have anything new to say.
-const LOG_WAIT_MAX: Duration = Duration::from_millis(1);
+const LOG_WAIT_MAX: Duration = Duration::from_millis(5);
 /// Batches under way at once under `always` before records gather for the next one.
 const COMMITS_IN_FLIGHT: usize = 2;
 /// Time between two rounds of serving sockets while the log is read.
@@ -183,11 +183,19 @@ impl Server {
         self.core.retry_parked();
         self.core.resume_yielded();
         self.core.run_timers();
+        // With one client, it is seen first whether there is anything to do but wait.
+        let is_lone = self.core.clients.len() == 1;
         if let Some(wal) = &mut self.core.wal {
             wal.drive(now);
+            if !is_lone {
+                wal.kick();
+            }
         }
         self.core.flush(&mut *self.net);
         self.wait_for_log();
+        if is_lone && let Some(wal) = &mut self.core.wal {
+            wal.kick();
+        }
     }
 
     /// While every client waits for the log, waits for nothing else: with one client under
@@ -357,6 +365,7 @@ impl Server {
                     break;
                 }
                 wal.drive(now);
+                wal.kick();
                 if wal.is_in_flight() {
                     wal.wait(LOG_WAIT_MAX, now);
                 } else {
