@@ -11,9 +11,6 @@ use crate::{LogStart, io};
 /// Blocks written at once when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
 
-/// Writes in flight when a segment is zeroed.
-const ZERO_IN_FLIGHT: usize = 2;
-
 /// Owner of the superblock: prepares segments ahead of the log and releases those behind it.
 ///
 /// Plain state; runs where blocking is allowed (a thread of its own), on paths of its own.
@@ -190,45 +187,23 @@ impl Keeper {
 }
 
 /// Writes zeros over blocks and makes them stable.
+///
+/// Piece by piece, each stable before the next: a device's flush takes as long as what it has not
+/// kept yet, whoever wrote that, and the log's durable writes flush all the time.
 pub(crate) fn zero(device: &mut dyn Device, start: Lba, lbas: u64) -> Result<(), DeviceError> {
     let step = ZERO_LBAS.min(u64::from(device.geometry().transfer_lbas_max)).min(lbas);
-    let mut buffers: Vec<Buffer> =
-        (0..ZERO_IN_FLIGHT).map(|_| Buffer::zeroed(step as usize)).collect();
-    let mut completions = Vec::new();
-    let mut failed = None;
+    let mut buffer = Buffer::zeroed(step as usize);
     let mut done = 0;
-    while done < lbas || device.in_flight() > 0 {
-        if let Some(mut buffer) = buffers.pop_if(|_| done < lbas && failed.is_none()) {
-            let now = step.min(lbas - done);
-            buffer.set_len_lbas(now as usize);
-            let op = Op::Write {
-                lba: Lba(start.0 + done),
-                buffer,
-                placement: PlacementId::default(),
-                durable: false,
-            };
-            match device.submit(Token(done), op) {
-                Ok(()) => {
-                    done += now;
-                    continue;
-                }
-                Err(Op::Write { buffer, .. }) => buffers.push(buffer),
-                Err(_) => {}
-            }
-        }
-        if device.in_flight() == 0 {
-            break;
-        }
-        io::wait_for_one(device, &mut completions);
-        for completion in completions.drain(..) {
-            buffers.extend(completion.buffer);
-            failed = failed.or(completion.result.err());
-        }
+    while done < lbas {
+        let now = step.min(lbas - done);
+        buffer.set_len_lbas(now as usize);
+        let lba = Lba(start.0 + done);
+        let placement = PlacementId::default();
+        let op = Op::Write { lba, buffer, placement, durable: true };
+        buffer = io::run(device, op)?.expect("a write brings its buffer back");
+        done += now;
     }
-    match failed {
-        Some(error) => Err(error),
-        None => io::run(device, Op::Flush).map(|_| ()),
-    }
+    Ok(())
 }
 
 /// Tells the device that slots hold nothing, in ranges as large as they come. A device may refuse:

@@ -66,6 +66,10 @@ impl Log {
             }
             _ => {}
         }
+        // Who waits for that room would wait for ever under a policy that flushes nothing.
+        if self.release_to > self.durable && self.is_release_due() {
+            self.flush_target = self.flush_target.max(Some(self.release_to));
+        }
     }
 
     /// Whether the open batch must leave though it is not full.

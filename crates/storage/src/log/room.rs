@@ -75,7 +75,7 @@ impl Log {
         self.release_to = self.release_to.max(lsn);
     }
 
-    fn is_release_due(&self) -> bool {
+    pub(super) fn is_release_due(&self) -> bool {
         self.segments.start_behind(self.release_to).is_some()
     }
 

@@ -40,61 +40,61 @@ fn releasing(policy: Policy, deaths: [Death; 2], kind: Kind) -> Plan {
 #[test]
 fn always_loses_nothing_when_power_is_cut() {
     let plan = plan(Policy::Always, [Death::Power, Death::Power], Order::Fifo);
-    assert_counts(enumerate(&plan), (757, 8823));
+    assert_counts(enumerate(&plan), (569, 6942));
 }
 
 #[test]
 fn always_loses_nothing_when_writes_complete_in_any_order() {
     let plan = plan(Policy::Always, [Death::Power, Death::Power], Order::Random);
-    assert_counts(enumerate(&plan), (1429, 8765));
+    assert_counts(enumerate(&plan), (1417, 7190));
 }
 
 #[test]
 fn always_survives_process_death_and_then_power_cut() {
     let plan = plan(Policy::Always, [Death::Process, Death::Power], Order::Random);
-    assert_counts(enumerate(&plan), (357, 5325));
+    assert_counts(enumerate(&plan), (409, 4802));
 }
 
 #[test]
 fn everysec_loses_nothing_when_the_process_dies_twice() {
     let plan = plan(Policy::EverySec, [Death::Process, Death::Process], Order::Random);
-    assert_counts(enumerate(&plan), (165, 4177));
+    assert_counts(enumerate(&plan), (151, 3313));
 }
 
 #[test]
 fn everysec_loses_nothing_flushed_when_power_is_cut() {
     let plan = plan(Policy::EverySec, [Death::Power, Death::Power], Order::Random);
-    assert_counts(enumerate(&plan), (1133, 11909));
+    assert_counts(enumerate(&plan), (1659, 11372));
 }
 
 #[test]
 fn everysec_survives_process_death_and_then_power_cut() {
     let plan = plan(Policy::EverySec, [Death::Process, Death::Power], Order::Lifo);
-    assert_counts(enumerate(&plan), (141, 5525));
+    assert_counts(enumerate(&plan), (127, 6395));
 }
 
 #[test]
 fn no_policy_loses_nothing_when_the_process_dies() {
     let plan = plan(Policy::No, [Death::Process, Death::Process], Order::Lifo);
-    assert_counts(enumerate(&plan), (141, 3852));
+    assert_counts(enumerate(&plan), (127, 3289));
 }
 
 #[test]
 fn released_segments_are_used_again_when_power_is_cut() {
     let plan = releasing(Policy::Always, [Death::Power, Death::Power], Kind::Files);
-    assert_counts(enumerate(&plan), (2128, 15207));
+    assert_counts(enumerate(&plan), (2015, 11183));
 }
 
 #[test]
 fn deallocated_segments_are_used_again_when_power_is_cut() {
     let plan = releasing(Policy::Always, [Death::Power, Death::Power], Kind::Device);
-    assert_counts(enumerate(&plan), (1239, 10779));
+    assert_counts(enumerate(&plan), (1274, 10352));
 }
 
 #[test]
 fn released_segments_are_used_again_when_the_process_dies() {
     let plan = releasing(Policy::EverySec, [Death::Process, Death::Process], Kind::Device);
-    assert_counts(enumerate(&plan), (258, 5519));
+    assert_counts(enumerate(&plan), (246, 5509));
 }
 
 /// Small records, one commit at a time: the tail alternates between two blocks.
@@ -107,7 +107,7 @@ fn a_tail_that_grows_loses_nothing_when_power_is_cut() {
         first_life: 12,
         ..plan(Policy::Always, [Death::Power, Death::Power], Order::Fifo)
     };
-    assert_counts(enumerate(&plan), (422, 4145));
+    assert_counts(enumerate(&plan), (334, 3227));
 }
 
 #[test]
@@ -119,5 +119,5 @@ fn a_tail_that_grows_loses_nothing_when_the_process_dies() {
         first_life: 12,
         ..plan(Policy::Always, [Death::Process, Death::Power], Order::Fifo)
     };
-    assert_counts(enumerate(&plan), (116, 2731));
+    assert_counts(enumerate(&plan), (108, 2144));
 }

@@ -169,6 +169,19 @@ fn a_full_volume_and_the_way_out_of_it() {
 }
 
 #[test]
+fn a_release_becomes_durable_also_where_nothing_is_flushed() {
+    let (mut client, _media) = client(Policy::No, SimConfig::default());
+    client.pass(Duration::from_secs(1));
+    client.disk.faults(|faults| faults.full = true);
+    while client.append(&(0, vec![7; 3000])) {}
+    let appended = client.volume.log.appended();
+    assert!(client.volume.log.durable() < appended);
+    client.volume.log.release_before(appended);
+    turn(&mut client);
+    assert_eq!(client.volume.log.room(1), Room::Free);
+}
+
+#[test]
 fn nothing_is_released_before_it_is_durable() {
     let (mut client, _media) = client(Policy::No, SimConfig::default());
     for record in &script(8) {
