@@ -117,6 +117,12 @@ pub(crate) fn read_open_half(bytes: &[u8], volume_id: VolumeId) -> Option<(u64, 
     is_right.then_some((epoch, Lsn(first_lsn)))
 }
 
+/// Whether a batch of another volume starts here, as far as its magic can be believed.
+pub(crate) fn is_foreign(bytes: &[u8], volume_id: VolumeId) -> bool {
+    bytes[at::MAGIC..at::MAGIC + 4] == layout::BATCH_MAGIC
+        && u32_at(bytes, at::VOLUME) != volume_id.0 as u32
+}
+
 /// The header at the start of `bytes`, as far as it can be believed without its records: the whole
 /// batch must pass [`is_whole`] too. `batch_size_max` bounds what it may claim, in bytes.
 pub(crate) fn read_header(

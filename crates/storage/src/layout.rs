@@ -21,6 +21,9 @@ pub const WAL_SLOTS_MAX: u32 = 1536;
 /// Blocks at a segment's end that may stay unused: a batch is never cut in two.
 pub const BATCH_LBAS_MAX: u32 = 256;
 
+/// The segment that a new volume's log starts in.
+pub const FIRST_SEGMENT: u64 = 1;
+
 /// Most batches in flight at once.
 pub const WAL_IN_FLIGHT_MAX: usize = 32;
 

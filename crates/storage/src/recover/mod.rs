@@ -131,7 +131,7 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     }
     zero(&mut *wal, Lba(0), geometry.segment_lbas).map_err(failed)?;
 
-    let start = LogStart { segment: 1, ..LogStart::default() };
+    let start = LogStart { segment: layout::FIRST_SEGMENT, ..LogStart::default() };
     let superblock = Superblock {
         sequence: 1,
         parent: 0,
@@ -169,12 +169,13 @@ pub fn recover(
         examine(media, &mut *superblock_path, &mut *log_path, options.salvage, &mut sink)?;
     let Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report } =
         examined;
-    let failed = |error| Error::Device { doing: "opening the volume", error };
+    let failed = |error| Error::Device { doing: "writing the superblock", error };
 
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
     if !cfg!(feature = "plant-no-flush-before-cut") {
         // What a process left in the device's cache was read, but is not stable.
-        io::run(&mut *log_path, Op::Flush).map_err(failed)?;
+        io::run(&mut *log_path, Op::Flush)
+            .map_err(|error| Error::Device { doing: "flushing the log", error })?;
     }
     let mut keeper = Keeper::new(superblock, checksum, media.fresh_blocks_need_zeroing());
     let (place, lsn) = cut;
@@ -264,7 +265,8 @@ fn make_durable(
         log.reap(log_path, now);
         if let Some(latch) = log.latched() {
             let error = latch.error.clone();
-            return Err(Error::Device { doing: "opening the volume", error });
+            let doing = "writing to the log what only the mapped buffers held";
+            return Err(Error::Device { doing, error });
         }
         if let Some(job) = log.next_job(now) {
             let outcome = keeper.run(keeper_paths, job);

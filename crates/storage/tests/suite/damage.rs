@@ -1,11 +1,11 @@
 //! Volumes that can't be read exactly are refused with a reason, never opened with less.
 
 use crate::common::{
-    Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen, script,
+    Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
 };
 use slimio_device::LBA_SIZE;
 use slimio_sim::{Image, Limits, SimConfig};
-use slimio_storage::{Error, Policy, layout};
+use slimio_storage::{Error, FormatOptions, Policy, VolumeId, layout};
 
 /// A volume with some records, all durable, its superblock updated and known to the log.
 fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
@@ -155,6 +155,26 @@ fn a_truncated_area_is_refused() {
             other => panic!("{:?}", other.err()),
         }
     }
+}
+
+#[test]
+fn the_superblock_of_another_volume_is_refused() {
+    let (image, script) = written();
+    let media = &mut media_of(&image);
+    let layout = FormatOptions { volume_id: VolumeId(SMALL.volume_id.0 + 1), ..SMALL };
+    let other = formatted_as(SimConfig::default(), Kind::Files, &layout);
+    let lbas = layout::SUPERBLOCK_COPIES as u64 * layout::SUPERBLOCK_COPY_LBAS;
+    let ours: Vec<_> = (0..lbas).map(|lba| media.disk.peek(SUPER, lba)).collect();
+    for lba in 0..lbas {
+        media.disk.poke(SUPER, lba, &other.disk.peek(SUPER, lba));
+    }
+    let refused = reopen(media, &options(Policy::Always)).expect_err("it is not its own");
+    assert!(refused.to_string().contains("another volume's"), "{refused}");
+    for (lba, bytes) in (0..).zip(&ours) {
+        media.disk.poke(SUPER, lba, bytes);
+    }
+    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("nothing was lost");
+    assert_eq!(recovered, script);
 }
 
 #[test]
