@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use slimio_device::{Completion, Device, DeviceError, Geometry, Op, Token};
+use slimio_device::Device;
 use slimio_keyspace::DbIndex;
 use slimio_storage::{Job, Keeper, KeeperPaths, Log, LogStats, Lsn, Outcome, Policy, Room, Volume};
 
@@ -22,6 +22,8 @@ pub(crate) struct Wal {
     keeper: KeeperThread,
     /// Whether a job is with the keeper.
     is_busy: bool,
+    /// Whether something was submitted that the device does not have yet.
+    is_queued: bool,
 }
 
 impl Wal {
@@ -32,7 +34,7 @@ impl Wal {
     pub(crate) fn new(volume: Volume) -> std::io::Result<Self> {
         let Volume { log, log_path, keeper, keeper_paths, report: _ } = volume;
         let keeper = KeeperThread::start(keeper, keeper_paths)?;
-        Ok(Self { log, path: log_path, keeper, is_busy: false })
+        Ok(Self { log, path: log_path, keeper, is_busy: false, is_queued: false })
     }
 
     /// Descriptors that tell when [`turn`](Self::turn) has something to take in: the device's, if
@@ -65,7 +67,7 @@ impl Wal {
     /// Submits what is due, and gives the keeper its next job. What is submitted rests until
     /// [`kick`](Self::kick) or [`wait`](Self::wait).
     pub(crate) fn drive(&mut self, now: Instant) {
-        self.log.drive(&mut Unkicked(&mut *self.path), now);
+        self.is_queued |= self.log.drive(&mut *self.path, now);
         if !self.is_busy
             && let Some(job) = self.log.next_job(now)
         {
@@ -76,11 +78,14 @@ impl Wal {
 
     /// Hands what was submitted to the device.
     pub(crate) fn kick(&mut self) {
-        self.path.kick();
+        if std::mem::take(&mut self.is_queued) {
+            self.path.kick();
+        }
     }
 
     /// Sleeps until the device has finished something, for a caller with nothing else to wait for.
     pub(crate) fn wait(&mut self, timeout: Duration, now: Instant) {
+        self.is_queued = false;
         self.log.wait(&mut *self.path, Some(timeout));
         self.log.reap(&mut *self.path, now);
     }
@@ -110,42 +115,6 @@ impl Wal {
     /// Lets the log start behind `lsn`.
     pub(crate) fn release_before(&mut self, lsn: Lsn) {
         self.log.release_before(lsn);
-    }
-}
-
-/// A path whose operations rest in its queue: a caller that then waits for them can have them run
-/// on its own thread, without a hand-off.
-struct Unkicked<'a>(&'a mut dyn Device);
-
-impl Device for Unkicked<'_> {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        self.0.submit(token, op)
-    }
-
-    fn kick(&mut self) {}
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.0.poll(completions);
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
-        self.0.wait(timeout, completions);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
-    }
-
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        self.0.readiness()
-    }
-
-    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
-        self.0.grow(lba_count)
     }
 }
 

@@ -16,10 +16,13 @@ const FLUSH_TOKEN: Token = Token(u64::MAX);
 const MARK_SPAN: Duration = Duration::from_millis(10);
 
 impl Log {
-    /// Submits what is due under the policy. Never blocks; at most one system call.
-    pub fn drive(&mut self, device: &mut dyn Device, now: Instant) {
+    /// Submits what is due under the policy. Never blocks, and makes no system call: when this
+    /// returns true, a [`Device::kick`] must follow, or a [`wait`](Self::wait), which then may run
+    /// a lone operation on the calling thread.
+    #[must_use = "what was submitted rests until the device is kicked"]
+    pub fn drive(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         if self.latch.is_some() {
-            return;
+            return false;
         }
         self.stamp(now);
         self.aim(now);
@@ -28,10 +31,7 @@ impl Log {
             self.close_batch();
             is_queued |= self.submit_closed(device, now);
         }
-        is_queued |= self.submit_flush(device, now);
-        if is_queued {
-            device.kick();
-        }
+        is_queued | self.submit_flush(device, now)
     }
 
     /// Notes the age of what was appended since the last time.

@@ -2,7 +2,7 @@
 
 use slimio_device::LBA_SIZE;
 
-use crate::batch::{Header, Kind, RecordView, Records, is_whole, read_header};
+use crate::batch::{Header, Kind, RecordView, Records, is_foreign, is_whole, read_header};
 use crate::checksum::Salt;
 use crate::log::UsedSegment;
 use crate::recover::ahead::ReadAhead;
@@ -63,6 +63,8 @@ pub(crate) struct Claims {
     pub(crate) superblock_sequence: u64,
     /// Batches found behind the end.
     pub(crate) batches: u64,
+    /// A batch of another volume stands where the log starts.
+    pub(crate) is_foreign: bool,
 }
 
 impl Claims {
@@ -104,7 +106,8 @@ impl Chain {
     ) -> Result<Claims, Error> {
         let segment_lbas = superblock.geometry.segment_lbas;
         let slots = segments.iter().map(|&(_, wal_slot)| wal_slot).collect();
-        let mut at = self.place.lba;
+        let start = self.place.lba;
+        let mut at = start;
         let mut ahead = ReadAhead::new(device, slots, segment_lbas, at);
         let mut reported = 0;
         let mut claims = Claims::default();
@@ -136,6 +139,12 @@ impl Chain {
                 .filter(|(header, _)| may_chain && self.is_next(header, superblock))
                 .max_by_key(|(header, _)| header.records_size);
             let Some((header, batch_at)) = chosen else {
+                if at == start {
+                    match ahead.view(device, at, 1) {
+                        Ok(first) => claims.is_foreign = is_foreign(first, superblock.volume_id),
+                        Err(error) => break Err(error),
+                    }
+                }
                 is_broken = true;
                 at += 1;
                 continue;

@@ -2,9 +2,9 @@
 
 use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op};
 
-use super::chain::{Chain, Place, Sink};
+use super::chain::{Chain, Claims, Place, Sink};
 use super::rescue::{self, Rescued};
-use crate::batch::{is_foreign, is_whole, read_header};
+use crate::batch::{is_whole, read_header};
 use crate::layout::{self, FIRST_SEGMENT};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{Area, Error, Lsn, Media, Report, io};
@@ -62,10 +62,7 @@ pub(crate) fn examine(
     if chain.epoch < superblock.epoch && superblock.buffers_epoch == superblock.epoch {
         chain.drop_pending();
     }
-    let damage = match damage(&superblock, &chain, claims.durable, claims.superblock_sequence) {
-        None if chain.batches == 0 => foreign_log(&superblock, &segments, wal)?,
-        damage => damage,
-    };
+    let damage = damage(&superblock, &chain, &claims);
     report.log_end = chain.next;
     if let Some(what) = damage {
         if !salvage {
@@ -210,29 +207,15 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
     Ok(newest)
 }
 
-/// Whether an empty log is another volume's full one. Its first segment was zeroed when the volume
-/// was made, so nothing older can stand there; other segments may hold what was on the device.
-fn foreign_log(
-    superblock: &Superblock,
-    segments: &[(u64, u32)],
-    wal: &mut dyn Device,
-) -> Result<Option<String>, Error> {
-    let Some(&(FIRST_SEGMENT, wal_slot)) = segments.first() else { return Ok(None) };
-    let lba = Lba(u64::from(wal_slot) * superblock.geometry.segment_lbas);
-    let first = io::run(wal, Op::Read { lba, buffer: Buffer::zeroed(1) })
-        .map_err(|error| Error::Device { doing: "reading the log", error })?;
-    let is_foreign = first.is_some_and(|first| is_foreign(&first, superblock.volume_id));
-    Ok(is_foreign.then(|| "it is another volume's: the superblock does not belong to it".into()))
-}
-
 /// Whether the end of the log that was found is none, and why.
-fn damage(
-    superblock: &Superblock,
-    chain: &Chain,
-    durable: Lsn,
-    superblock_sequence: u64,
-) -> Option<String> {
+fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<String> {
+    let Claims { durable, superblock_sequence, .. } = *claims;
     let (end, Place { segment, lba, .. }) = (chain.next, chain.place);
+    // The first segment was zeroed when the volume was made, so nothing older can stand there;
+    // others may hold what was on the device.
+    if claims.is_foreign && superblock.start.segment == FIRST_SEGMENT {
+        return Some("it is another volume's: the superblock does not belong to it".into());
+    }
     let place = format!("at block {lba} of segment {segment}");
     if superblock_sequence > superblock.sequence && !cfg!(feature = "plant-no-fallback-check") {
         return Some(format!(

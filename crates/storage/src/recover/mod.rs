@@ -259,7 +259,9 @@ fn make_durable(
 ) -> Result<(), Error> {
     while log.durable() < log.appended() {
         log.request_durable();
-        log.drive(log_path, now);
+        if log.drive(log_path, now) {
+            log_path.kick();
+        }
         let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);
         log.reap(log_path, now);

@@ -200,7 +200,9 @@ fn nothing_is_released_before_it_is_durable() {
     for _ in 0..20 {
         let log = &mut client.volume.log;
         log.reap(&mut *client.volume.log_path, client.now);
-        log.drive(&mut *client.volume.log_path, client.now);
+        if log.drive(&mut *client.volume.log_path, client.now) {
+            client.volume.log_path.kick();
+        }
         log.wait(&mut *client.volume.log_path, None);
     }
     assert!(matches!(client.volume.log.next_job(client.now), Some(Job::Release(_))));
@@ -218,7 +220,9 @@ fn a_flush_starts_in_time_and_late_data_holds_replies() {
     for _ in 0..9 {
         client.now += Duration::from_millis(100);
         let volume = &mut client.volume;
-        volume.log.drive(&mut *volume.log_path, client.now);
+        if volume.log.drive(&mut *volume.log_path, client.now) {
+            volume.log_path.kick();
+        }
         assert_eq!(volume.log.releasable(client.now), volume.log.appended());
     }
     assert_eq!(client.volume.log.stats().in_flight, 1, "the batch left for the device");

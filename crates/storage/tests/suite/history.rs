@@ -41,7 +41,9 @@ fn a_write_that_lands_after_recovery_stays_dead() {
     first.settle();
     assert!(first.append(&record(2)));
     let log = &mut first.volume.log;
-    log.drive(&mut *first.volume.log_path, first.now);
+    if log.drive(&mut *first.volume.log_path, first.now) {
+        first.volume.log_path.kick();
+    }
     let images = first.disk.crash_now().power_images(&ALL_OR_NOTHING);
     let [before, landed] = &images[..] else { panic!("one write is in flight") };
     let (before, landed) = (media_of(before), media_of(landed));

@@ -235,7 +235,9 @@ impl Client {
     pub(crate) fn turn(&mut self, idle: bool) {
         let Volume { log, log_path, .. } = &mut self.volume;
         log.reap(&mut **log_path, self.now);
-        log.drive(&mut **log_path, self.now);
+        if log.drive(&mut **log_path, self.now) {
+            log_path.kick();
+        }
         self.note();
         let Volume { log, log_path, keeper, keeper_paths, .. } = &mut self.volume;
         if idle {
