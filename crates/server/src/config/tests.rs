@@ -1,3 +1,5 @@
+//! What directives accept, refuse and suggest.
+
 use super::*;
 
 fn args(line: &str) -> Vec<String> {
