@@ -14,7 +14,11 @@ use crate::Failure;
 use crate::process::{cargo, root, target_dir};
 
 /// Crates that plant bugs: package and folder.
-const CRATES: &[(&str, &str)] = &[("slimio-storage", "crates/storage")];
+const CRATES: &[(&str, &str)] = &[
+    ("slimio-storage", "crates/storage"),
+    ("slimio-keyspace", "crates/keyspace"),
+    ("slimio-server", "crates/server"),
+];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Planted {

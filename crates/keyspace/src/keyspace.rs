@@ -249,14 +249,15 @@ impl Keyspace {
                 })?;
             reply.clear();
             effects.clear();
+            let expires = cfg!(feature = "plant-expiry-in-replay");
             let mut context = Context {
                 keyspace: self,
                 db: *db,
                 args,
-                now_ms: 0,
+                now_ms: if expires { i64::MAX } else { 0 },
                 reply,
                 effects,
-                mode: Mode::Replay,
+                mode: if expires { Mode::Atomic } else { Mode::Replay },
             };
             (command.run)(&mut context);
             if let Some(start) = reply.segments(0..reply.len()).next()

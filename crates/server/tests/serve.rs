@@ -4,6 +4,7 @@
 #[path = "../../cli/src/block.rs"]
 mod block;
 mod common;
+mod undurable;
 #[path = "../../cli/src/volume.rs"]
 mod volume;
 

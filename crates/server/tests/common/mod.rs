@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use slimio_device::EngineChoice;
-use slimio_server::Server;
 use slimio_server::config::Config;
+use slimio_server::{Server, Storage};
 
 /// Both ways to the kernel.
 pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 
 /// Longest time that anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server.
 pub(crate) struct Running {
@@ -26,6 +26,16 @@ pub(crate) struct Running {
 /// Starts a server with directives given as `name value` lines. `None`, loudly, where the kernel
 /// refuses the back end.
 pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Running> {
+    start_on(back_end, volume, directives, |storage| storage)
+}
+
+/// As [`start`], on what `wrap` makes of the volume.
+pub(crate) fn start_on(
+    back_end: &str,
+    volume: &Path,
+    directives: &str,
+    wrap: impl FnOnce(Storage) -> Storage + Send + 'static,
+) -> Option<Running> {
     if back_end == "uring"
         && let Err(refused) = slimio_ring::probe()
     {
@@ -53,7 +63,7 @@ pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<R
     let thread = std::thread::spawn(move || {
         let storage = if config.yes("appendonly") {
             let size_max = config.int("log-size-max") as u64;
-            Some(crate::volume::open(&volume, engine, true, size_max)?)
+            Some(wrap(crate::volume::open(&volume, engine, true, size_max)?))
         } else {
             None
         };
@@ -134,6 +144,16 @@ impl Client {
     pub(crate) fn call(&mut self, args: &[&str]) -> String {
         self.send(args);
         String::from_utf8_lossy(&self.read()).into_owned()
+    }
+
+    /// Whether nothing has come.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        let stream = self.stream.get_ref();
+        stream.set_nonblocking(true).unwrap();
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        let nothing = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        self.stream.buffer().is_empty() && peeked.is_err_and(nothing)
     }
 
     /// How many bytes come until the server closes or breaks the connection.
