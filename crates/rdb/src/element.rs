@@ -1,0 +1,31 @@
+//! One element of a packed value.
+
+use crate::integer::Decimal;
+
+/// An element of a listpack, ziplist, intset or zipmap: they hold integers as integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element<'a> {
+    /// Bytes, where they lie.
+    Bytes(&'a [u8]),
+    /// A string of decimal digits, as its integer.
+    Integer(i64),
+}
+
+impl Element<'_> {
+    /// Appends the string that this is.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => out.extend_from_slice(bytes),
+            Self::Integer(value) => {
+                out.extend_from_slice(Decimal::new().format(*value).as_bytes());
+            }
+        }
+    }
+
+    /// The string that this is.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.append_to(&mut out);
+        out
+    }
+}

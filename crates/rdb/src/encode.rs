@@ -1,0 +1,228 @@
+//! What RDB bytes are made with.
+
+use crate::integer::{Decimal, canonical_i64};
+use crate::length::{self, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
+use crate::listpack::ListpackWriter;
+use crate::lzf::Compressor;
+use crate::version::{ValueType, Version, opcode};
+use crate::ziplist::ZiplistWriter;
+
+/// Longer strings are not integers of 32 bits.
+const INTEGER_SIZE_MAX: usize = 11;
+
+/// What a key has beside its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// When it expires, in Unix milliseconds.
+    pub expire_at_ms: Option<i64>,
+    /// For how many seconds it was not used, if that is counted.
+    pub idle_s: Option<u64>,
+    /// How often it is used, on a logarithmic scale, if that is counted.
+    pub freq: Option<u8>,
+}
+
+/// Appends RDB encodings to bytes that it holds, until they are taken.
+///
+/// Nothing here checks the order: keys come behind [`select_db`](Self::select_db), a key behind its
+/// attributes, a value behind its key. What is large is written in parts: first how much there is,
+/// then the parts, and in between the bytes may be taken away.
+///
+/// ```
+/// use slimio_rdb::{Attributes, Encoder, ValueType, Version};
+///
+/// let mut encoder = Encoder::new(Version::DEFAULT);
+/// encoder.select_db(0);
+/// encoder.key(b"greeting", ValueType::String, Attributes::default());
+/// encoder.string(b"hello");
+/// assert_eq!(encoder.bytes(), b"\xfe\x00\x00\x08greeting\x05hello");
+/// ```
+#[derive(Debug)]
+pub struct Encoder {
+    out: Vec<u8>,
+    version: Version,
+    compressor: Option<Compressor>,
+    listpack: ListpackWriter,
+    ziplist: ZiplistWriter,
+}
+
+impl Encoder {
+    /// For files of `version`; strings that shrink are compressed.
+    pub fn new(version: Version) -> Self {
+        Self {
+            out: Vec::new(),
+            version,
+            compressor: Some(Compressor::new()),
+            listpack: ListpackWriter::new(),
+            ziplist: ZiplistWriter::new(),
+        }
+    }
+
+    /// The same without compression.
+    pub fn uncompressed(version: Version) -> Self {
+        Self { compressor: None, ..Self::new(version) }
+    }
+
+    /// The version that this writes.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// What was written and not taken.
+    pub fn bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// How many bytes were written and not taken.
+    pub fn size(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Forgets what was written; the memory is kept.
+    pub fn clear(&mut self) {
+        self.out.clear();
+    }
+
+    /// Takes what was written.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Takes what was written, and writes on behind what `next` holds.
+    pub fn replace(&mut self, next: Vec<u8>) -> Vec<u8> {
+        std::mem::replace(&mut self.out, next)
+    }
+
+    /// One byte as it is.
+    pub fn byte(&mut self, byte: u8) {
+        self.out.push(byte);
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// A length: how many elements follow.
+    pub fn length(&mut self, length: u64) {
+        length::encode(length, &mut self.out);
+    }
+
+    /// A string in the shortest form it has: as an integer if it is one of 32 bits, compressed if
+    /// that pays, else as it is.
+    pub fn string(&mut self, string: &[u8]) {
+        if string.len() <= INTEGER_SIZE_MAX
+            && let Some(value) = canonical_i64(string).and_then(|value| i32::try_from(value).ok())
+        {
+            return self.int32(value);
+        }
+        if let Some(compressed) = self.compressor.as_mut().and_then(|it| it.compress(string)) {
+            self.out.push(STRING_LZF);
+            length::encode(compressed.len() as u64, &mut self.out);
+            length::encode(string.len() as u64, &mut self.out);
+            self.out.extend_from_slice(compressed);
+            return;
+        }
+        self.string_start(string.len() as u64);
+        self.raw(string);
+    }
+
+    /// A string of decimal digits.
+    pub fn integer(&mut self, value: i64) {
+        if let Ok(value) = i32::try_from(value) {
+            return self.int32(value);
+        }
+        let mut digits = Decimal::new();
+        let digits = digits.format(value).as_bytes();
+        self.string_start(digits.len() as u64);
+        self.raw(digits);
+    }
+
+    /// Begins a string of `size` bytes that come by [`raw`](Self::raw), in as many parts as one
+    /// likes, neither searched for an integer nor compressed.
+    pub fn string_start(&mut self, size: u64) {
+        self.length(size);
+    }
+
+    fn int32(&mut self, value: i32) {
+        if let Ok(value) = i8::try_from(value) {
+            self.out.extend_from_slice(&[STRING_INT8, value as u8]);
+        } else if let Ok(value) = i16::try_from(value) {
+            self.out.push(STRING_INT16);
+            self.out.extend_from_slice(&value.to_le_bytes());
+        } else {
+            self.out.push(STRING_INT32);
+            self.out.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    /// A note about the file.
+    pub fn aux(&mut self, name: &[u8], value: &[u8]) {
+        self.out.push(opcode::AUX);
+        self.string(name);
+        self.string(value);
+    }
+
+    /// The database of the keys that follow.
+    pub fn select_db(&mut self, db: u64) {
+        self.out.push(opcode::SELECT_DB);
+        self.length(db);
+    }
+
+    /// How many keys the database has, and how many of them expire: advice to whoever loads it.
+    pub fn resize_db(&mut self, key_count: u64, expiring_count: u64) {
+        self.out.push(opcode::RESIZE_DB);
+        self.length(key_count);
+        self.length(expiring_count);
+    }
+
+    /// A key with what it has beside its value, which follows.
+    pub fn key(&mut self, key: &[u8], value_type: ValueType, attributes: Attributes) {
+        if let Some(at_ms) = attributes.expire_at_ms {
+            self.out.push(opcode::EXPIRE_AT_MS);
+            self.out.extend_from_slice(&at_ms.to_le_bytes());
+        }
+        if let Some(idle_s) = attributes.idle_s {
+            self.out.push(opcode::IDLE);
+            self.length(idle_s);
+        }
+        if let Some(freq) = attributes.freq {
+            self.out.extend_from_slice(&[opcode::FREQ, freq]);
+        }
+        self.out.push(value_type.code());
+        self.string(key);
+    }
+
+    /// The value of a [`ValueType::Hash`] begins: `len` pairs of [`string`](Self::string)s follow,
+    /// each a field and its value.
+    pub fn hash_start(&mut self, len: u64) {
+        self.length(len);
+    }
+
+    /// The value of a small hash, whose type is [`Version::packed_hash`].
+    pub fn packed_hash<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) {
+        if self.version.packed_hash() == ValueType::HashListpack {
+            let mut listpack = std::mem::take(&mut self.listpack);
+            listpack.clear();
+            for (field, value) in pairs {
+                listpack.push(field);
+                listpack.push(value);
+            }
+            self.string(listpack.finish());
+            self.listpack = listpack;
+        } else {
+            let mut ziplist = std::mem::take(&mut self.ziplist);
+            ziplist.clear();
+            for (field, value) in pairs {
+                ziplist.push(field);
+                ziplist.push(value);
+            }
+            self.string(ziplist.finish());
+            self.ziplist = ziplist;
+        }
+    }
+
+    /// The end of a file: [`FileWriter`](crate::FileWriter) writes the checksum that follows.
+    pub fn eof(&mut self) {
+        self.out.push(opcode::EOF);
+    }
+}

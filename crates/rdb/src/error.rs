@@ -1,0 +1,100 @@
+//! What can be wrong with RDB bytes.
+
+use std::{fmt, io};
+
+/// Why RDB bytes can't be read or written; by what their owner can do about it.
+///
+/// Offsets count bytes from the beginning of what was read: of the file, or of the slice.
+#[derive(Debug)]
+pub enum Error {
+    /// The source or the sink failed.
+    Io(io::Error),
+    /// These bytes are something else: look whether it is the right file.
+    NotRdb,
+    /// A version that is not read here: convert the file with the server that wrote it.
+    UnknownVersion {
+        /// The version as the file has it, with the name in front: `REDIS0042`.
+        found: String,
+    },
+    /// The bytes end too early: the file was cut off, fetch it again.
+    Truncated {
+        /// Where they end.
+        offset: u64,
+    },
+    /// The bytes contradict the format: restore the file from elsewhere.
+    Corrupt {
+        /// Where what is wrong begins, or the value that holds it.
+        offset: u64,
+        /// What is wrong, as a sentence without its end.
+        what: &'static str,
+    },
+    /// The bytes are not those that were written: restore the file from elsewhere.
+    Checksum {
+        /// What the file says.
+        stored: u64,
+        /// What its bytes give.
+        computed: u64,
+    },
+    /// Whole, but nobody without the module or the program that wrote it can read on.
+    Unsupported {
+        /// Where it begins.
+        offset: u64,
+        /// What it is, with the name of the key that has it if there is one.
+        what: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::NotRdb => write!(f, "this is not an RDB file"),
+            Self::UnknownVersion { found } => {
+                write!(f, "{found} is a version of RDB that this program does not read")
+            }
+            Self::Truncated { offset } => write!(f, "cut off at byte {offset}"),
+            Self::Corrupt { offset, what } => write!(f, "corrupt at byte {offset}: {what}"),
+            Self::Checksum { stored, computed } => {
+                write!(f, "the checksum is {stored:016x}, but the bytes give {computed:016x}")
+            }
+            Self::Unsupported { offset, what } => {
+                write!(f, "cannot be read here: {what}, at byte {offset}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// What is wrong inside one packed value, as a sentence without its end. Whoever knows where the
+/// value begins makes an [`Error::Corrupt`] of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+impl Malformed {
+    /// The error of a value that begins at `offset`.
+    pub fn at(self, offset: u64) -> Error {
+        Error::Corrupt { offset, what: self.0 }
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}

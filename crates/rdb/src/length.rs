@@ -1,0 +1,129 @@
+//! Lengths: how many bytes or elements follow, in one to nine bytes, the high ones first.
+//!
+//! ```text
+//! 00nnnnnn                      6 bits
+//! 01nnnnnn nnnnnnnn             14 bits
+//! 10000000 + 4 bytes            32 bits
+//! 10000001 + 8 bytes            64 bits (since version 8)
+//! 11eeeeee                      not a length: a string in the special encoding e
+//! ```
+//!
+//! A string is a length and as many bytes, or the special encoding: an integer of 8, 16 or 32 bits
+//! (0, 1, 2), or LZF (3), with two lengths in front: of the compressed bytes, and of the string.
+//!
+//! (`rdbSaveLen`, `rdbLoadLenByRef`, `rdbGenericLoadStringObject` in Redis's `rdb.c`.)
+
+use crate::error::Error;
+
+/// First byte of a length in 32 bits.
+const BITS_32: u8 = 0x80;
+/// First byte of a length in 64 bits.
+const BITS_64: u8 = 0x81;
+
+/// Set in the first byte of a string that is encoded in a special way.
+const SPECIAL: u8 = 0xc0;
+/// First byte of a string that is an integer of 8 bits.
+pub(crate) const STRING_INT8: u8 = SPECIAL;
+/// First byte of a string that is a little-endian integer of 16 bits.
+pub(crate) const STRING_INT16: u8 = SPECIAL | 1;
+/// First byte of a string that is a little-endian integer of 32 bits.
+pub(crate) const STRING_INT32: u8 = SPECIAL | 2;
+/// First byte of a string that is compressed: its two sizes and the LZF bytes follow.
+pub(crate) const STRING_LZF: u8 = SPECIAL | 3;
+
+/// Appends `length` in its shortest form.
+pub(crate) fn encode(length: u64, out: &mut Vec<u8>) {
+    if length < 1 << 6 {
+        out.push(length as u8);
+    } else if length < 1 << 14 {
+        out.extend_from_slice(&(length as u16 | 0x4000).to_be_bytes());
+    } else if let Ok(length) = u32::try_from(length) {
+        let [a, b, c, d] = length.to_be_bytes();
+        out.extend_from_slice(&[BITS_32, a, b, c, d]);
+    } else {
+        out.push(BITS_64);
+        out.extend_from_slice(&length.to_be_bytes());
+    }
+}
+
+/// Where lengths are read from.
+pub(crate) trait Input {
+    /// Where the next byte is.
+    fn offset(&self) -> u64;
+
+    /// The next bytes, as many as are wanted.
+    fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Error>;
+}
+
+/// A string, before its bytes are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StringHead {
+    /// So many bytes follow.
+    Plain(u64),
+    /// Nothing follows.
+    Integer(i32),
+    /// Compressed bytes follow.
+    Lzf { compressed_size: u64, size: u64 },
+}
+
+/// Reads a length.
+pub(crate) fn decode(input: &mut impl Input) -> Result<u64, Error> {
+    let offset = input.offset();
+    let [first] = input.array()?;
+    decode_behind(first, input)?.ok_or(Error::Corrupt { offset, what: "a length is expected here" })
+}
+
+/// Reads what is in front of a string's bytes.
+pub(crate) fn decode_string_head(input: &mut impl Input) -> Result<StringHead, Error> {
+    let offset = input.offset();
+    let [first] = input.array()?;
+    Ok(match first {
+        STRING_INT8 => StringHead::Integer(i8::from_le_bytes(input.array()?).into()),
+        STRING_INT16 => StringHead::Integer(i16::from_le_bytes(input.array()?).into()),
+        STRING_INT32 => StringHead::Integer(i32::from_le_bytes(input.array()?)),
+        STRING_LZF => StringHead::Lzf { compressed_size: decode(input)?, size: decode(input)? },
+        _ => match decode_behind(first, input)? {
+            Some(size) => StringHead::Plain(size),
+            None => return Err(Error::Corrupt { offset, what: "a string is expected here" }),
+        },
+    })
+}
+
+/// The length that begins with `first`; `None` if none does.
+fn decode_behind(first: u8, input: &mut impl Input) -> Result<Option<u64>, Error> {
+    Ok(Some(match first {
+        0..=0x3f => u64::from(first),
+        0x40..=0x7f => {
+            let [second] = input.array()?;
+            u64::from(first & 0x3f) << 8 | u64::from(second)
+        }
+        BITS_32 => u32::from_be_bytes(input.array()?).into(),
+        BITS_64 => u64::from_be_bytes(input.array()?),
+        _ => return Ok(None),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_length_has_its_shortest_form() {
+        let forms: [(u64, &[u8]); 9] = [
+            (0, &[0]),
+            (63, &[0x3f]),
+            (64, &[0x40, 0x40]),
+            (16383, &[0x7f, 0xff]),
+            (16384, &[0x80, 0, 0, 0x40, 0]),
+            (0x0102_0304, &[0x80, 1, 2, 3, 4]),
+            (u64::from(u32::MAX), &[0x80, 0xff, 0xff, 0xff, 0xff]),
+            (1 << 32, &[0x81, 0, 0, 0, 1, 0, 0, 0, 0]),
+            (u64::MAX, &[0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        ];
+        for (length, bytes) in forms {
+            let mut out = Vec::new();
+            encode(length, &mut out);
+            assert_eq!(out, bytes, "{length}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Looks up and changes elements of a listpack that is known to be right, where they lie. It may
+//! begin anywhere in a vector: what stands before it is somebody else's.
+
+use std::ops::Range;
+
+use super::{
+    END, HEADER_SIZE, INTEGER_16, INTEGER_24, INTEGER_32, INTEGER_64, NewElement, STRING_32,
+    signed, tail_size,
+};
+use crate::element::Element;
+use crate::integer::canonical_i64;
+
+/// A listpack without elements.
+pub const EMPTY: [u8; HEADER_SIZE + 1] = [7, 0, 0, 0, 0, 0, END];
+
+/// Room that a listpack which stands alone is given when it grows: one part in so many of it.
+const SLACK_DIVISOR: usize = 8;
+
+/// An element that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where it begins.
+    pub start: usize,
+    /// Where the next one begins.
+    pub end: usize,
+}
+
+/// Count of elements, of which there must be less than 65535.
+pub fn len(listpack: &[u8]) -> usize {
+    usize::from(u16::from_le_bytes([listpack[4], listpack[5]]))
+}
+
+/// The elements, in order.
+pub fn elements(listpack: &[u8]) -> impl Iterator<Item = Element<'_>> + Clone {
+    let mut at = HEADER_SIZE;
+    std::iter::from_fn(move || {
+        (listpack[at] != END).then(|| {
+            let (element, end) = element(listpack, at);
+            at = end;
+            element
+        })
+    })
+}
+
+/// The element that begins at `start`, and where the next one does.
+pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
+    let (form, body) = sizes(listpack, start);
+    let size = form + body;
+    let bytes = &listpack[start + form..start + size];
+    let element = match listpack[start] {
+        first @ 0..=0x7f => Element::Integer(i64::from(first)),
+        first @ 0xc0..=0xdf => {
+            // 13 bits with their sign: moved to the top of 16, and back.
+            let bits = u16::from_be_bytes([first, bytes[0]]) << 3;
+            Element::Integer(i64::from(bits as i16 >> 3))
+        }
+        INTEGER_16..=INTEGER_64 => Element::Integer(signed(bytes)),
+        _ => Element::Bytes(bytes),
+    };
+    (element, start + size + tail_size(size))
+}
+
+/// Looks among the first, third, fifth… elements for a string.
+pub fn find_key(listpack: &[u8], key: &[u8]) -> Option<Found> {
+    let integer = canonical_i64(key).map(Element::Integer);
+    let mut start = HEADER_SIZE;
+    while listpack[start] != END {
+        let (form, body) = sizes(listpack, start);
+        let size = form + body;
+        let end = start + size + tail_size(size);
+        let is_string = matches!(listpack[start], 0x80..=0xbf | 0xe0..=STRING_32);
+        let is_found = if is_string {
+            body == key.len() && &listpack[start + form..start + size] == key
+        } else {
+            integer.is_some() && integer == Some(element(listpack, start).0)
+        };
+        if is_found {
+            return Some(Found { start, end });
+        }
+        start = behind(listpack, end);
+    }
+    None
+}
+
+/// Where the element behind the one at `start` begins.
+pub fn behind(listpack: &[u8], start: usize) -> usize {
+    let (form, body) = sizes(listpack, start);
+    start + form + body + tail_size(form + body)
+}
+
+/// Where the last element ends.
+pub fn end(listpack: &[u8]) -> usize {
+    listpack.len() - 1
+}
+
+/// Puts `elements` in place of a range of the listpack that begins at `base` of `bytes`; the range
+/// counts from there, and begins and ends with an element. `removed` is how many are in it.
+///
+/// # Panics
+/// When the listpack would have 65535 elements or more, or 4 GiB.
+pub fn replace(
+    bytes: &mut Vec<u8>,
+    base: usize,
+    range: Range<usize>,
+    removed: usize,
+    elements: &[NewElement<'_>],
+) {
+    let added: usize = elements.iter().map(NewElement::size).sum();
+    let (from, to) = (base + range.start, base + range.end);
+    let (before, old) = (bytes.len(), range.len());
+    if added > old {
+        let more = added - old;
+        if bytes.capacity() < before + more {
+            // What shares its memory with something else is kept exact.
+            let slack = if base == 0 { before / SLACK_DIVISOR } else { 0 };
+            bytes.reserve_exact(more + slack);
+        }
+        bytes.resize(before + more, 0);
+        bytes.copy_within(to..before, to + more);
+    } else if added < old {
+        bytes.copy_within(to.., from + added);
+        bytes.truncate(before - (old - added));
+    }
+    let mut at = from;
+    for element in elements {
+        at += element.write(&mut bytes[at..]);
+    }
+    let size = u32::try_from(bytes.len() - base).expect("a listpack has less than 4 GiB");
+    let len = len(&bytes[base..]) - removed + elements.len();
+    let count = u16::try_from(len).ok().filter(|count| *count < u16::MAX);
+    let count = count.expect("a listpack that is changed in place says how many elements it has");
+    bytes[base..base + 4].copy_from_slice(&size.to_le_bytes());
+    bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&count.to_le_bytes());
+}
+
+/// Sizes in bytes of form and length, and of the integer or string behind, of the element that
+/// begins at `start`.
+fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
+    match listpack[start] {
+        0..=0x7f => (1, 0),
+        first @ 0x80..=0xbf => (1, usize::from(first & 0x3f)),
+        0xc0..=0xdf => (1, 1),
+        first @ 0xe0..=0xef => {
+            (2, usize::from(first & 0xf) << 8 | usize::from(listpack[start + 1]))
+        }
+        STRING_32 => {
+            let size = listpack[start + 1..start + 5].try_into().expect("four bytes");
+            (5, u32::from_le_bytes(size) as usize)
+        }
+        INTEGER_16 => (1, 2),
+        INTEGER_24 => (1, 3),
+        INTEGER_32 => (1, 4),
+        INTEGER_64 => (1, 8),
+        other => panic!("{other:#x} begins no element of a listpack"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Listpack;
+    use super::*;
+
+    fn read(listpack: &[u8]) -> Vec<Vec<u8>> {
+        let elements = Listpack::open(listpack).expect("a listpack");
+        let strings = elements.map(|element| element.expect("an element").to_vec()).collect();
+        let in_place: Vec<_> = super::elements(listpack).map(|element| element.to_vec()).collect();
+        assert_eq!(in_place, strings);
+        strings
+    }
+
+    proptest! {
+        /// Pairs of a map, changed one after the other, beside a list of them.
+        #[test]
+        fn changes_are_those_of_a_list_of_pairs(
+            base in 0_usize..3,
+            changes in proptest::collection::vec((
+                prop_oneof![(-300_i64..300).prop_map(|key| key.to_string().into_bytes()),
+                    proptest::collection::vec(any::<u8>(), 0..3)],
+                proptest::option::of(prop_oneof![
+                    any::<i64>().prop_map(|value| (value >> (value & 63)).to_string().into_bytes()),
+                    (0_usize..300).prop_map(|size| vec![b'v'; size]),
+                    (16_370_usize..16_385).prop_map(|size| vec![b'w'; size])])), 0..100)) {
+            let mut bytes = vec![b'!'; base];
+            bytes.extend(EMPTY);
+            let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            for (key, value) in changes {
+                let found = find_key(&bytes[base..], &key);
+                let place = pairs.iter().position(|pair| pair.0 == key);
+                prop_assert_eq!(found.is_some(), place.is_some());
+                match (found, place, value) {
+                    (Some(found), Some(place), Some(value)) => {
+                        let end = behind(&bytes[base..], found.end);
+                        replace(&mut bytes, base, found.end..end, 1, &[NewElement::string(&value)]);
+                        pairs[place].1 = value;
+                    }
+                    (Some(found), Some(place), None) => {
+                        let end = behind(&bytes[base..], found.end);
+                        replace(&mut bytes, base, found.start..end, 2, &[]);
+                        pairs.remove(place);
+                    }
+                    (_, _, Some(value)) => {
+                        let end = end(&bytes[base..]);
+                        let new = [&key, &value].map(|string| NewElement::string(string));
+                        replace(&mut bytes, base, end..end, 0, &new);
+                        pairs.push((key, value));
+                    }
+                    (_, _, None) => {}
+                }
+                prop_assert_eq!(len(&bytes[base..]), 2 * pairs.len());
+                prop_assert!(bytes[..base].iter().all(|&byte| byte == b'!'));
+            }
+            let expected: Vec<Vec<u8>> = pairs.into_iter().flat_map(|(k, v)| [k, v]).collect();
+            prop_assert_eq!(read(&bytes[base..]), expected);
+        }
+    }
+}

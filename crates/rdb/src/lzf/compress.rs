@@ -1,0 +1,280 @@
+//! The compressor: built to lose little time on what does not shrink.
+//!
+//! It looks for earlier occurrences of four bytes through a small hash table, and steps further the
+//! longer it finds none, so that random bytes are mostly skipped, not searched. No byte is copied
+//! before the first match, and what does not get smaller by a sixteenth is given up: it would cost
+//! the reader more than it saves.
+
+use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
+
+/// Strings of fewer bytes are not compressed: as in Redis, which compresses from 21 on.
+pub const LZF_SIZE_MIN: usize = 21;
+/// Strings of more bytes are not compressed, so that the memory for the result is bounded.
+pub const LZF_SIZE_MAX: usize = 4 << 20;
+
+/// Places remembered, as a power of two: 16 KiB of them, half of a core's fastest cache.
+const TABLE_BITS: u32 = 12;
+/// Bytes that must be equal for a match to be taken. Three would be allowed, and gain nothing.
+const MATCH_MIN: usize = 4;
+/// After so many places without a match, as a power of two, the step grows by one byte.
+const PATIENCE_BITS: usize = 5;
+/// Steps do not grow beyond this, so that what begins to shrink is noticed.
+const STEP_MAX: usize = 64;
+/// Room behind the result for copies of fixed size.
+const SLACK: usize = LITERALS_MAX + 8;
+
+/// Compresses one string after the other. It keeps nothing of one for the next but its memory.
+#[derive(Debug)]
+pub struct Compressor {
+    /// By the hash of four bytes: where they were seen last, plus the `base` of that string.
+    table: Box<[u32; 1 << TABLE_BITS]>,
+    /// Above every place in the table, so that the table need not be wiped for the next string.
+    base: u32,
+    out: Vec<u8>,
+}
+
+impl Default for Compressor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Compressor {
+    /// With 16 KiB for the table; room for the results is made when they come.
+    pub fn new() -> Self {
+        Self { table: Box::new([0; 1 << TABLE_BITS]), base: 1, out: Vec::new() }
+    }
+
+    /// The compressed form of `input`; `None` if it would not be at least a sixteenth smaller, or
+    /// `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`].
+    pub fn compress(&mut self, input: &[u8]) -> Option<&[u8]> {
+        if !(LZF_SIZE_MIN..=LZF_SIZE_MAX).contains(&input.len()) {
+            return None;
+        }
+        let size = input.len() as u32;
+        if self.base.checked_add(size).is_none() {
+            self.table.fill(0);
+            self.base = 1;
+        }
+        let base = self.base;
+        self.base += size;
+
+        let size_max = input.len() - (input.len() / 16).max(4);
+        if self.out.len() < size_max + SLACK {
+            self.out.resize(size_max + SLACK, 0);
+        }
+        let written = run(input, &mut self.table, base, &mut self.out, size_max)?;
+        Some(&self.out[..written])
+    }
+}
+
+/// Writes at most `size_max` bytes to `out`, which has [`SLACK`] more; returns how many.
+fn run(
+    input: &[u8],
+    table: &mut [u32; 1 << TABLE_BITS],
+    base: u32,
+    out: &mut [u8],
+    size_max: usize,
+) -> Option<usize> {
+    let mut written = 0;
+    // Where the literals begin that are not written yet.
+    let mut pending = 0;
+    let mut at = 0;
+    let mut misses = 0;
+    while let Some(word) = word_at(input, at) {
+        let place = &mut table[(word.wrapping_mul(0x9e37_79b1) >> (32 - TABLE_BITS)) as usize];
+        let here = base + at as u32;
+        let distance = (here - *place) as usize;
+        *place = here;
+        // What another string left in the table is further back than this one's beginning.
+        let is_match = distance <= at.min(WINDOW) && word_at(input, at - distance) == Some(word);
+        if !is_match {
+            at += (1 + (misses >> PATIENCE_BITS)).min(STEP_MAX);
+            misses += 1;
+            continue;
+        }
+        // A step may have gone over its beginning.
+        let mut start = at;
+        while start > pending && start > distance && input[start - 1] == input[start - 1 - distance]
+        {
+            start -= 1;
+        }
+        let end = at + MATCH_MIN + common_size(input, at + MATCH_MIN, distance);
+        written = literals(input, pending, start, out, written, size_max)?;
+        (written, pending) = matches(start, end, distance, out, written, size_max)?;
+        at = pending;
+        misses = 0;
+    }
+    if pending == 0 {
+        return None;
+    }
+    literals(input, pending, input.len(), out, written, size_max)
+}
+
+fn word_at(input: &[u8], at: usize) -> Option<u32> {
+    input.get(at..at + MATCH_MIN)?.first_chunk().map(|word| u32::from_le_bytes(*word))
+}
+
+/// How many bytes from `at` on are the same as `distance` before.
+fn common_size(input: &[u8], at: usize, distance: usize) -> usize {
+    let (now, then) = (&input[at..], &input[at - distance..]);
+    let mut size = 0;
+    for (a, b) in now.chunks_exact(8).zip(then.chunks_exact(8)) {
+        let (Some(a), Some(b)) = (a.first_chunk(), b.first_chunk()) else { break };
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return size + (differing.trailing_zeros() / 8) as usize;
+        }
+        size += 8;
+    }
+    size + now[size..].iter().zip(&then[size..]).take_while(|(a, b)| a == b).count()
+}
+
+/// Writes `input[start..end]` as literals behind `written`; returns where they end.
+fn literals(
+    input: &[u8],
+    start: usize,
+    end: usize,
+    out: &mut [u8],
+    mut written: usize,
+    size_max: usize,
+) -> Option<usize> {
+    let size = end - start;
+    if written + size + size.div_ceil(LITERALS_MAX) > size_max {
+        return None;
+    }
+    let mut runs = input[start..end].chunks_exact(LITERALS_MAX);
+    for run in &mut runs {
+        out[written] = LITERALS_MAX as u8 - 1;
+        out[written + 1..written + 1 + LITERALS_MAX].copy_from_slice(run);
+        written += 1 + LITERALS_MAX;
+    }
+    let rest = runs.remainder();
+    if rest.is_empty() {
+        return Some(written);
+    }
+    out[written] = rest.len() as u8 - 1;
+    let rest_start = end - rest.len();
+    let room = &mut out[written + 1..written + 1 + LITERALS_MAX];
+    // Copying more than is needed takes less than finding out how much that is.
+    match input.get(rest_start..rest_start + LITERALS_MAX) {
+        Some(run) => room.copy_from_slice(run),
+        None => room[..rest.len()].copy_from_slice(rest),
+    }
+    Some(written + 1 + rest.len())
+}
+
+/// Writes `start..end` as matches; returns where they end in `out`, and what they reach in the
+/// input: up to two bytes may be left over.
+fn matches(
+    start: usize,
+    end: usize,
+    distance: usize,
+    out: &mut [u8],
+    mut written: usize,
+    size_max: usize,
+) -> Option<(usize, usize)> {
+    let mut rest = end - start;
+    let [high, low] = (distance as u16 - 1).to_be_bytes();
+    while rest > 2 {
+        let size = rest.min(MATCH_MAX);
+        let length = size - 2;
+        if written + 3 > size_max {
+            return None;
+        }
+        if length < LONG {
+            out[written] = (length as u8) << 5 | high;
+            out[written + 1] = low;
+            written += 2;
+        } else {
+            out[written] = (LONG as u8) << 5 | high;
+            out[written + 1] = (length - LONG) as u8;
+            out[written + 2] = low;
+            written += 3;
+        }
+        rest -= size;
+    }
+    Some((written, end - rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lzf::decompress;
+    use proptest::prelude::*;
+
+    fn round_trip(compressor: &mut Compressor, input: &[u8]) -> Option<usize> {
+        let compressed = compressor.compress(input)?;
+        assert!(compressed.len() <= input.len() - 4);
+        let mut out = b"before".to_vec();
+        decompress(compressed, input.len(), &mut out).unwrap();
+        assert_eq!(&out[6..], input);
+        Some(compressed.len())
+    }
+
+    #[test]
+    fn the_sizes_that_are_known() {
+        let mut compressor = Compressor::new();
+        assert_eq!(round_trip(&mut compressor, &[7; 20]), None, "too short");
+        // One literal, then one match of the rest.
+        assert_eq!(round_trip(&mut compressor, &[7; 21]), Some(2 + 3));
+        assert_eq!(round_trip(&mut compressor, &[7; 265]), Some(2 + 3));
+        assert_eq!(round_trip(&mut compressor, &[7; 1 + 2 * 264]), Some(2 + 6));
+        // Two bytes that no match can hold.
+        assert_eq!(round_trip(&mut compressor, &[7; 1 + 264 + 2]), Some(2 + 3 + 3));
+        assert_eq!(round_trip(&mut compressor, &vec![0; LZF_SIZE_MAX + 1]), None, "too long");
+        assert!(round_trip(&mut compressor, &vec![0; LZF_SIZE_MAX]).unwrap() < LZF_SIZE_MAX / 80);
+    }
+
+    #[test]
+    fn places_of_an_earlier_string_are_not_believed() {
+        let mut compressor = Compressor::new();
+        let first: Vec<u8> = (0..200).collect();
+        assert_eq!(round_trip(&mut compressor, &first), None);
+        assert_eq!(round_trip(&mut compressor, &first), None, "the same again is no repetition");
+        compressor.base = u32::MAX - 100;
+        assert_eq!(round_trip(&mut compressor, &first), None);
+        assert_eq!(compressor.base, 201, "the count began again");
+        assert!(round_trip(&mut compressor, &first.repeat(2)).is_some());
+    }
+
+    #[test]
+    fn matches_reach_back_as_far_as_they_can_and_no_further() {
+        let mut compressor = Compressor::new();
+        let unit = |gap: usize| {
+            let mut seed = 1_u64;
+            let mut bytes = b"this stands here and again there, at some distance!".to_vec();
+            bytes.resize_with(gap, || {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 56) as u8
+            });
+            bytes.extend_from_within(..51);
+            // Enough of zeros that the whole is worth it.
+            bytes.resize(2 * gap, 0);
+            bytes
+        };
+        for gap in [WINDOW - 1, WINDOW, WINDOW + 1] {
+            assert!(round_trip(&mut compressor, &unit(gap)).is_some(), "{gap}");
+        }
+    }
+
+    fn compressible() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..200),
+            (any::<u8>(), 0..1000_usize).prop_map(|(byte, size)| vec![byte; size]),
+            proptest::collection::vec(0..3_u8, 0..300),
+            ("[a-c]{1,9}", 1..50_usize).prop_map(|(text, count)| text.repeat(count).into_bytes()),
+        ];
+        proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_compressed_comes_back(inputs in proptest::collection::vec(compressible(), 1..4)) {
+            let mut compressor = Compressor::new();
+            for input in inputs {
+                round_trip(&mut compressor, &input);
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The decompressor: believes nothing that it reads.
+
+use super::{LONG, WINDOW};
+use crate::error::Malformed;
+
+/// Three bytes make 264 at most: what claims to grow more than this is not read at all.
+const GROWTH_MAX: usize = 88;
+
+/// Appends to `out` what `compressed` stands for, which must be exactly `size` bytes.
+///
+/// Never writes more than that, nor makes room for what `compressed` is too short to hold. On an
+/// error `out` is as it was.
+pub fn decompress(compressed: &[u8], size: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    if size / GROWTH_MAX > compressed.len() && !cfg!(feature = "plant-believe-sizes") {
+        return Err(Malformed("a compressed string claims to be longer than it can be"));
+    }
+    let before = out.len();
+    out.resize(before + size, 0);
+    let progress = decode(compressed, &mut out[before..], 0);
+    match progress {
+        Ok(progress) if progress.read == compressed.len() && progress.written == size => Ok(()),
+        Ok(_) => {
+            out.truncate(before);
+            Err(Malformed("a compressed string is not as long as it says"))
+        }
+        Err(error) => {
+            out.truncate(before);
+            Err(error)
+        }
+    }
+}
+
+/// How far a [`decode`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Bytes of the input that were used.
+    pub(crate) read: usize,
+    /// Where the output ends now.
+    pub(crate) written: usize,
+}
+
+/// Decodes literals and matches behind `out[..written]`, which is what matches may refer to, until
+/// the input ends, or breaks off, or the next one does not fit.
+pub(crate) fn decode(
+    input: &[u8],
+    out: &mut [u8],
+    mut written: usize,
+) -> Result<Progress, Malformed> {
+    let mut read = 0;
+    while let Some((&control, rest)) = input[read..].split_first() {
+        let control = usize::from(control);
+        let length = control >> 5;
+        if length == 0 {
+            let size = control + 1;
+            let (Some(literals), Some(room)) =
+                (rest.get(..size), out.get_mut(written..written + size))
+            else {
+                break;
+            };
+            room.copy_from_slice(literals);
+            read += 1 + size;
+            written += size;
+            continue;
+        }
+        let (size, low, used) = match rest {
+            [more, low, ..] if length == LONG => (LONG + 2 + usize::from(*more), *low, 3),
+            [low, ..] if length < LONG => (length + 2, *low, 2),
+            _ => break,
+        };
+        let distance = ((control & 0x1f) << 8 | usize::from(low)) + 1;
+        debug_assert!(distance <= WINDOW);
+        if distance > written {
+            return Err(Malformed("a compressed string repeats what is before its beginning"));
+        }
+        if written + size > out.len() {
+            break;
+        }
+        repeat(out, written, distance, size);
+        read += used;
+        written += size;
+    }
+    Ok(Progress { read, written })
+}
+
+/// Copies `size` bytes from `distance` before `at` to `at`, as if byte by byte.
+fn repeat(out: &mut [u8], at: usize, distance: usize, size: usize) {
+    let from = at - distance;
+    if distance == 1 {
+        let byte = out[from];
+        out[at..at + size].fill(byte);
+    } else if distance >= size {
+        out.copy_within(from..from + size, at);
+    } else {
+        // What is there doubles with each round.
+        let mut done = 0;
+        while done < size {
+            let now = (distance + done).min(size - done);
+            out.copy_within(from..from + now, at + done);
+            done += now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decompressed(compressed: &[u8], size: usize) -> Result<Vec<u8>, Malformed> {
+        let mut out = Vec::new();
+        decompress(compressed, size, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn each_form_is_read() {
+        assert_eq!(decompressed(b"\x02abc", 3).unwrap(), b"abc");
+        // Three bytes, from three back; then nine, overlapping.
+        assert_eq!(decompressed(b"\x02abc\x20\x02", 6).unwrap(), b"abcabc");
+        assert_eq!(decompressed(b"\x01ab\xe0\x00\x01", 11).unwrap(), b"abababababa");
+        assert_eq!(decompressed(b"\x00a\xe0\xff\x00", 265).unwrap(), [b'a'; 265]);
+        assert_eq!(decompressed(b"", 0).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        let wrong: [(&[u8], usize); 9] = [
+            (b"", 1),
+            (b"\x02ab", 3),
+            (b"\x02abc", 2),
+            (b"\x02abc", 4),
+            (b"\x20\x00", 3),
+            (b"\x00a\x20\x01", 4),
+            (b"\x00a\x20", 4),
+            (b"\x00a\xe0\x00", 10),
+            (b"\x00a", usize::MAX),
+        ];
+        for (compressed, size) in wrong {
+            let mut out = b"before".to_vec();
+            assert!(decompress(compressed, size, &mut out).is_err(), "{compressed:?} {size}");
+            assert_eq!(out, b"before");
+            assert!(out.capacity() < 1000, "nothing is allocated for a mere claim");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), size in 0..4000_usize) {
+            if let Ok(out) = decompressed(&bytes, size) {
+                prop_assert_eq!(out.len(), size);
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! LZF: the compression of strings in RDB.
+//!
+//! A run of *literals* is copied as it is, a *match* repeats what was output before:
+//!
+//! ```text
+//! 000nnnnn + n+1 bytes                    literals: 1 to 32
+//! lllooooo oooooooo                       match of l+2 bytes (l = 1..=6), o+1 bytes back
+//! 111ooooo llllllll oooooooo              match of l+9 bytes
+//! ```
+//!
+//! So a match is 3 to 264 bytes long, at most 8192 bytes back, and may overlap what it makes.
+//! (`lzf_d.c` of LibLZF, as Redis carries it, is what must be able to read this.)
+
+mod compress;
+mod decompress;
+
+pub use compress::{Compressor, LZF_SIZE_MAX, LZF_SIZE_MIN};
+pub(crate) use decompress::decode;
+pub use decompress::decompress;
+
+/// Literals in one run, at most.
+pub(crate) const LITERALS_MAX: usize = 32;
+/// Bytes of one match, at most.
+pub(crate) const MATCH_MAX: usize = 264;
+/// How far back a match can reach, in bytes.
+pub(crate) const WINDOW: usize = 8192;
+/// The length in the control byte that says that a byte with more follows.
+const LONG: usize = 7;

@@ -1,0 +1,96 @@
+//! A compressed string too large to be held whole, decompressed piece by piece.
+
+use std::io::Read;
+
+use super::STRING_PIECE_SIZE;
+use crate::error::{Error, Malformed};
+use crate::lzf::{LITERALS_MAX, MATCH_MAX, WINDOW, decode};
+use crate::source::Source;
+
+/// Compressed bytes that are fetched at once.
+const INPUT_SIZE: u64 = 64 * 1024;
+/// With fewer there might not be enough for one step.
+const INPUT_SIZE_MIN: usize = 1 + LITERALS_MAX;
+/// What was output and may still be referred to, one piece, and room for one match beyond it.
+const OUT_SIZE: usize = WINDOW + STRING_PIECE_SIZE + MATCH_MAX;
+
+/// The state between two pieces: less than half a megabyte, however long the string is.
+#[derive(Debug)]
+pub(super) struct LargeLzf {
+    /// Where the string begins in the file.
+    offset: u64,
+    /// Compressed bytes that were not fetched.
+    unfetched: u64,
+    /// Fetched bytes that were not decompressed.
+    input: Vec<u8>,
+    out: Vec<u8>,
+    /// What was given away ends here in `out`.
+    given: usize,
+    /// What was decompressed ends here in `out`.
+    written: usize,
+    /// Bytes of the string that were not given away.
+    rest: u64,
+}
+
+impl LargeLzf {
+    pub(super) fn new(offset: u64, compressed_size: u64, size: u64) -> Self {
+        let out = vec![0; OUT_SIZE];
+        let (unfetched, rest) = (compressed_size, size);
+        Self { offset, unfetched, input: Vec::new(), out, given: 0, written: 0, rest }
+    }
+
+    /// Bytes of the string that were not given away yet.
+    pub(super) fn rest(&self) -> u64 {
+        self.rest
+    }
+
+    /// The next piece: [`STRING_PIECE_SIZE`] bytes, or what is left.
+    pub(super) fn piece<R: Read>(&mut self, source: &mut Source<R>) -> Result<Vec<u8>, Error> {
+        let wanted = self.rest.min(STRING_PIECE_SIZE as u64) as usize;
+        // What matches can refer to stays, everything before it goes.
+        let gone = self.given.saturating_sub(WINDOW);
+        self.out.copy_within(gone..self.written, 0);
+        self.given -= gone;
+        self.written -= gone;
+        while self.written - self.given < wanted {
+            self.go_on(source)?;
+        }
+        let piece = self.out[self.given..self.given + wanted].to_vec();
+        self.given += wanted;
+        self.rest -= wanted as u64;
+        if self.rest == 0 {
+            self.check_end()?;
+        }
+        Ok(piece)
+    }
+
+    /// Decompresses something, or fails.
+    fn go_on<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), Error> {
+        // What is there may still make more than one piece.
+        if self.input.len() < INPUT_SIZE_MIN {
+            let fetched = self.unfetched.min(INPUT_SIZE);
+            source.append(fetched, &mut self.input)?;
+            self.unfetched -= fetched;
+        }
+        let progress = decode(&self.input, &mut self.out, self.written)
+            .map_err(|what| what.at(self.offset))?;
+        if progress.read == 0 {
+            return Err(self.wrong_size());
+        }
+        self.input.drain(..progress.read);
+        self.written = progress.written;
+        Ok(())
+    }
+
+    /// Nothing may be left when the whole string is there.
+    fn check_end(&self) -> Result<(), Error> {
+        if self.unfetched > 0 || !self.input.is_empty() || self.written != self.given {
+            return Err(self.wrong_size());
+        }
+        Ok(())
+    }
+
+    fn wrong_size(&self) -> Error {
+        Malformed("a compressed string is not as long as it says").at(self.offset)
+    }
+}

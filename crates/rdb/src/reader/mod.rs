@@ -1,0 +1,340 @@
+//! A whole file, read front to back, with bounded memory.
+
+mod large;
+mod stream;
+mod value;
+
+use std::io::Read;
+
+use crate::encode::Attributes;
+use crate::error::Error;
+use crate::length::Input;
+use crate::source::Source;
+use crate::version::{Kind, ValueType, Version, opcode};
+
+pub use stream::{StreamEntry, StreamId, StreamPart};
+pub use value::{Field, Part, Value};
+
+use value::Open;
+
+/// Large strings come in pieces of so many bytes, the last one excepted.
+pub const STRING_PIECE_SIZE: usize = 256 * 1024;
+
+/// Bytes of the name and the version together.
+const HEADER_SIZE: usize = 9;
+
+/// What a file holds, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A note about the file: which server wrote it, when, and so on.
+    Aux {
+        /// What the note is about.
+        name: Vec<u8>,
+        /// The note.
+        value: Vec<u8>,
+    },
+    /// How much a database holds. Advice only.
+    ResizeDb {
+        /// The database.
+        db: u64,
+        /// Its keys.
+        key_count: u64,
+        /// Those of them that expire.
+        expiring_count: u64,
+    },
+    /// A key. Its value can be read now; what is not read of it is passed over.
+    Key(Key),
+    /// A library of functions, as its source.
+    Function(Vec<u8>),
+    /// What a module keeps beside the keys was passed over.
+    ModuleAux {
+        /// The module's type.
+        module: String,
+    },
+    /// Slots that were being imported into a cluster were passed over.
+    SlotImport {
+        /// The import's name.
+        name: Vec<u8>,
+    },
+}
+
+/// A key, and what is known of its value before it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Its database.
+    pub db: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// How the value is laid out.
+    pub value_type: ValueType,
+    /// When it expires, and how much it is used.
+    pub attributes: Attributes,
+    /// The type that a module calls it by, if it is a module's.
+    pub module: Option<String>,
+    /// Where it begins in the file, in bytes: at its value's type.
+    pub offset: u64,
+}
+
+impl Key {
+    /// What its value is to a user.
+    pub fn kind(&self) -> Kind {
+        self.value_type.kind()
+    }
+}
+
+/// What became of the checksum at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// It is that of the bytes that were read.
+    Matches,
+    /// The server that wrote the file left it out, or did not know of one yet.
+    Absent,
+}
+
+/// Reads a file of any version that [`Version::to_read`] knows.
+///
+/// No claim of the file makes it allocate: memory grows with what was really read, and no single
+/// string of more than [`WHOLE_SIZE_MAX`](crate::WHOLE_SIZE_MAX) is held. The one thing that may
+/// be longer is a value that is a string: it comes in pieces.
+///
+/// It checks that each value is well formed, not that it makes sense: an empty collection, or a
+/// field or member that comes twice, is for whoever loads it to judge.
+///
+/// After an error it gives nothing but errors.
+#[derive(Debug)]
+pub struct FileReader<R> {
+    source: Source<R>,
+    version: Version,
+    db: u64,
+    /// The value of the last key, as far as it was not read.
+    open: Open,
+    checksum: Option<Checksum>,
+    has_failed: bool,
+}
+
+impl<R: Read> FileReader<R> {
+    /// Reads the header.
+    pub fn open(reader: R) -> Result<Self, Error> {
+        let mut source = Source::new(reader);
+        let header: [u8; HEADER_SIZE] = match source.array() {
+            Err(Error::Truncated { .. }) => return Err(Error::NotRdb),
+            header => header?,
+        };
+        let version = version_of(&header)?;
+        let open = Open::Nothing;
+        Ok(Self { source, version, db: 0, open, checksum: None, has_failed: false })
+    }
+
+    /// The file's version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Where the next byte is in the file: how far this came.
+    pub fn offset(&self) -> u64 {
+        self.source.offset()
+    }
+
+    /// What became of the checksum; `None` before the end.
+    pub fn checksum(&self) -> Option<Checksum> {
+        self.checksum
+    }
+
+    /// The next item; `None` at the end, when the checksum was found to be right. What follows the
+    /// end is not read, as in Redis.
+    pub fn next_item(&mut self) -> Result<Option<Item>, Error> {
+        self.guarded(|reader| {
+            while reader.read_part()?.is_some() {}
+            reader.read_item()
+        })
+    }
+
+    /// The next part of the last key's value; `None` when there is no more of it.
+    pub fn next_part(&mut self) -> Result<Option<Part>, Error> {
+        self.guarded(Self::read_part)
+    }
+
+    /// The last key's value, or what was not read of it, in one piece, however large.
+    pub fn value(&mut self) -> Result<Value, Error> {
+        let mut value = Value::empty(self.open.kind());
+        while let Some(part) = self.next_part()? {
+            value.push(part);
+        }
+        Ok(value)
+    }
+
+    fn guarded<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        if self.has_failed {
+            let offset = self.offset();
+            return Err(Error::Corrupt { offset, what: "reading has failed before" });
+        }
+        let result = read(self);
+        self.has_failed = result.is_err();
+        result
+    }
+
+    fn read_item(&mut self) -> Result<Option<Item>, Error> {
+        if self.checksum.is_some() {
+            return Ok(None);
+        }
+        let mut attributes = Attributes::default();
+        loop {
+            let offset = self.offset();
+            match self.source.byte()? {
+                opcode::EXPIRE_AT_MS => {
+                    attributes.expire_at_ms = Some(i64::from_le_bytes(self.source.array()?));
+                }
+                opcode::EXPIRE_AT_S => {
+                    let at_s = i32::from_le_bytes(self.source.array()?);
+                    attributes.expire_at_ms = Some(i64::from(at_s) * 1000);
+                }
+                opcode::IDLE => attributes.idle_s = Some(self.source.length()?),
+                opcode::FREQ => attributes.freq = Some(self.source.byte()?),
+                opcode::SELECT_DB => self.db = self.source.length()?,
+                opcode::RESIZE_DB => {
+                    let key_count = self.source.length()?;
+                    let expiring_count = self.source.length()?;
+                    return Ok(Some(Item::ResizeDb { db: self.db, key_count, expiring_count }));
+                }
+                opcode::AUX => {
+                    let (name, value) = (self.source.string()?, self.source.string()?);
+                    return Ok(Some(Item::Aux { name, value }));
+                }
+                opcode::FUNCTION => return self.source.string().map(Item::Function).map(Some),
+                opcode::FUNCTION_PRE_GA => {
+                    let what = "functions of a release candidate of Redis 7.0".to_owned();
+                    return Err(Error::Unsupported { offset, what });
+                }
+                opcode::MODULE_AUX => return self.module_aux().map(Some),
+                // How large a cluster's slot is: advice, and nobody asks for it.
+                opcode::SLOT_INFO => {
+                    for _ in 0..3 {
+                        self.source.length()?;
+                    }
+                }
+                opcode::SLOT_IMPORT if self.version.is_valkey() => {
+                    return self.slot_import().map(Some);
+                }
+                opcode::EOF => {
+                    self.checksum = Some(self.end()?);
+                    return Ok(None);
+                }
+                code => return self.key(code, attributes, offset).map(Item::Key).map(Some),
+            }
+        }
+    }
+
+    fn key(&mut self, code: u8, attributes: Attributes, offset: u64) -> Result<Key, Error> {
+        let Some(value_type) = ValueType::from_code(code, self.version) else {
+            let what = format!("values of the unknown type {code}");
+            return Err(Error::Unsupported { offset, what });
+        };
+        let name = self.source.string()?;
+        let mut module = None;
+        if value_type.kind() == Kind::Module {
+            module = Some(module_name(self.source.length()?));
+        }
+        if let (ValueType::ModulePreGa, Some(module)) = (value_type, &module) {
+            let name = name.escape_ascii();
+            let what = format!("the value of {name}, in the first layout of the module {module}");
+            return Err(Error::Unsupported { offset, what });
+        }
+        self.open = Open::Unread(value_type);
+        Ok(Key { db: self.db, name, value_type, attributes, module, offset })
+    }
+
+    fn module_aux(&mut self) -> Result<Item, Error> {
+        let module = module_name(self.source.length()?);
+        let offset = self.offset();
+        // When it is to be loaded: an integer, marked as one.
+        let mark = self.source.length()?;
+        if mark != value::MODULE_UNSIGNED {
+            return Err(Error::Corrupt { offset, what: "a module's data has no time to load it" });
+        }
+        self.source.length()?;
+        value::skip_module(&mut self.source)?;
+        Ok(Item::ModuleAux { module })
+    }
+
+    fn slot_import(&mut self) -> Result<Item, Error> {
+        let name = self.source.string()?;
+        for _ in 0..self.source.length()? {
+            self.source.length()?;
+            self.source.length()?;
+        }
+        Ok(Item::SlotImport { name })
+    }
+
+    fn end(&mut self) -> Result<Checksum, Error> {
+        if !self.version.has_checksum() {
+            return Ok(Checksum::Absent);
+        }
+        let computed = self.source.checksum();
+        match u64::from_le_bytes(self.source.array()?) {
+            0 => Ok(Checksum::Absent),
+            stored if stored == computed || cfg!(feature = "plant-no-checksum") => {
+                Ok(Checksum::Matches)
+            }
+            stored => Err(Error::Checksum { stored, computed }),
+        }
+    }
+}
+
+/// The version that a header names.
+fn version_of(header: &[u8; HEADER_SIZE]) -> Result<Version, Error> {
+    let digits = header
+        .strip_prefix(b"REDIS")
+        .or_else(|| header.strip_prefix(b"VALKEY"))
+        .ok_or(Error::NotRdb)?;
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number
+        .and_then(Version::to_read)
+        .filter(|version| version.to_string().as_bytes() == header)
+        .ok_or_else(|| Error::UnknownVersion { found: header.escape_ascii().to_string() })
+}
+
+/// The name in a module's number: nine characters of six bits, above ten bits of its version.
+/// (`moduleTypeNameByID` in Redis's `module.c`.)
+fn module_name(id: u64) -> String {
+    const CHARACTERS: &[u8; 64] =
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    (0..9).rev().map(|i| CHARACTERS[(id >> (10 + 6 * i)) as usize & 63] as char).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_told_apart() {
+        for (header, number) in [(b"REDIS0001", 1), (b"REDIS0012", 12), (b"VALKEY080", 80)] {
+            assert_eq!(FileReader::open(&header[..]).unwrap().version().number(), number);
+        }
+        for header in ["", "REDIS", "REDIS001", "redis0010", "PNG\r\n\x1a\n00"] {
+            let error = FileReader::open(header.as_bytes()).unwrap_err();
+            assert!(matches!(error, Error::NotRdb), "{header}: {error}");
+        }
+        for header in [
+            "REDIS0000",
+            "REDIS0013",
+            "REDIS0080",
+            "VALKEY012",
+            "VALKEY081",
+            "REDIS+010",
+            "REDISabcd",
+        ] {
+            let error = FileReader::open(header.as_bytes()).unwrap_err();
+            assert!(error.to_string().starts_with(header), "{error}");
+        }
+    }
+
+    #[test]
+    fn modules_have_names() {
+        // The number that RedisJSON registers its type with.
+        let id = b"ReJSON-RL".iter().fold(0_u64, |id, byte| {
+            let all = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+            id << 6 | all.iter().position(|it| it == byte).unwrap() as u64
+        });
+        assert_eq!(module_name(id << 10 | 3), "ReJSON-RL");
+    }
+}

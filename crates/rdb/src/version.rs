@@ -1,0 +1,309 @@
+//! Which RDB: its version, and the types and opcodes that a version has.
+
+use std::fmt;
+
+/// The newest version of Redis's own line that is read: Redis 7.4 and 8.0.
+const REDIS_MAX: u16 = 12;
+/// The version of Valkey 9, whose files begin with another name.
+const VALKEY: u16 = 80;
+
+/// The version of an RDB file: 1 to 12 are Redis's, 80 is Valkey's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(u16);
+
+impl Version {
+    /// What is written unless something else is asked for: Redis 7.0 reads it, and so does
+    /// everything that came later.
+    pub const DEFAULT: Self = Self(10);
+    /// The oldest version that can be written: Redis 5 reads it.
+    pub const WRITE_MIN: Self = Self(9);
+    /// The newest version that can be written.
+    pub const WRITE_MAX: Self = Self(REDIS_MAX);
+
+    /// The version of that number, if it can be written.
+    pub fn to_write(number: u16) -> Option<Self> {
+        (Self::WRITE_MIN.0..=Self::WRITE_MAX.0).contains(&number).then_some(Self(number))
+    }
+
+    /// The version of that number, if it can be read.
+    pub fn to_read(number: u16) -> Option<Self> {
+        matches!(number, 1..=REDIS_MAX | VALKEY).then_some(Self(number))
+    }
+
+    /// The number.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Whether a Valkey wrote it that no longer shares Redis's numbers.
+    pub fn is_valkey(self) -> bool {
+        self.0 >= VALKEY
+    }
+
+    /// Whether its last eight bytes are a checksum.
+    pub fn has_checksum(self) -> bool {
+        self.0 >= 5
+    }
+
+    /// The type of a small hash that [`Encoder::packed_hash`](crate::Encoder::packed_hash) writes.
+    pub fn packed_hash(self) -> ValueType {
+        if self.0 >= 10 { ValueType::HashListpack } else { ValueType::HashZiplist }
+    }
+}
+
+/// The nine bytes that a file begins with.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_valkey() {
+            write!(f, "VALKEY{:03}", self.0)
+        } else {
+            write!(f, "REDIS{:04}", self.0)
+        }
+    }
+}
+
+/// What a value is to a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A string.
+    String,
+    /// A list.
+    List,
+    /// A set.
+    Set,
+    /// A sorted set.
+    SortedSet,
+    /// A hash.
+    Hash,
+    /// A stream.
+    Stream,
+    /// Something that only a module understands.
+    Module,
+}
+
+/// The kind's name as `TYPE` has it.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "zset",
+            Self::Hash => "hash",
+            Self::Stream => "stream",
+            Self::Module => "module",
+        })
+    }
+}
+
+/// How a value is laid out: the byte in front of its key. (`RDB_TYPE_` in Redis's and Valkey's
+/// `rdb.h`.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ValueType {
+    /// 0: one string.
+    String,
+    /// 1: a length, and as many strings.
+    List,
+    /// 2: a length, and as many strings.
+    Set,
+    /// 3: a length, and as many members, each with a score in decimal digits.
+    SortedSet,
+    /// 4: a length, and as many pairs of field and value.
+    Hash,
+    /// 5: as 3, but each score is eight bytes.
+    SortedSet2,
+    /// 6: a module's, of a release candidate; its end can't be found.
+    ModulePreGa,
+    /// 7: a module's, in marked pieces that can be skipped.
+    Module2,
+    /// 9: a zipmap.
+    HashZipmap,
+    /// 10: a ziplist.
+    ListZiplist,
+    /// 11: an intset.
+    SetIntset,
+    /// 12: a ziplist of members and scores in turn.
+    SortedSetZiplist,
+    /// 13: a ziplist of fields and values in turn.
+    HashZiplist,
+    /// 14: a length, and as many ziplists.
+    ListQuicklist,
+    /// 15: a stream.
+    Stream,
+    /// 16: a listpack of fields and values in turn.
+    HashListpack,
+    /// 17: a listpack of members and scores in turn.
+    SortedSetListpack,
+    /// 18: a length, and as many listpacks or single elements.
+    ListQuicklist2,
+    /// 19: a stream that knows its first entry and its largest deleted one.
+    Stream2,
+    /// 20: a listpack of members.
+    SetListpack,
+    /// 21: a stream whose consumers know when they were last active.
+    Stream3,
+    /// 22 in Redis: a hash whose fields expire, of a release candidate.
+    HashExpiryPreGa,
+    /// 23: the same as a listpack.
+    HashListpackExpiryPreGa,
+    /// 24: a hash whose fields expire.
+    HashExpiry,
+    /// 25: the same as a listpack of fields, values and times in turn.
+    HashListpackExpiry,
+    /// 22 in Valkey: a hash whose fields expire.
+    ValkeyHashExpiry,
+}
+
+impl ValueType {
+    /// The type of that code in a file of that version.
+    ///
+    /// Versions say little about which types a file may hold: release candidates wrote new types
+    /// under the old number. Only where two servers gave one code to two things do they decide.
+    pub fn from_code(code: u8, version: Version) -> Option<Self> {
+        Some(match code {
+            0 => Self::String,
+            1 => Self::List,
+            2 => Self::Set,
+            3 => Self::SortedSet,
+            4 => Self::Hash,
+            5 => Self::SortedSet2,
+            6 => Self::ModulePreGa,
+            7 => Self::Module2,
+            9 => Self::HashZipmap,
+            10 => Self::ListZiplist,
+            11 => Self::SetIntset,
+            12 => Self::SortedSetZiplist,
+            13 => Self::HashZiplist,
+            14 => Self::ListQuicklist,
+            15 => Self::Stream,
+            16 => Self::HashListpack,
+            17 => Self::SortedSetListpack,
+            18 => Self::ListQuicklist2,
+            19 => Self::Stream2,
+            20 => Self::SetListpack,
+            21 => Self::Stream3,
+            22 if version.is_valkey() => Self::ValkeyHashExpiry,
+            22 => Self::HashExpiryPreGa,
+            23 if !version.is_valkey() => Self::HashListpackExpiryPreGa,
+            24 if !version.is_valkey() => Self::HashExpiry,
+            25 if !version.is_valkey() => Self::HashListpackExpiry,
+            _ => return None,
+        })
+    }
+
+    /// The byte in front of a key.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::String => 0,
+            Self::List => 1,
+            Self::Set => 2,
+            Self::SortedSet => 3,
+            Self::Hash => 4,
+            Self::SortedSet2 => 5,
+            Self::ModulePreGa => 6,
+            Self::Module2 => 7,
+            Self::HashZipmap => 9,
+            Self::ListZiplist => 10,
+            Self::SetIntset => 11,
+            Self::SortedSetZiplist => 12,
+            Self::HashZiplist => 13,
+            Self::ListQuicklist => 14,
+            Self::Stream => 15,
+            Self::HashListpack => 16,
+            Self::SortedSetListpack => 17,
+            Self::ListQuicklist2 => 18,
+            Self::Stream2 => 19,
+            Self::SetListpack => 20,
+            Self::Stream3 => 21,
+            Self::HashExpiryPreGa | Self::ValkeyHashExpiry => 22,
+            Self::HashListpackExpiryPreGa => 23,
+            Self::HashExpiry => 24,
+            Self::HashListpackExpiry => 25,
+        }
+    }
+
+    /// What a value of this type is to a user.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::String => Kind::String,
+            Self::List | Self::ListZiplist | Self::ListQuicklist | Self::ListQuicklist2 => {
+                Kind::List
+            }
+            Self::Set | Self::SetIntset | Self::SetListpack => Kind::Set,
+            Self::SortedSet
+            | Self::SortedSet2
+            | Self::SortedSetZiplist
+            | Self::SortedSetListpack => Kind::SortedSet,
+            Self::Hash
+            | Self::HashZipmap
+            | Self::HashZiplist
+            | Self::HashListpack
+            | Self::HashExpiryPreGa
+            | Self::HashListpackExpiryPreGa
+            | Self::HashExpiry
+            | Self::HashListpackExpiry
+            | Self::ValkeyHashExpiry => Kind::Hash,
+            Self::Stream | Self::Stream2 | Self::Stream3 => Kind::Stream,
+            Self::ModulePreGa | Self::Module2 => Kind::Module,
+        }
+    }
+}
+
+/// Bytes where a type could stand that mean something else. (`RDB_OPCODE_` in `rdb.h`.)
+pub mod opcode {
+    /// Valkey: slots of a cluster that are being imported. A name, and ranges.
+    pub const SLOT_IMPORT: u8 = 243;
+    /// Sizes of a cluster's slot: its number, its keys, those that expire.
+    pub const SLOT_INFO: u8 = 244;
+    /// The source of a library of functions, as a string.
+    pub const FUNCTION: u8 = 245;
+    /// The same of a release candidate, which nobody reads any more.
+    pub const FUNCTION_PRE_GA: u8 = 246;
+    /// What a module keeps beside the keys.
+    pub const MODULE_AUX: u8 = 247;
+    /// Seconds for which the next key was not used, as a length.
+    pub const IDLE: u8 = 248;
+    /// How often the next key is used: one byte, logarithmic.
+    pub const FREQ: u8 = 249;
+    /// A note about the file: two strings.
+    pub const AUX: u8 = 250;
+    /// How many keys this database has, and how many of them expire: two lengths.
+    pub const RESIZE_DB: u8 = 251;
+    /// When the next key expires: Unix milliseconds in eight bytes, little-endian.
+    pub const EXPIRE_AT_MS: u8 = 252;
+    /// When the next key expires: Unix seconds in four bytes, little-endian.
+    pub const EXPIRE_AT_S: u8 = 253;
+    /// The database of the following keys, as a length.
+    pub const SELECT_DB: u8 = 254;
+    /// The end of the file; its checksum follows.
+    pub const EOF: u8 = 255;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_lead_to_types_and_back() {
+        for number in [1, 12, 80] {
+            let version = Version::to_read(number).unwrap();
+            let known: Vec<u8> =
+                (0..=255).filter(|code| ValueType::from_code(*code, version).is_some()).collect();
+            for &code in &known {
+                assert_eq!(ValueType::from_code(code, version).unwrap().code(), code);
+            }
+            let expected = if number == 80 { 22 } else { 25 };
+            assert_eq!(known, (0..=expected).filter(|code| *code != 8).collect::<Vec<u8>>());
+        }
+    }
+
+    #[test]
+    fn versions_know_what_they_are() {
+        let readable: Vec<u16> = (0..100).filter(|n| Version::to_read(*n).is_some()).collect();
+        assert_eq!(readable, (1..=12).chain([80]).collect::<Vec<u16>>());
+        let writable: Vec<u16> = (0..100).filter(|n| Version::to_write(*n).is_some()).collect();
+        assert_eq!(writable, [9, 10, 11, 12]);
+        assert_eq!(Version::DEFAULT.to_string(), "REDIS0010");
+        assert_eq!(Version::to_read(80).unwrap().to_string(), "VALKEY080");
+    }
+}
