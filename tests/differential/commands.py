@@ -177,12 +177,63 @@ class Draw:
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice(PATTERNS)])
         if self.random.random() < 0.3:
-            options.append(["TYPE", self.one_of("string", "list", "nosuch", "STRING")])
+            options.append(["TYPE", self.one_of("string", "hash", "list", "nosuch", "STRING")])
         if self.random.random() < 0.1:
             options.append(self.one_of(["COUNT", 0], ["COUNT", "abc"], ["nosuch"], ["MATCH"]))
         self.random.shuffle(options)
         cursor = self.one_of(0, 0, 0, 0, "abc", "")
         return [cursor, *(arg for option in options for arg in option)]
+
+    def field(self):
+        if self.random.random() < 0.1:
+            return self.value()
+        return f"field{self.random.randrange(self.random.choice([4, 300]))}"
+
+    def hset(self):
+        return [self.key(), *(arg for _ in range(self.one_of(1, 1, 2, 5)) for arg in (self.field(), self.value()))]
+
+    hmset = hset
+
+    def hsetnx(self):
+        return [self.key(), self.field(), self.value()]
+
+    def hget(self):
+        return [self.key(), self.field()]
+
+    hexists = hstrlen = hget
+
+    def hmget(self):
+        return [self.key(), *self.some(self.field)]
+
+    hdel = hmget
+
+    def hgetall(self):
+        return [self.key()]
+
+    hkeys = hvals = hlen = hgetall
+
+    def hincrby(self):
+        return [self.key(), self.field(), self.integer()]
+
+    def hincrbyfloat(self):
+        return [self.key(), self.field(), self.float()]
+
+    def hrandfield(self):
+        # A repeated choice has as many elements as it is asked for.
+        count = self.one_of(0, 1, 3, -1, -5, 1000, -1000, "abc", "", -(2**63), 2**63)
+        options = self.one_of([], [], ["WITHVALUES"], ["withvalues"], ["nosuch"], ["WITHVALUES", "more"])
+        return [self.key(), *self.one_of([], [count, *options], [count, *options])]
+
+    def hscan(self):
+        # All at once: what a cursor looks like is each server's own matter.
+        options = [["COUNT", 100000]]
+        if self.random.random() < 0.5:
+            options.append(["MATCH", self.random.choice([*PATTERNS, "field1*"])])
+        if self.random.random() < 0.15:
+            options.append(self.one_of(["COUNT", 0], ["COUNT", "abc"], ["nosuch"], ["MATCH"], ["TYPE", "hash"]))
+        self.random.shuffle(options)
+        cursor = self.one_of(0, 0, 0, 0, "abc", "")
+        return [self.key(), cursor, *(arg for option in options for arg in option)]
 
     def none(self):
         return []
@@ -258,6 +309,9 @@ setattr(Draw, "del", Draw.del_)
 WEIGHTS = {
     20: "SET",
     6: "GET EXISTS DEL MULTI EXEC INCRBYFLOAT",
+    12: "HSET",
+    3: "HGET HMGET HDEL HGETALL HSETNX HINCRBY HINCRBYFLOAT HLEN HSCAN",
+    2: "HMSET HKEYS HVALS HSTRLEN HEXISTS HRANDFIELD",
     4: """GETSET GETDEL GETEX SETNX SETEX PSETEX MGET MSET MSETNX APPEND STRLEN INCR DECR INCRBY DECRBY
         GETRANGE SETRANGE UNLINK TYPE RENAME RENAMENX COPY EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL
         EXPIRETIME PEXPIRETIME PERSIST WATCH SELECT SCAN KEYS""",

@@ -7,7 +7,7 @@ import random
 import unittest
 
 from differential.commands import Draw, DrawLarge
-from differential.replies import near, same
+from differential.replies import near, pairs, same
 from harness.server import Server
 from harness.target import TARGET, TestCase, stock_is_installed
 
@@ -77,7 +77,11 @@ def state_of(client):
     for db in range(DB_COUNT):
         client("SELECT", db)
         keys = client("KEYS", "*")
-        values = client.pipeline([["GET", key] for key in keys])
+        strings = client.pipeline([["GET", key] for key in keys])
+        hashes = client.pipeline([["HGETALL", key] for key in keys])
+        # Of the two, one is an error.
+        hashes = [(kind, sorted(pairs((kind, items))) if kind == b"*" else items) for kind, items in hashes]
+        values = list(zip(strings, hashes))
         times = client.pipeline([["PTTL", key] for key in keys])
         for key, value, time in zip(keys, values, times):
             state[db, key] = (value, time[1])

@@ -38,6 +38,19 @@ SCRIPTS = {
                      "CLIENT KILL SKIPME maybe", "CLIENT KILL TYPE pubsub", "CLIENT KILL USER nosuch",
                      "CLIENT LIST ID 999999", "CLIENT LIST TYPE nosuch", "CLIENT LIST NOSUCH",
                      "CLIENT LIST ID abc"],
+    "pause and unblock": ["CLIENT PAUSE", "CLIENT PAUSE abc", "CLIENT PAUSE -1", "CLIENT PAUSE 1.5",
+                          "CLIENT PAUSE 1 nosuch", "CLIENT PAUSE 1 ALL x", "CLIENT PAUSE 1 all",
+                          "CLIENT PAUSE 1 WRITE", "SET k v", "CLIENT PAUSE 1", "PING", "GET k",
+                          "CLIENT PAUSE 99999999999999999999", "CLIENT PAUSE 9223372036854775807 WRITE",
+                          "GET k", "CLIENT UNPAUSE", "SET k w", "CLIENT UNPAUSE", "CLIENT UNPAUSE x",
+                          "MULTI", "CLIENT PAUSE 1", "EXEC", "GET k",
+                          "CLIENT UNBLOCK", "CLIENT UNBLOCK abc", "CLIENT UNBLOCK 99999",
+                          "CLIENT UNBLOCK -1", "CLIENT UNBLOCK 99999 nosuch", "CLIENT UNBLOCK 99999 TIMEOUT",
+                          "CLIENT UNBLOCK 99999 error", "CLIENT UNBLOCK 99999 ERROR x",
+                          "CLIENT NO-EVICT", "CLIENT NO-EVICT x", "CLIENT NO-EVICT on",
+                          "CLIENT NO-EVICT OFF", "CLIENT NO-EVICT on x"],
+    "config rewrite without a file": ["CONFIG REWRITE", "CONFIG REWRITE x", "MULTI", "CONFIG REWRITE",
+                                      "EXEC"],
     "config": ["CONFIG", "CONFIG NOSUCH", "CONFIG GET", "CONFIG GET nosuch", "CONFIG GET appendfsync",
                "CONFIG GET APPENDFSYNC", "CONFIG GET appendf*", "CONFIG GET timeout maxclients",
                "CONFIG GET maxmemory", "CONFIG GET databases", "CONFIG GET proto-max-bulk-len",
@@ -57,6 +70,18 @@ SCRIPTS = {
                 "COMMAND GETKEYS MSET a 1 b 2", "COMMAND GETKEYS DEL a b c", "COMMAND GETKEYS PING",
                 "COMMAND GETKEYS NOSUCH", "COMMAND GETKEYS GET", "COMMAND GETKEYS", "COMMAND LIST x",
                 "COMMAND LIST FILTERBY PATTERN ge?"],
+    "slowlog": ["CONFIG SET slowlog-log-slower-than -1", "SLOWLOG RESET", "SLOWLOG LEN", "SLOWLOG GET",
+                "SLOWLOG GET -1", "SLOWLOG GET -2", "SLOWLOG GET x", "SLOWLOG GET 1 2", "SLOWLOG",
+                "SLOWLOG NOSUCH", "SLOWLOG LEN x", "SLOWLOG HELP", "CONFIG SET slowlog-max-len -1",
+                "CONFIG GET slowlog-log-slower-than"],
+    "latency": ["LATENCY RESET", "LATENCY LATEST", "LATENCY LATEST x", "LATENCY HISTORY nosuch",
+                "LATENCY HISTORY", "LATENCY GRAPH nosuch", "LATENCY GRAPH", "LATENCY RESET a b",
+                "LATENCY", "LATENCY NOSUCH", "LATENCY HELP", "LATENCY HISTOGRAM nosuch",
+                "CONFIG SET latency-tracking-info-percentiles abc",
+                "CONFIG SET latency-tracking-info-percentiles 101",
+                "CONFIG GET latency-tracking-info-percentiles"],
+    "saving": ["SAVE x", "BGSAVE x", "BGSAVE SCHEDULE x", "BGREWRITEAOF x", "LASTSAVE x", "MULTI", "SAVE",
+               "EXEC", "CONFIG SET save x", "CONFIG SET save 60", "CONFIG GET rdbcompression"],
     "info": ["INFO nosuch", "TIME x"],
     "debug": ["DEBUG SLEEP 0"],
     "shutdown wrong": ["SHUTDOWN NOSUCH", "SHUTDOWN SAVE NOSAVE", "SHUTDOWN ABORT"],
@@ -193,10 +218,46 @@ class SideBySide(TestCase):
             with self.subTest(name.decode()):
                 self.assertEqual(described(rows[name]), described(stock))
 
+    def test_keys_are_described_as_in_redis(self):
+        """OBJECT and MEMORY, where the reply is not a matter of memory or time."""
+        script = [
+            ("MSET", "int", "17", "short", "s", "long", "l" * 45),
+            ("HSET", "packed", "field", "value"),
+            ("HSET", "tree", "field", "v" * 65),
+            *(("OBJECT", "ENCODING", key) for key in ("int", "short", "long", "packed", "tree", "none")),
+            ("OBJECT", "IDLETIME", "short"),
+            ("OBJECT", "IDLETIME", "none"),
+            ("OBJECT", "REFCOUNT", "long"),
+            ("OBJECT", "REFCOUNT", "none"),
+            ("OBJECT", "FREQ", "short"),
+            ("OBJECT", "FREQ", "none"),
+            ("OBJECT", "ENCODING"),
+            ("OBJECT", "NOSUCH", "short"),
+            ("MEMORY", "USAGE", "none"),
+            ("MEMORY", "USAGE", "short", "SAMPLES", "-1"),
+            ("MEMORY", "USAGE", "short", "SAMPLES", "many"),
+            ("MEMORY", "USAGE", "short", "OTHER", "1"),
+            ("MEMORY", "USAGE"),
+            ("MEMORY", "NOSUCH"),
+            ("CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"),
+            ("OBJECT", "IDLETIME", "short"),
+            ("SET", "fresh", "value"),
+            ("OBJECT", "FREQ", "fresh"),
+            ("CONFIG", "SET", "maxmemory-policy", "noeviction"),
+        ]
+        ours, theirs = self.pair()
+        for request in script:
+            with self.subTest(" ".join(request)[:60]):
+                self.assertEqual(ours.raw(*request), theirs.raw(*request))
+        for client in (ours, theirs):
+            self.assertGreater(client("MEMORY", "USAGE", "long", "SAMPLES", "0"), 45)
+
     @slimio_only
     def test_every_command_is_compared(self):
         """Each is drawn at random, or stands in a script or a test of its own."""
-        elsewhere = {"AUTH", "COMMAND", "CONFIG", "DEBUG", "INFO", "QUIT", "SHUTDOWN", "TIME", "WAITAOF"}
+        elsewhere = {"AUTH", "BGREWRITEAOF", "BGSAVE", "COMMAND", "CONFIG", "DEBUG", "INFO",
+                     "LASTSAVE", "LATENCY", "MEMORY", "OBJECT", "QUIT", "SAVE", "SHUTDOWN", "SLIMIO", "SLOWLOG",
+                     "TIME", "WAITAOF"}
         with self.ours.client() as client:
             listed = {name.decode().upper() for name in client("COMMAND", "LIST") if b"|" not in name}
         self.assertEqual(sorted(listed - set(NAMES) - elsewhere), [])
@@ -228,7 +289,7 @@ class SideBySide(TestCase):
         for args in ([], ["default"], ["all"], ["everything"], ["server", "clients"], ["CPU"]):
             mine, stock = (section_names(client("INFO", *args)) for client in (ours, theirs))
             with self.subTest(" ".join(args)):
-                self.assertEqual(set(stock) - set(mine) - {"# Latencystats"}, set())
+                self.assertEqual(set(stock) - set(mine), set())
                 self.assertEqual(set(mine) - set(stock) - {"# Slimio"}, set())
 
     def test_inline_commands(self):
@@ -245,6 +306,68 @@ class SideBySide(TestCase):
                 replies.append(client.read())
             with self.subTest(line):
                 self.assertEqual(*replies)
+
+    def test_slow_commands_are_kept(self):
+        """What is slow is what the threshold makes of it, so that every command is."""
+        shapes = []
+        for client in self.pair():
+            client("CLIENT", "SETNAME", "me")
+            client("CONFIG", "SET", "slowlog-log-slower-than", 0, "slowlog-max-len", 5)
+            client("SLOWLOG", "RESET")
+            client("SET", "k", "x" * 300)
+            client("DEL", *[f"k{number}" for number in range(40)])
+            client.raw("AUTH", "me", "secret")
+            client("CONFIG", "SET", "timeout", 0, "requirepass", "")
+            client("MULTI")
+            client("GET", "k")
+            client("EXEC")
+            entries = client("SLOWLOG", "GET")
+            address = "%s:%d" % client.socket.getsockname()
+            for number, at, micros, _, who, name in entries:
+                self.assertGreaterEqual(micros, 0)
+                self.assertEqual((who, name), (address.encode(), b"me"))
+            numbers = [entry[0] for entry in entries]
+            self.assertEqual(numbers, list(range(numbers[0], numbers[0] - 5, -1)))
+            client("CONFIG", "SET", "slowlog-max-len", 3)
+            client("CONFIG", "SET", "slowlog-log-slower-than", -1)
+            client("SLOWLOG", "RESET")
+            client("GET", "k")
+            shapes.append([[entry[3] for entry in entries], client("SLOWLOG", "GET")])
+        self.assertEqual(*shapes)
+
+    def test_delays_are_kept(self):
+        for client in self.pair():
+            client("CONFIG", "SET", "latency-monitor-threshold", 5)
+            client("DEBUG", "SLEEP", "0.02")
+            latest = {entry[0]: entry[1:] for entry in client("LATENCY", "LATEST")}
+            at, last, longest = latest[b"command"]
+            self.assertGreaterEqual(longest, 20)
+            self.assertEqual(last, longest)
+            self.assertEqual(client("LATENCY", "HISTORY", "command"), [[at, last]])
+            graph = client("LATENCY", "GRAPH", "command").decode()
+            self.assertTrue(graph.startswith(f"command - high {last} ms, low {last} ms (all time"))
+            self.assertIn("command: 1 latency spikes", client("LATENCY", "DOCTOR").decode())
+            self.assertEqual(client("LATENCY", "RESET", "command", "nosuch"), 1)
+            self.assertEqual(client("LATENCY", "HISTORY", "command"), [])
+
+    def test_times_of_commands_are_counted(self):
+        shapes = []
+        for client in self.pair():
+            client("CONFIG", "RESETSTAT")
+            for number in range(100):
+                client("SET", "k", number)
+            # In the bucket from 16.8 to 33.6 ms, with room for being late.
+            client("DEBUG", "SLEEP", "0.018")
+            histograms = client("LATENCY", "HISTOGRAM", "set", "debug", "config")
+            found = dict(zip(histograms[::2], histograms[1::2]))
+            calls = {name: value[1] for name, value in found.items()}
+            # The buckets are powers of two, and count what is in those below, too.
+            buckets = [value[3] for value in found.values()]
+            self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
+            shapes.append([calls, found[b"debug"][3]])
+            text = client("INFO", "latencystats").decode()
+            self.assertRegex(text, r"latency_percentiles_usec_set:p50=\d+\.\d{3},p99=\d+\.\d{3},p99.9=")
+        self.assertEqual(*shapes)
 
     def test_waiting_for_the_log(self):
         with self.ours.client() as client:

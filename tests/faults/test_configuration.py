@@ -62,6 +62,22 @@ class Directives(TestCase):
             for word in ("slimio.conf", "2", "appendfsink", "appendfsync"):
                 self.assertIn(word, server.said())
 
+    def test_the_file_of_a_packaged_redis(self):
+        path = "/etc/redis/redis.conf"
+        if not os.access(path, os.R_OK):
+            self.skipTest(f"there is no {path}")
+        with Server(start=False, logfile="", pidfile="", supervised="no") as server:
+            server.command = [*server.command, path]
+            server.port = 1
+            server.spawn()
+            server.process.wait(20)
+            self.assertRegex(server.said(), r"redis.conf:\d+: daemonize can only be no")
+            # As its own service unit does.
+            server.flags |= {"daemonize": "no", "dir": server.folder, "appendonly": "yes"}
+            server.start()
+            with server.client() as client:
+                self.assertEqual(client("SET", "k", "v"), b"OK")
+
     def test_a_file_that_is_not_there(self):
         with Server(start=False) as server:
             server.command = [*server.command, "/nowhere/slimio.conf"]

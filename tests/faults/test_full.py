@@ -1,8 +1,11 @@
 """No room for the log: reads go on, room can be made, a restart changes nothing, nobody hangs."""
 
+import errno
 import os
 import subprocess
+import unittest
 
+from harness.faults import SpoiltServer, compiler
 from harness.resp import ReplyError
 from harness.server import Server
 from harness.target import TestCase, slimio_only
@@ -43,14 +46,18 @@ def check_full(test, server, count):
 
 
 @slimio_only
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
 class LimitReached(TestCase):
-    """The log has a limit of its own, `log-size-max`."""
+    """The log has a limit of its own, `log-size-max`, and there is no room for the snapshot that
+    would shorten it: the first goes to the first slot, always."""
 
     seconds = 10
 
     def server(self, **flags):
-        server = Server(log_segment_size="1mb", log_size_max="8mb", **flags)
+        flags = {"io_backend": "plain", "log_segment_size": "1mb", "log_size_max": "8mb"} | flags
+        server = SpoiltServer(**flags)
         self.addCleanup(server.close)
+        server.spoil(write=errno.ENOSPC, path_end="snapshot-a")
         return server
 
     def test_each_policy(self):
@@ -116,6 +123,18 @@ class LimitReached(TestCase):
             if refused == len(clients):
                 break
         self.assertEqual(refused, len(clients))
+
+    def test_a_snapshot_that_finds_room_is_another_way_out(self):
+        server = self.server()
+        with server.client() as client:
+            count, _ = write_until_refused(self, client)
+            server.spoil()
+            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room again")
+            for number in range(count):
+                self.assertEqual(client("SET", f"again:{number}", VALUE), b"OK")
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), 2 * count + 1)
 
 
 @slimio_only

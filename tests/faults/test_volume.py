@@ -4,10 +4,11 @@ import itertools
 import os
 import shutil
 import struct
+import subprocess
 
 from harness import volume as on_media
 from harness.server import Server, StartError, refusal
-from harness.target import TestCase, slimio_only
+from harness.target import TARGET, TestCase, slimio_only
 
 SMALL_LOG = {"log_segment_size": "1mb", "appendfsync": "always"}
 KEY_COUNT = 600
@@ -168,6 +169,39 @@ class Damage(TestCase):
         volume = self.volume()
         os.remove(on_media.superblock_path(volume))
         self.refused(volume, "super")
+
+
+    def test_a_superblock_that_is_gone_altogether(self):
+        for byte in (b"\0", b"\xff"):
+            with self.subTest(byte):
+                volume = self.volume()
+                path = on_media.superblock_path(volume)
+                on_media.write_at(path, 0, byte * os.path.getsize(path))
+                said = self.refused(volume, "no SlimIO volume", "backup", "--force")
+                self.assertNotIn("make one with", said)
+                # What is left is not overwritten by somebody who believes that nothing is.
+                for force, status in (False, 1), (True, 0):
+                    command = [TARGET.command[0], "format", "--volume", volume]
+                    made = subprocess.run([*command, *["--force"] * force], capture_output=True)
+                    self.assertEqual(made.returncode, status, made.stderr)
+                    self.assertIn(b"" if force else b"--force", made.stderr)
+
+    def test_missing_or_truncated_buffers(self):
+        # What was acknowledged may be only there.
+        for size in (None, 0, 4096, 1 << 20, -4096, -1):
+            with self.subTest(size):
+                volume = self.volume()
+                path = os.path.join(volume, "buffers")
+                if size is None:
+                    os.remove(path)
+                else:
+                    os.truncate(path, size if size >= 0 else os.path.getsize(path) + size)
+                self.refused(volume, "buffers", "backup", "--salvage")
+        with Server(volume=volume, salvage="yes", **SMALL_LOG) as server:
+            self.check_whole(server)
+        with Server(volume=volume, **SMALL_LOG) as server:
+            with server.client() as client:
+                self.assertEqual(client("DBSIZE"), KEY_COUNT + 1)
 
 
 @slimio_only

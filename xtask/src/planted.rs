@@ -16,6 +16,7 @@ use crate::process::{cargo, root, target_dir};
 /// Crates that plant bugs: package and folder.
 const CRATES: &[(&str, &str)] = &[
     ("slimio-storage", "crates/storage"),
+    ("slimio-rdb", "crates/rdb"),
     ("slimio-keyspace", "crates/keyspace"),
     ("slimio-server", "crates/server"),
 ];

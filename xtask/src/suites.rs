@@ -11,11 +11,16 @@ use crate::{lint, planted, setup};
 
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
 /// For each document that is made from the code, a package and the test in it that compares them.
-const DOCUMENT_TESTS: &[(&str, &str)] = &[("slimio-storage", "format_md_says_what_the_code_does")];
+const DOCUMENT_TESTS: &[(&str, &str)] = &[
+    ("slimio-storage", "format_md_says_what_the_code_does"),
+    ("slimio-server", "configuration_md_says_what_the_table_does"),
+];
 /// Lives of each policy and each way to die, and the most acknowledged units of one: what takes
 /// seconds. More of both is for `cargo x ledger` with flags.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
+/// Flags of a server whose log is rewritten again and again by itself, too.
+const OFTEN_REWRITTEN: &str = "--auto-aof-rewrite-min-size 64kb --log-segment-size 1mb";
 
 /// `cargo x test`.
 pub(crate) fn test(_args: &[String]) -> Result<(), Failure> {
@@ -94,14 +99,17 @@ pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", "compare").args(slimio).args(args))
 }
 
-/// Each policy, each death.
+/// Each policy, each death; with and without snapshots in the middle.
 fn run_ledger() -> Result<(), Failure> {
     for policy in ["always", "everysec", "no"] {
         for death in ["kill", "term"] {
-            run(bench_command("debug", "ledger")
-                .args(["--policy", policy, "--death", death])
-                .args(["--lives", LEDGER_LIVES, "--units", LEDGER_UNITS])
-                .args(["--program".into(), program("debug")]))?;
+            for flags in [&[][..], &["--snapshots", "--extra", OFTEN_REWRITTEN]] {
+                run(bench_command("debug", "ledger")
+                    .args(["--policy", policy, "--death", death])
+                    .args(["--lives", LEDGER_LIVES, "--units", LEDGER_UNITS])
+                    .args(flags)
+                    .args(["--program".into(), program("debug")]))?;
+            }
         }
     }
     Ok(())

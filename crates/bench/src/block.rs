@@ -18,6 +18,8 @@ pub struct BlockDevice {
 /// What went to a device since the machine started. The whole device's: other processes count too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceCounters {
+    /// Bytes read.
+    pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
     /// Write requests.
@@ -31,6 +33,7 @@ impl DeviceCounters {
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
             written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
             write_count: self.write_count.saturating_sub(earlier.write_count),
             flush_count: self.flush_count.saturating_sub(earlier.flush_count),
@@ -59,6 +62,7 @@ impl BlockDevice {
         let fields: Vec<u64> =
             text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
         Some(DeviceCounters {
+            read_bytes: *fields.get(2)? * SECTOR_SIZE,
             write_count: *fields.get(4)?,
             written_bytes: *fields.get(6)? * SECTOR_SIZE,
             flush_count: fields.get(15).copied().unwrap_or(0),

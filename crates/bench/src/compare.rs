@@ -170,7 +170,7 @@ impl Comparison {
         let scenario = self.config.scenarios[index];
         let (kind, _) = self.config.servers[server];
         let seed = self.config.seed + u64::from(round);
-        let outcome = self.open_rate(scenario, seed, capacity).and_then(|rate| {
+        let outcome = self.open_rate(scenario, kind, seed, capacity).and_then(|rate| {
             let server = self.server_config(server, scenario.policy);
             fresh_directory(&server.directory)?;
             run::run(scenario, &server, &self.config.scale, rate, seed)
@@ -194,6 +194,9 @@ impl Comparison {
                 line["metrics"] = json!(result.metrics);
                 line["notes"] = json!(result.notes);
                 line["latency_us_by_percentile"] = json!(result.curve);
+                if let Some(series) = &result.series {
+                    line["series"] = series.to_json();
+                }
                 runs.results.push(result);
             }
             Err(error) => {
@@ -216,9 +219,16 @@ impl Comparison {
     fn open_rate(
         &self,
         scenario: &Scenario,
+        kind: ServerKind,
         seed: u64,
         capacity: &mut Capacity,
     ) -> Result<Option<f64>> {
+        if matches!(scenario.work, Work::Snapshot(_)) {
+            // Stock measures its own first; without stock, so does SlimIO.
+            let stock = self.runs(scenario.name, ServerKind::Stock);
+            let per_s = stock.and_then(|runs| runs.median("requests_per_s_without"));
+            return Ok(per_s.filter(|_| kind == ServerKind::SlimIO).map(|per_s| per_s / 2.0));
+        }
         if !matches!(scenario.work, Work::HalfOpen { .. }) {
             return Ok(None);
         }

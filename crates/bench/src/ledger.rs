@@ -18,6 +18,7 @@
 mod audit;
 mod model;
 mod sabotage;
+mod snapshots;
 mod worker;
 mod workload;
 
@@ -63,6 +64,8 @@ pub struct LedgerConfig {
     pub units_per_life_max: u64,
     /// How lives end.
     pub death: Death,
+    /// Whether snapshots and rewrites of the log are asked for all the time.
+    pub snapshots: bool,
     /// What is done to the data between death and restart, to see that the ledger notices.
     pub sabotage: Sabotage,
     /// Decides keys, commands, values and moments of death; the server's timing it cannot decide.
@@ -82,6 +85,8 @@ pub struct LedgerReport {
     pub in_flight_gone: u64,
     /// Values that clients saw of each other's keys.
     pub observed: u64,
+    /// Snapshots and rewrites that were begun.
+    pub snapshots: u64,
     /// Keys there at the end.
     pub keys: u64,
 }
@@ -130,7 +135,7 @@ fn live(
     let observed: Vec<AtomicU64> =
         accounts.iter().map(|account| AtomicU64::new(account.observed())).collect();
     let acknowledged = AtomicU64::new(0);
-    let dying = AtomicBool::new(false);
+    let (dying, snapshots) = (AtomicBool::new(false), AtomicU64::new(0));
     let (stop_sender, stops) = mpsc::channel();
     let ended = thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -145,6 +150,11 @@ fn live(
                 stop: stop_sender.clone(),
             };
             threads.push(scope.spawn(move || worker::write_until_death(account, &life)));
+        }
+        if config.snapshots {
+            let rng = Rng::for_part(config.seed, u64::from(life) + 2_000_000);
+            let (address, dying, begun) = (&address, &dying, &snapshots);
+            scope.spawn(move || snapshots::ask_until_death(address, rng, dying, begun));
         }
         let stop = stops.recv_timeout(LIFE_MAX);
         if matches!(stop, Ok(Stop::Enough)) {
@@ -169,6 +179,7 @@ fn live(
     });
     ended?;
     report.acknowledged += acknowledged.load(Ordering::SeqCst);
+    report.snapshots += snapshots.load(Ordering::SeqCst);
     for (account, observed) in accounts.iter_mut().zip(observed) {
         account.observe(observed.into_inner());
     }

@@ -9,14 +9,16 @@
 //! A phase ends with every reply in, so that what is measured around it belongs to it.
 
 mod connection;
+mod report;
 mod schedule;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
@@ -29,6 +31,7 @@ use crate::rng::Rng;
 use connection::{Connection, InFlight};
 use schedule::Schedule;
 
+pub use report::{PhaseReport, TICK};
 pub use schedule::Arrival;
 
 /// Most connections of one generator.
@@ -39,8 +42,6 @@ pub const PIPELINE_MAX: usize = 10_000;
 const EVENTS_MAX: usize = 256;
 /// Bytes read from a socket at once.
 const READ_SIZE: usize = 256 * 1024;
-/// Latencies above this, in nanoseconds, are recorded as this.
-const LATENCY_NS_MAX: u64 = 600_000_000_000;
 /// A server that says nothing for so long while requests wait ends the run.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long after its end an open-loop phase works off what is overdue.
@@ -64,72 +65,30 @@ pub struct LoadConfig {
 }
 
 /// When a phase ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Until {
     /// After so long.
     Elapsed(Duration),
     /// After so many requests.
     Requests(u64),
+    /// When somebody sets this.
+    Told(Arc<AtomicBool>),
 }
 
-/// What one phase measured.
-#[derive(Clone, Debug)]
-pub struct PhaseReport {
-    /// Requests answered, error replies included. A read-modify-write counts once.
-    pub requests: u64,
-    /// Payload sent in writes, keys and values, in bytes.
-    pub payload_bytes: u64,
-    /// Values that reads found.
-    pub hits: u64,
-    /// Values that reads did not find.
-    pub misses: u64,
-    /// Error replies.
-    pub errors: u64,
-    /// Text of the first error reply.
-    pub first_error: Option<String>,
-    /// Open loop: arrivals that were never sent because the server was too far behind; their
-    /// waiting time so far is in the histogram.
-    pub never_sent: u64,
-    /// From the phase's start to its last reply.
-    pub elapsed: Duration,
-    /// Latencies in nanoseconds: from sending (closed loop) or from being due (open loop).
-    pub latency: Histogram<u64>,
-    /// Open loop: how late arrivals were sent although a connection was free, in nanoseconds: what
-    /// of the latencies is the generator's own doing.
-    pub own_lag: Histogram<u64>,
+/// The end of the phase that runs.
+struct End {
+    at_ns: u64,
+    told: Option<Arc<AtomicBool>>,
 }
 
-impl PhaseReport {
-    fn new() -> Self {
-        let histogram =
-            Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits up to ten minutes");
-        Self {
-            requests: 0,
-            payload_bytes: 0,
-            hits: 0,
-            misses: 0,
-            errors: 0,
-            first_error: None,
-            never_sent: 0,
-            elapsed: Duration::ZERO,
-            own_lag: histogram.clone(),
-            latency: histogram,
+impl End {
+    /// In nanoseconds since the phase began; the moment of being told fixes it.
+    fn at_ns(&mut self, now_ns: u64) -> u64 {
+        if self.told.as_ref().is_some_and(|told| told.load(Ordering::Relaxed)) {
+            self.told = None;
+            self.at_ns = now_ns;
         }
-    }
-
-    /// Requests answered per second.
-    pub fn requests_per_s(&self) -> f64 {
-        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
-
-    /// Latency at `percentile` (0 to 100), in microseconds.
-    pub fn latency_us(&self, percentile: f64) -> f64 {
-        self.latency.value_at_percentile(percentile) as f64 / 1000.0
-    }
-
-    /// Longest latency, in microseconds.
-    pub fn latency_us_max(&self) -> f64 {
-        self.latency.max() as f64 / 1000.0
+        self.at_ns
     }
 }
 
@@ -204,22 +163,23 @@ impl Generator {
         self.report = PhaseReport::new();
         self.started = Instant::now();
         self.begin_left = match until {
-            Until::Elapsed(_) => u64::MAX,
             Until::Requests(count) => count,
+            Until::Elapsed(_) | Until::Told(_) => u64::MAX,
         };
-        let end_ns = match until {
-            Until::Elapsed(duration) => duration.as_nanos() as u64,
-            Until::Requests(_) => u64::MAX,
+        let end = match until {
+            Until::Elapsed(duration) => End { at_ns: duration.as_nanos() as u64, told: None },
+            Until::Requests(_) => End { at_ns: u64::MAX, told: None },
+            Until::Told(told) => End { at_ns: u64::MAX, told: Some(told) },
         };
         match Schedule::new(self.config.arrival) {
-            None => self.run_closed(end_ns)?,
-            Some(schedule) => self.run_open(schedule, end_ns)?,
+            None => self.run_closed(end)?,
+            Some(schedule) => self.run_open(schedule, end)?,
         }
-        self.report.elapsed = self.started.elapsed();
+        self.report.finish(self.started.elapsed());
         Ok(std::mem::replace(&mut self.report, PhaseReport::new()))
     }
 
-    fn run_closed(&mut self, end_ns: u64) -> Result<()> {
+    fn run_closed(&mut self, mut end: End) -> Result<()> {
         for index in 0..self.connections.len() {
             self.refill(index, self.config.pipeline)?;
         }
@@ -232,7 +192,8 @@ impl Generator {
                 let index = self.events[at].data.u64() as usize;
                 let room = self.exchange(index)?;
                 if room > 0 {
-                    if self.elapsed_ns() >= end_ns {
+                    let now_ns = self.elapsed_ns();
+                    if now_ns >= end.at_ns(now_ns) {
                         self.begin_left = 0;
                     }
                     self.refill(index, room)?;
@@ -256,7 +217,7 @@ impl Generator {
         self.flush(index)
     }
 
-    fn run_open(&mut self, mut schedule: Schedule, end_ns: u64) -> Result<()> {
+    fn run_open(&mut self, mut schedule: Schedule, mut end: End) -> Result<()> {
         self.free.clear();
         for _ in 0..self.config.pipeline {
             self.free.extend(0..self.connections.len());
@@ -265,6 +226,7 @@ impl Generator {
         let mut heard = Instant::now();
         loop {
             let now_ns = self.elapsed_ns();
+            let end_ns = end.at_ns(now_ns);
             while schedule.due_ns() <= now_ns.min(end_ns) && self.begin_left > 0 {
                 due.push_back(schedule.due_ns());
                 schedule.advance(&mut self.rng);
@@ -323,7 +285,8 @@ impl Generator {
         let now_ns = self.elapsed_ns();
         for due_ns in due.drain(..) {
             self.report.never_sent += 1;
-            self.report.latency.saturating_record(now_ns - due_ns);
+            let op = self.mix.pick(&mut self.rng);
+            self.report.record_latency(op, now_ns - due_ns);
         }
     }
 
@@ -372,9 +335,9 @@ impl Generator {
             }
             done += 1;
             self.in_flight -= 1;
-            self.report.requests += 1;
-            self.report.latency.saturating_record(now_ns.saturating_sub(request.since_ns));
+            self.report.record(request.op, now_ns.saturating_sub(request.since_ns));
         }
+        self.report.tick(now_ns, done);
         self.completed = completed;
         if !self.write_buffer.is_empty() {
             self.flush(index)?;
@@ -449,5 +412,43 @@ fn payload_size(op: Op, value_size: usize) -> u64 {
     match op {
         Op::MSet { len, .. } => len * pair_size,
         _ => pair_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::ValuePool;
+
+    /// Asked for, and far below what a wait counted in milliseconds can do.
+    const SHORT: Duration = Duration::from_micros(100);
+    /// A busy machine makes some waits long, not all of so many.
+    const WAITS_MAX: usize = 2000;
+
+    #[test]
+    fn a_wait_can_be_shorter_than_a_millisecond() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let config = LoadConfig {
+            address: Address::Tcp(listener.local_addr().unwrap()),
+            clients: 1,
+            pipeline: 1,
+            arrival: Arrival::Closed,
+            check_values: false,
+            seed: 1,
+        };
+        let mix = Mix::named("set", 100, None).unwrap();
+        let writer = RequestWriter::new(ValuePool::new(64, 0.5, 1));
+        let mut generator = Generator::connect(config, mix, writer).unwrap();
+        let mut shortest = Duration::MAX;
+        for _ in 0..WAITS_MAX {
+            let began = Instant::now();
+            assert_eq!(generator.wait(SHORT).unwrap(), 0, "nobody says anything");
+            shortest = shortest.min(began.elapsed());
+            if shortest < 5 * SHORT {
+                break;
+            }
+        }
+        assert!(shortest >= SHORT, "it did not wait, but spun: {shortest:?}");
+        assert!(shortest < 5 * SHORT, "asked for {SHORT:?}, at best {shortest:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! A comparison as Markdown.
 
+mod snapshots;
+
 use std::fmt::Write as _;
 
 use crate::compare::{Comparison, Runs};
@@ -17,16 +19,24 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
     let _ = writeln!(
         text,
         "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
-         Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty); \
+         Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty; \
+         under `always`, {} MiB were written and deleted before that, so that the log's files are \
+         not growing for the first time; rows with snapshots and recoveries hold {} MiB); \
          values are half compressible and differ from request to request. \
          Ratios are SlimIO / stock; in brackets, how far the rounds lie apart.\n",
-        scale.rounds, scale.measured_s, comparison.config.seed, scale.key_count
+        scale.rounds,
+        scale.measured_s,
+        comparison.config.seed,
+        scale.key_count,
+        scale.aged_payload_bytes >> 20,
+        scale.snapshot_payload_bytes >> 20,
     );
     environment(comparison, &mut text);
     if comparison.config.servers.len() > 1 {
         targets(&verdicts(comparison), &mut text);
     }
     overview(comparison, &mut text);
+    snapshots::tables(comparison, &mut text);
     for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
         detail(comparison, index, scenario, &mut text);
     }
@@ -44,7 +54,8 @@ threads and strangers.\n\
 - `client_cpu`: the load generator's own, or that of `redis-benchmark`.\n\
 - Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the same \
 run; latency counts from the moment a request was due. `client_lag`: how late the generator itself \
-was.\n\
+was. `machine_stall`: how late a thread woke that only slept, in the same stretch and counted in the \
+same way: no server can be better than that.\n\
 - `device_*`: the whole device below the directory, after everything dirty was written out; \
 strangers' writes count too. `process_write_bytes`: what the kernel books on the server.\n\
 - `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_area_bytes` of INFO \
@@ -54,7 +65,19 @@ log is nothing but its records, so it is 1 there.\n\
 - System calls are counted in a stretch of its own behind the measured one.\n\
 - `replay`: payload over the time from start to the first PONG, after SIGKILL, files out of this \
 machine's memory (a virtual machine's host may still hold them); `file_read`: the same files read \
-afterwards by one thread, buffered.\n";
+afterwards by one thread, buffered.\n\
+- `recovery`: as `replay`, with everything in the snapshot that the log goes on from. `device_read`: \
+the same files read afterwards with direct I/O, several reads in flight, by what the device counts.\n\
+- Snapshots: the data set is filled, the log rewritten, and the clients write at full rate, without a \
+snapshot, during `BGSAVE`, without; then, the log rewritten again, at random (Poisson) at half of \
+what stock did at full rate without a snapshot, again without one and during one. The average \
+(`requests_per_s`) is over all of the full rate. `snapshot_s`: from the command to INFO saying that \
+it is complete. `pss`: the server and its children, sampled. `write_rate_per_snapshot_rate`: written \
+while the snapshot ran, over the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock), \
+the longest step (SlimIO), by the clock.\n\
+- `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did: user mode is work \
+in memory; what the kernel does for it in threads of its own is not in it; `saver_waits`: neither \
+running nor waiting for a core, for the device or for data. As far as it was seen alive.\n";
 
 fn environment(comparison: &Comparison, text: &mut String) {
     text.push_str("| | |\n|---|---|\n");
@@ -99,13 +122,15 @@ fn targets(verdicts: &[Verdict], text: &mut String) {
 }
 
 fn overview(comparison: &Comparison, text: &mut String) {
+    let rows = comparison.config.scenarios.iter().enumerate();
+    let rows: Vec<_> = rows.filter(|(_, scenario)| !has_a_table_of_its_own(scenario)).collect();
+    if rows.is_empty() {
+        return;
+    }
     text.push_str("## Overview\n\n| | policy | requests/s | p50 us | p99 us | p99.9 us | max us |");
-    text.push_str(" server CPU us/request | system calls/request | log/payload | PSS MiB |\n");
-    text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
-    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
-        if matches!(scenario.work, Work::Replay { .. }) {
-            continue;
-        }
+    text.push_str(" client late, p99.9 us | machine stalls, p99.9 us | server CPU us/request | system calls/request | log/payload | PSS MiB |\n");
+    text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (index, scenario) in rows {
         for (kind, _) in &comparison.config.servers {
             let Some(runs) = comparison.runs.get(&(index, *kind)) else { continue };
             let _ = write!(text, "| {}, {kind} | {} |", scenario.title, scenario.policy);
@@ -115,6 +140,8 @@ fn overview(comparison: &Comparison, text: &mut String) {
                 "latency_us_p99",
                 "latency_us_p999",
                 "latency_us_max",
+                "client_lag_us_p999",
+                "machine_stall_us_p999",
                 "server_cpu_us_per_request",
                 "syscalls_per_request",
                 "log_bytes_per_payload_byte",
@@ -126,6 +153,10 @@ fn overview(comparison: &Comparison, text: &mut String) {
         }
     }
     text.push('\n');
+}
+
+fn has_a_table_of_its_own(scenario: &Scenario) -> bool {
+    matches!(scenario.work, Work::Replay { .. } | Work::Snapshot(_) | Work::Recovery { .. })
 }
 
 fn detail(comparison: &Comparison, index: usize, scenario: &Scenario, text: &mut String) {

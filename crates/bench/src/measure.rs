@@ -9,9 +9,10 @@ use crate::error::Result;
 use crate::load::PhaseReport;
 use crate::proc::{self, CpuTime};
 use crate::server::{Server, ServerKind, tree_size};
+use crate::stalls::StallMeter;
 
 /// CPU time comes in steps of 10 ms: less than ten of them say nothing.
-const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
+pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
 /// A log that has not grown for so long has everything; a flush is due after half a second.
 const SETTLED_AFTER: Duration = Duration::from_millis(800);
 /// A log that grows for longer without load is taken as it is.
@@ -34,16 +35,18 @@ pub struct Window {
     machine_before: CpuTime,
     own_before: CpuTime,
     children_before: CpuTime,
+    stalls: StallMeter,
     started: Instant,
 }
 
-/// CPU times over a stretch.
+/// CPU times over a stretch, and what the machine kept everybody waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     server: CpuTime,
     machine: CpuTime,
     own: CpuTime,
     elapsed_s: f64,
+    stall_us_p999: f64,
 }
 
 impl Window {
@@ -64,6 +67,7 @@ impl Window {
             own_before: CpuTime::of_self()?,
             children_before: CpuTime::of_reaped_children()?,
             server_before: CpuTime::of_process(pid)?,
+            stalls: StallMeter::start()?,
             started: Instant::now(),
         })
     }
@@ -78,6 +82,7 @@ impl Window {
             machine: CpuTime::of_machine()?.since(self.machine_before),
             own: CpuTime { user: own.user + children.user, system: own.system + children.system },
             elapsed_s: self.started.elapsed().as_secs_f64(),
+            stall_us_p999: self.stalls.p999_us(),
         })
     }
 
@@ -101,6 +106,7 @@ impl Window {
         let cores = |cpu: Duration| cpu.as_secs_f64() / cost.elapsed_s;
         let ours = cost.server.total() + cost.own.total();
         metrics.insert("server_cores_busy", cores(cost.server.total()));
+        metrics.insert("machine_stall_us_p999", cost.stall_us_p999);
         metrics.insert("other_cores_busy", cores(cost.machine.total().saturating_sub(ours)));
 
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

@@ -1,4 +1,4 @@
-//! A comparison as pictures: bars per row, latency by percentile. Fonts are compiled in.
+//! A comparison as pictures: bars per row, latency by percentile, throughput over time. Fonts are compiled in.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -11,6 +11,7 @@ use crate::scenario::Work;
 use crate::server::ServerKind;
 
 mod canvas;
+mod series;
 
 /// Metrics shown as bars: file, metric, title.
 const BARS: &[(&str, &str, &str)] = &[
@@ -22,6 +23,14 @@ const BARS: &[(&str, &str, &str)] = &[
     ),
     ("tail.png", "latency_us_p999", "p99.9 latency, microseconds (less is better)"),
     ("replay.png", "replay_mb_per_s", "log replay, MB of payload per second (more is better)"),
+    (
+        "during.png",
+        "during_per_without",
+        "requests per second during a snapshot / without (more is better)",
+    ),
+    ("snapshot.png", "snapshot_s", "seconds of a snapshot under load (less is better)"),
+    ("memory.png", "pss_peak_per_before", "memory at peak / before a snapshot (less is better)"),
+    ("recovery.png", "recovery_mb_per_s", "recovery, MB of payload per second (more is better)"),
 ];
 const LATENCY_FILE: &str = "latency.png";
 
@@ -38,18 +47,25 @@ const LATENCY_HEIGHT: i32 = 640;
 const PERCENTILES: &[f64] = &[0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
 /// Draws every picture that the comparison has numbers for into its directory; returns the names.
-pub fn draw(comparison: &Comparison) -> Result<Vec<&'static str>> {
+pub fn draw(comparison: &Comparison) -> Result<Vec<String>> {
     let out = &comparison.config.out;
     let mut names = Vec::new();
     for &(file, metric, title) in BARS {
         if let Some(canvas) = bars(comparison, metric, title) {
             write_png(&canvas, &out.join(file))?;
-            names.push(file);
+            names.push(file.to_owned());
         }
     }
     if let Some(canvas) = latency(comparison) {
         write_png(&canvas, &out.join(LATENCY_FILE))?;
-        names.push(LATENCY_FILE);
+        names.push(LATENCY_FILE.to_owned());
+    }
+    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
+        if let Some(canvas) = series::panels(comparison, index) {
+            let file = format!("over-time-{}.png", scenario.name);
+            write_png(&canvas, &out.join(&file))?;
+            names.push(file);
+        }
     }
     Ok(names)
 }

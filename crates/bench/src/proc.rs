@@ -19,19 +19,19 @@ impl CpuTime {
     /// has waited for. In steps of 10 ms. Work that the kernel does in its own threads (writeback,
     /// block completions, other interrupts) is not in it: see [`CpuTime::of_machine`].
     pub fn of_process(pid: u32) -> Result<Self> {
-        let fields = stat_fields(pid)?;
+        let fields = stat_fields(&format!("/proc/{pid}"))?;
         Ok(Self { user: ticks(fields[11] + fields[13]), system: ticks(fields[12] + fields[14]) })
     }
 
     /// Of this process, without its children.
     pub fn of_self() -> Result<Self> {
-        let fields = stat_fields(std::process::id())?;
+        let fields = stat_fields("/proc/self")?;
         Ok(Self { user: ticks(fields[11]), system: ticks(fields[12]) })
     }
 
     /// Of the children that this process has waited for.
     pub fn of_reaped_children() -> Result<Self> {
-        let fields = stat_fields(std::process::id())?;
+        let fields = stat_fields("/proc/self")?;
         Ok(Self { user: ticks(fields[13]), system: ticks(fields[14]) })
     }
 
@@ -66,16 +66,77 @@ impl CpuTime {
     }
 }
 
-/// Fields of `/proc/PID/stat` from the state on, so index 11 is `utime`, 13 `cutime`; what is not a
+/// What a thread or process did with its time since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTime {
+    /// On a core.
+    pub cpu: CpuTime,
+    /// Ready, while others had the cores; zero where the kernel does not say.
+    pub core_wait: Duration,
+}
+
+impl RunTime {
+    /// Of a process of one thread.
+    pub fn of_process(pid: u32) -> Result<Self> {
+        Self::below(&format!("/proc/{pid}"))
+    }
+
+    /// Of the thread of this name in a process; `None` without one.
+    pub fn of_thread(pid: u32, name: &str) -> Result<Option<Self>> {
+        for thread in numbered_entries(&format!("/proc/{pid}/task"))? {
+            let directory = format!("/proc/{pid}/task/{thread}");
+            // A thread may end between two looks.
+            let comm = fs::read_to_string(format!("{directory}/comm")).unwrap_or_default();
+            if comm.trim() == name {
+                return Self::below(&directory).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn below(directory: &str) -> Result<Self> {
+        let fields = stat_fields(directory)?;
+        let cpu = CpuTime { user: ticks(fields[11]), system: ticks(fields[12]) };
+        let schedule = fs::read_to_string(format!("{directory}/schedstat")).unwrap_or_default();
+        let waited_ns = schedule.split_whitespace().nth(1).and_then(|text| text.parse().ok());
+        Ok(Self { cpu, core_wait: Duration::from_nanos(waited_ns.unwrap_or(0)) })
+    }
+
+    /// What was done since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let core_wait = self.core_wait.saturating_sub(earlier.core_wait);
+        Self { cpu: self.cpu.since(earlier.cpu), core_wait }
+    }
+}
+
+/// Processes that `pid` has started and not yet waited for.
+pub fn children(pid: u32) -> Result<Vec<u32>> {
+    let mut children = numbered_entries("/proc")?;
+    // One that is gone by now is nobody's child.
+    children.retain(|child| {
+        stat_fields(&format!("/proc/{child}"))
+            .is_ok_and(|fields| fields.get(1) == Some(&u64::from(pid)))
+    });
+    Ok(children)
+}
+
+/// Names in `directory` that are numbers.
+fn numbered_entries(directory: &str) -> Result<Vec<u32>> {
+    let entries = fs::read_dir(directory).doing(format!("listing {directory}"))?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Fields of `stat` in `/proc/PID` or `/proc/PID/task/TID` from the state on, so index 11 is `utime`, 13 `cutime`; what is not a
 /// number is 0.
-fn stat_fields(pid: u32) -> Result<Vec<u64>> {
-    let text = read(&format!("/proc/{pid}/stat"))?;
+fn stat_fields(directory: &str) -> Result<Vec<u64>> {
+    let text = read(&format!("{directory}/stat"))?;
     // The name in parentheses may hold anything, a parenthesis too.
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let fields: Vec<u64> =
         after_name.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
     if fields.len() < 15 {
-        return Err(BenchError::Server(format!("cannot read /proc/{pid}/stat: {text}")));
+        return Err(BenchError::Server(format!("cannot read {directory}/stat: {text}")));
     }
     Ok(fields)
 }

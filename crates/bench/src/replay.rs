@@ -38,13 +38,8 @@ pub fn run(
     let mut result = RunResult::default();
     result.notes.insert("cold", evict(&data)?);
 
-    let server = Server::start(config)?;
+    let server = start_with_keys(config, key_count)?;
     let replay_s = server.ready_after().as_secs_f64();
-    let found = server.client()?.expect(&["DBSIZE"])?;
-    if found != Reply::Integer(key_count as i64) {
-        let text = format!("{key_count} keys were written, after the restart there are {found:?}");
-        return Err(BenchError::Broken(text));
-    }
     server.stop()?;
     // After the replay, so that nothing below the kernel (a controller, a virtual machine's host)
     // is warmed for it.
@@ -66,8 +61,19 @@ pub fn run(
     Ok(result)
 }
 
+/// Starts a server again that must have this many keys.
+pub(crate) fn start_with_keys(config: &ServerConfig, key_count: u64) -> Result<Server> {
+    let server = Server::start(config)?;
+    let found = server.client()?.expect(&["DBSIZE"])?;
+    if found == Reply::Integer(key_count as i64) {
+        return Ok(server);
+    }
+    let text = format!("{key_count} keys were written, after the restart there are {found:?}");
+    Err(BenchError::Broken(text))
+}
+
 /// Takes the files below `directory` out of memory; says how, or that it did not work.
-fn evict(directory: &Path) -> Result<String> {
+pub(crate) fn evict(directory: &Path) -> Result<String> {
     sync_file_system(directory)?;
     for path in tree_files(directory)? {
         let what = || format!("dropping {} from memory", path.display());

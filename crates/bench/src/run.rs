@@ -14,10 +14,11 @@ use crate::measure::{Metrics, Window, phase_metrics};
 use crate::mix::Mix;
 use crate::request::{KEY_SIZE, RequestWriter};
 use crate::scenario::{Scale, Scenario, Work};
+use crate::series::Series;
 use crate::server::{Server, ServerConfig, ServerKind};
 use crate::syscalls::SyscallCounter;
 use crate::values::ValuePool;
-use crate::{replay, server};
+use crate::{recovery, replay, server, snapshot};
 
 /// Share of a value that a compressor can save.
 const COMPRESSIBLE: f64 = 0.5;
@@ -37,9 +38,26 @@ pub struct RunResult {
     pub notes: BTreeMap<&'static str, String>,
     /// Latency in microseconds by percentile.
     pub curve: Vec<(f64, f64)>,
+    /// Requests per second over time, of rows with a snapshot.
+    pub series: Option<Series>,
 }
 
-/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second.
+impl RunResult {
+    /// What SlimIO says of itself at the end of a run.
+    pub(crate) fn add_notes(&mut self, server: &Server) -> Result<()> {
+        if server.config().kind == ServerKind::SlimIO {
+            let info = server.client()?.info("slimio")?;
+            let fields: Vec<String> =
+                info.iter().map(|(name, value)| format!("{name}:{value}")).collect();
+            self.notes.insert("info_slimio", fields.join(" "));
+            self.notes.extend(info.get("io_path").map(|path| ("io_path", path.clone())));
+        }
+        Ok(())
+    }
+}
+
+/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second; rows with a snapshot
+/// can do without.
 pub fn run(
     scenario: &Scenario,
     server: &ServerConfig,
@@ -50,7 +68,7 @@ pub fn run(
     match scenario.work {
         Work::Closed { mix, clients, pipeline, value_size } => {
             let load = Load { clients, pipeline, value_size, mix, arrival: Arrival::Closed, seed };
-            steady(&load, server, scale)
+            steady(&load, scenario, server, scale)
         }
         Work::HalfOpen { clients, value_size } => {
             let per_s = open_rate.ok_or_else(|| {
@@ -58,17 +76,23 @@ pub fn run(
             })?;
             let arrival = Arrival::Poisson { per_s };
             let load = Load { clients, pipeline: 1, value_size, mix: "set", arrival, seed };
-            let mut result = steady(&load, server, scale)?;
+            let mut result = steady(&load, scenario, server, scale)?;
             result.metrics.insert("offered_per_s", per_s);
             Ok(result)
         }
         Work::RedisBenchmark { clients, value_size } => {
-            redis_benchmark(server, scale, clients, value_size, seed)
+            redis_benchmark(scenario, server, scale, (clients, value_size), seed)
         }
         Work::LogBytes { clients, value_size } => counted(server, scale, clients, value_size, seed),
         Work::Replay { value_size } => {
             let count = scale.replay_payload_bytes / (KEY_SIZE + value_size) as u64;
             replay::run(server, count.max(1), &writer(value_size, seed), seed)
+        }
+        Work::Snapshot(work) => snapshot::run(&work, server, scale, open_rate, seed),
+        Work::Recovery { value_size, compressible } => {
+            let count = scale.snapshot_payload_bytes / (KEY_SIZE + value_size) as u64;
+            let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));
+            recovery::run(server, count.max(1), &writer, seed)
         }
     }
 }
@@ -132,10 +156,36 @@ pub fn without_errors(report: PhaseReport) -> Result<PhaseReport> {
     }
 }
 
-/// Warm up, measure, count system calls.
-fn steady(load: &Load, config: &ServerConfig, scale: &Scale) -> Result<RunResult> {
+/// Starts a server; writes what an aged row wants written, and deletes it.
+fn start(
+    scenario: &Scenario,
+    config: &ServerConfig,
+    scale: &Scale,
+    writer: &RequestWriter,
+    (value_size, seed): (usize, u64),
+) -> Result<Server> {
     let server = Server::start(config)?;
+    if scenario.is_aged {
+        let mut left = scale.aged_payload_bytes / (KEY_SIZE + value_size) as u64;
+        while left > 0 {
+            let count = left.min(scale.key_count);
+            preload(server.address(), count, writer, seed)?;
+            left -= count;
+        }
+        server.client()?.expect(&["FLUSHALL"])?;
+    }
+    Ok(server)
+}
+
+/// Warm up, measure, count system calls.
+fn steady(
+    load: &Load,
+    scenario: &Scenario,
+    config: &ServerConfig,
+    scale: &Scale,
+) -> Result<RunResult> {
     let writer = writer(load.value_size, load.seed);
+    let server = start(scenario, config, scale, &writer, (load.value_size, load.seed))?;
     preload(server.address(), scale.key_count, &writer, load.seed)?;
     let mix = Mix::named(load.mix, scale.key_count, None)?;
     let mut generator = Generator::connect(load.config(server.address()), mix, writer)?;
@@ -149,13 +199,7 @@ fn steady(load: &Load, config: &ServerConfig, scale: &Scale) -> Result<RunResult
     metrics.extend(phase_metrics(&report));
     let mut result = RunResult { metrics, curve: curve(&report), ..RunResult::default() };
     count_syscalls(&server, &mut generator, scale, &mut result)?;
-    if config.kind == ServerKind::SlimIO {
-        let info = server.client()?.info("slimio")?;
-        let fields: Vec<String> =
-            info.iter().map(|(name, value)| format!("{name}:{value}")).collect();
-        result.notes.insert("info_slimio", fields.join(" "));
-        result.notes.extend(info.get("io_path").map(|path| ("io_path", path.clone())));
-    }
+    result.add_notes(&server)?;
     drop(generator);
     server.stop()?;
     Ok(result)
@@ -209,17 +253,18 @@ fn counted(
 }
 
 fn redis_benchmark(
+    scenario: &Scenario,
     config: &ServerConfig,
     scale: &Scale,
-    clients: usize,
-    value_size: usize,
+    (clients, value_size): (usize, usize),
     seed: u64,
 ) -> Result<RunResult> {
     let Some(program) = server::find_program("redis-benchmark") else {
         return Err(BenchError::Server("redis-benchmark is not installed".into()));
     };
-    let server = Server::start(config)?;
-    preload(server.address(), scale.key_count, &writer(value_size, seed), seed)?;
+    let writer = writer(value_size, seed);
+    let server = start(scenario, config, scale, &writer, (value_size, seed))?;
+    preload(server.address(), scale.key_count, &writer, seed)?;
     let requests = scale.redis_benchmark_requests;
     let window = Window::open(&server)?;
     let text =

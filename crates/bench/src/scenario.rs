@@ -1,6 +1,7 @@
 //! The rows of the comparison: what the clients do, under which policy.
 
 use crate::server::Policy;
+use crate::snapshot::SnapshotWork;
 
 /// Payload of the rows that do not say otherwise, in bytes.
 const VALUE_SIZE: usize = 4096;
@@ -49,6 +50,15 @@ pub enum Work {
         /// In bytes.
         value_size: usize,
     },
+    /// Snapshots while the clients go on: see [`crate::snapshot`].
+    Snapshot(SnapshotWork),
+    /// As `Replay`, with everything in a snapshot instead of the log.
+    Recovery {
+        /// In bytes.
+        value_size: usize,
+        /// Share of a value that a compressor can save.
+        compressible: f64,
+    },
 }
 
 /// One row.
@@ -62,6 +72,9 @@ pub struct Scenario {
     pub policy: Policy,
     /// What happens.
     pub work: Work,
+    /// Whether as much was written and deleted before as the scale says: the log's files have been
+    /// through that, as those of a server that rewrites its log have, and are not growing.
+    pub is_aged: bool,
     /// The metric that the row is about.
     pub headline: &'static str,
 }
@@ -73,7 +86,8 @@ const fn closed(
     (mix, clients, pipeline, value_size): (&'static str, usize, usize, usize),
 ) -> Scenario {
     let work = Work::Closed { mix, clients, pipeline, value_size };
-    Scenario { name, title, policy, work, headline: "requests_per_s" }
+    let is_aged = matches!(policy, Policy::Always);
+    Scenario { name, title, policy, work, is_aged, headline: "requests_per_s" }
 }
 
 const fn log_bytes(
@@ -83,7 +97,41 @@ const fn log_bytes(
     clients: usize,
 ) -> Scenario {
     let work = Work::LogBytes { clients, value_size: SMALL_RECORD_VALUE_SIZE };
-    Scenario { name, title, policy, work, headline: "log_bytes_per_record_byte" }
+    Scenario { name, title, policy, work, is_aged: false, headline: "log_bytes_per_record_byte" }
+}
+
+/// SETs of random keys by 50 clients.
+const SETS: SnapshotWork = SnapshotWork {
+    mix: "set",
+    clients: 50,
+    value_size: VALUE_SIZE,
+    compressible: HALF,
+    compresses: true,
+};
+/// Values that compress by half, and such that do not.
+const HALF: f64 = 0.5;
+const NOTHING: f64 = 0.0;
+/// YCSB A as the paper runs it: 8 clients, values of 2 KiB.
+const YCSB_A: SnapshotWork = SnapshotWork { mix: "ycsb-a", clients: 8, value_size: 2048, ..SETS };
+
+const fn snapshot(
+    name: &'static str,
+    title: &'static str,
+    policy: Policy,
+    work: SnapshotWork,
+) -> Scenario {
+    let work = Work::Snapshot(work);
+    Scenario { name, title, policy, work, is_aged: false, headline: "during_per_without" }
+}
+
+const fn recovery(
+    name: &'static str,
+    title: &'static str,
+    (value_size, compressible): (usize, f64),
+    headline: &'static str,
+) -> Scenario {
+    let work = Work::Recovery { value_size, compressible };
+    Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
 }
 
 /// Every row there is, in the order of the table. Those up to the replay are the comparison; the
@@ -96,6 +144,7 @@ pub const SCENARIOS: &[Scenario] = &[
         title: "SET by redis-benchmark",
         policy: Policy::EverySec,
         work: Work::RedisBenchmark { clients: 50, value_size: VALUE_SIZE },
+        is_aged: false,
         headline: "requests_per_s",
     },
     Scenario {
@@ -103,6 +152,7 @@ pub const SCENARIOS: &[Scenario] = &[
         title: "SET by redis-benchmark",
         policy: Policy::Always,
         work: Work::RedisBenchmark { clients: 50, value_size: VALUE_SIZE },
+        is_aged: true,
         headline: "requests_per_s",
     },
     closed("set-always-1", "SET, 1 client", Policy::Always, ("set", 1, 1, VALUE_SIZE)),
@@ -114,6 +164,7 @@ pub const SCENARIOS: &[Scenario] = &[
         title: "SET, open loop",
         policy: Policy::EverySec,
         work: Work::HalfOpen { clients: 50, value_size: VALUE_SIZE },
+        is_aged: false,
         headline: "latency_us_p999",
     },
     Scenario {
@@ -121,6 +172,7 @@ pub const SCENARIOS: &[Scenario] = &[
         title: "SET, open loop",
         policy: Policy::Always,
         work: Work::HalfOpen { clients: 50, value_size: VALUE_SIZE },
+        is_aged: true,
         headline: "latency_us_p999",
     },
     log_bytes("log-always-1", "SET of 100 B, 1 client", Policy::Always, 1),
@@ -134,7 +186,16 @@ pub const SCENARIOS: &[Scenario] = &[
         title: "log replay, cold",
         policy: Policy::EverySec,
         work: Work::Replay { value_size: VALUE_SIZE },
+        is_aged: false,
         headline: "replay_mb_per_s",
+    },
+    Scenario {
+        name: "set-always-growing",
+        title: "SET, first growth of the log",
+        policy: Policy::Always,
+        work: Work::Closed { mix: "set", clients: 50, pipeline: 1, value_size: VALUE_SIZE },
+        is_aged: false,
+        headline: "requests_per_s",
     },
     closed("set-off", "SET", Policy::Off, ("set", 50, 1, VALUE_SIZE)),
     closed("mset-10", "MSET of 10 x 64 B", Policy::EverySec, ("mset:10", 50, 1, 64)),
@@ -144,6 +205,37 @@ pub const SCENARIOS: &[Scenario] = &[
     closed("ycsb-d", "YCSB D, 1000 B", Policy::EverySec, ("ycsb-d", 50, 1, 1000)),
     closed("ycsb-e", "YCSB E, 1000 B", Policy::EverySec, ("ycsb-e", 50, 1, 1000)),
     closed("ycsb-f", "YCSB F, 1000 B", Policy::EverySec, ("ycsb-f", 50, 1, 1000)),
+    snapshot("snapshot-everysec", "SET, snapshot", Policy::EverySec, SETS),
+    snapshot("snapshot-always", "SET, snapshot", Policy::Always, SETS),
+    snapshot(
+        "snapshot-everysec-incompressible",
+        "SET, snapshot, incompressible",
+        Policy::EverySec,
+        SnapshotWork { compressible: NOTHING, ..SETS },
+    ),
+    snapshot(
+        "snapshot-always-incompressible",
+        "SET, snapshot, incompressible",
+        Policy::Always,
+        SnapshotWork { compressible: NOTHING, ..SETS },
+    ),
+    snapshot(
+        "snapshot-everysec-plain",
+        "SET, snapshot, rdbcompression no",
+        Policy::EverySec,
+        SnapshotWork { compresses: false, ..SETS },
+    ),
+    snapshot(
+        "snapshot-always-plain",
+        "SET, snapshot, rdbcompression no",
+        Policy::Always,
+        SnapshotWork { compresses: false, ..SETS },
+    ),
+    snapshot("snapshot-ycsb-a", "YCSB A, 2 KiB, snapshot", Policy::EverySec, YCSB_A),
+    snapshot("snapshot-ycsb-a-always", "YCSB A, 2 KiB, snapshot", Policy::Always, YCSB_A),
+    recovery("recovery", "recovery, incompressible", (VALUE_SIZE, NOTHING), "recovery_mb_per_s"),
+    recovery("recovery-half", "recovery", (VALUE_SIZE, HALF), "recovery_mb_per_s"),
+    recovery("recovery-64", "recovery, 64 B", (64, HALF), "recovery_keys_per_s"),
 ];
 
 /// How many of [`SCENARIOS`] run without being named.
@@ -164,12 +256,16 @@ pub struct Scale {
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,
+    /// Payload written and deleted before a row that is aged, in bytes.
+    pub aged_payload_bytes: u64,
     /// Requests of one `redis-benchmark`.
     pub redis_benchmark_requests: u64,
     /// SETs of the rows about log bytes.
     pub log_requests: u64,
     /// Payload of the log that is replayed, in bytes.
     pub replay_payload_bytes: u64,
+    /// Payload of the data set of rows with a snapshot, in bytes.
+    pub snapshot_payload_bytes: u64,
 }
 
 impl Scale {
@@ -180,9 +276,11 @@ impl Scale {
         measured_s: 0.4,
         counted_s: 0.2,
         key_count: 5_000,
+        aged_payload_bytes: 8 << 20,
         redis_benchmark_requests: 10_000,
         log_requests: 500,
         replay_payload_bytes: 16 << 20,
+        snapshot_payload_bytes: 16 << 20,
     };
     /// Some twenty minutes for all rows.
     pub const NORMAL: Self = Self {
@@ -191,9 +289,11 @@ impl Scale {
         measured_s: 5.0,
         counted_s: 1.0,
         key_count: 100_000,
+        aged_payload_bytes: 2 << 30,
         redis_benchmark_requests: 200_000,
         log_requests: 20_000,
         replay_payload_bytes: 1 << 30,
+        snapshot_payload_bytes: 1 << 30,
     };
     /// For numbers to publish.
     pub const FULL: Self = Self {
@@ -202,9 +302,11 @@ impl Scale {
         measured_s: 15.0,
         counted_s: 2.0,
         key_count: 1_000_000,
+        aged_payload_bytes: 8 << 30,
         redis_benchmark_requests: 1_000_000,
         log_requests: 100_000,
         replay_payload_bytes: 4 << 30,
+        snapshot_payload_bytes: 4 << 30,
     };
 }
 

@@ -130,10 +130,10 @@ impl ServerConfig {
             ServerKind::Stock => {
                 fs::create_dir_all(&data).doing(format!("making {}", data.display()))?;
                 command.arg("--dir").arg(&data);
-                // No snapshots and no log rewrites: what is compared is the log.
-                command.args(["--save", "", "--auto-aof-rewrite-percentage", "0"]);
             }
         }
+        // No snapshots and no log rewrites but those that are asked for.
+        command.args(["--save", "", "--auto-aof-rewrite-percentage", "0"]);
         command.args(&self.extra);
         Ok(command)
     }

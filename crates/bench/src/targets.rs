@@ -21,6 +21,8 @@ enum Judged {
 struct Target {
     title: &'static str,
     scenario: &'static str,
+    /// The stock server's row, where it is another one.
+    stock_scenario: Option<&'static str>,
     metric: &'static str,
     judged: Judged,
     /// `None`: reported only.
@@ -35,7 +37,7 @@ const fn target(
     floor: Option<f64>,
     goal: f64,
 ) -> Target {
-    Target { title, scenario, metric, judged, floor, goal }
+    Target { title, scenario, stock_scenario: None, metric, judged, floor, goal }
 }
 
 const CPU: &str = "server_cpu_us_per_request";
@@ -86,13 +88,69 @@ const TARGETS: &[Target] = &[
         None,
         0.8,
     ),
+    target("recovery MB/s, cold", ("recovery", "recovery_mb_per_s"), RatioAtLeast, Some(2.0), 2.0),
+    target(
+        "recovery MB/s / device read MB/s",
+        ("recovery", "recovery_share_of_device_read"),
+        ValueAtLeast,
+        None,
+        0.8,
+    ),
+    target(
+        "recovery MB/s, cold, half compressible",
+        ("recovery-half", "recovery_mb_per_s"),
+        RatioAtLeast,
+        Some(2.0),
+        2.0,
+    ),
+    target(
+        "recovery keys/s, cold, 64 B",
+        ("recovery-64", "recovery_keys_per_s"),
+        RatioAtLeast,
+        Some(1.5),
+        3.0,
+    ),
 ];
+
+/// Rows with a snapshot that is judged: how the table calls them, their names, and the row in which
+/// stock does not compress. Without compression it is the same to stock what values look like.
+const SNAPSHOT_ROWS: &[(&str, &str, &str)] = &[
+    ("everysec", "snapshot-everysec", "snapshot-everysec-plain"),
+    ("always", "snapshot-always", "snapshot-always-plain"),
+    ("everysec, incompressible", "snapshot-everysec-incompressible", "snapshot-everysec-plain"),
+    ("always, incompressible", "snapshot-always-incompressible", "snapshot-always-plain"),
+];
+
+const TOOK: &str = "snapshot_s";
+
+/// What each of [`SNAPSHOT_ROWS`] has to reach.
+fn snapshot_targets(scenario: &'static str, plain: &'static str) -> [Target; 6] {
+    let of = |title, metric, judged, (floor, goal): (f64, f64)| {
+        target(title, (scenario, metric), judged, Some(floor), goal)
+    };
+    [
+        of(
+            "requests/s during a snapshot / without",
+            "during_per_without",
+            ValueAtLeast,
+            (0.8, 0.95),
+        ),
+        of("PSS at peak / before", "pss_peak_per_before", ValueAtMost, (1.25, 1.1)),
+        of("snapshot seconds, stock with LZF", TOOK, RatioAtMost, (0.5, 0.25)),
+        Target {
+            stock_scenario: Some(plain),
+            ..of("snapshot seconds, stock without compression", TOOK, RatioAtMost, (1.2, 0.7))
+        },
+        of("command thread away, ms", "command_thread_away_ms_max", ValueAtMost, (5.0, 1.0)),
+        of("SET p99.9 during / without", "set_p999_during_per_without", ValueAtMost, (1.5, 1.1)),
+    ]
+}
 
 /// One target and what a comparison shows of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// The row's name.
-    pub title: &'static str,
+    pub title: String,
     /// Median of the stock server.
     pub stock: Option<f64>,
     /// Median of SlimIO.
@@ -109,14 +167,29 @@ pub struct Verdict {
 
 /// Judges every target that the comparison's rows cover.
 pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
-    let measured = |target: &&Target| comparison.runs(target.scenario, ServerKind::Stock).is_some();
-    TARGETS.iter().filter(measured).map(|target| verdict(target, comparison)).collect()
+    let is_measured = |name| comparison.runs(name, ServerKind::Stock).is_some();
+    let measured = TARGETS.iter().filter(|target| is_measured(target.scenario));
+    let mut verdicts: Vec<Verdict> =
+        measured.map(|target| verdict(target, target.title.to_owned(), comparison)).collect();
+    for &(row, scenario, plain) in SNAPSHOT_ROWS {
+        for target in snapshot_targets(scenario, plain) {
+            if is_measured(scenario) && target.stock_scenario.is_none_or(is_measured) {
+                let title = format!("{}, {row}", target.title);
+                verdicts.push(verdict(&target, title, comparison));
+            }
+        }
+    }
+    verdicts
 }
 
-fn verdict(target: &Target, comparison: &Comparison) -> Verdict {
-    let median = |kind| comparison.runs(target.scenario, kind)?.median(target.metric);
-    let ratio = comparison.ratio(target.scenario, target.metric);
+fn verdict(target: &Target, title: String, comparison: &Comparison) -> Verdict {
+    let median = |kind| {
+        let stock_scenario = target.stock_scenario.filter(|_| kind == ServerKind::Stock);
+        comparison.runs(stock_scenario.unwrap_or(target.scenario), kind)?.median(target.metric)
+    };
+    let stock = median(ServerKind::Stock);
     let slimio = median(ServerKind::SlimIO);
+    let ratio = stock.filter(|&stock| stock > 0.0).zip(slimio).map(|(stock, ours)| ours / stock);
     let in_words = |bound: f64| match target.judged {
         RatioAtLeast => format!("≥ {bound}×"),
         RatioAtMost => format!("≤ {bound}×"),
@@ -130,8 +203,8 @@ fn verdict(target: &Target, comparison: &Comparison) -> Verdict {
         ValueAtMost => slimio.map(|value| value <= floor),
     });
     Verdict {
-        title: target.title,
-        stock: median(ServerKind::Stock),
+        title,
+        stock,
         slimio,
         ratio,
         floor: target.floor.map_or_else(|| "reported".to_owned(), in_words),

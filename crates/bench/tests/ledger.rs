@@ -21,6 +21,7 @@ fn ledger(
         clients: 6,
         units_per_life_max: 3000,
         death,
+        snapshots: false,
         sabotage,
         seed: 42,
     };

@@ -225,13 +225,16 @@ fn measurements_agree_with_what_is_known() {
         Some(counter.finish().unwrap() as f64 / report.requests as f64)
     };
     let pid = server.pid();
+    // One read and one write per request, and a share of waiting, writing and syncing.
+    let is_right = |counted: &f64| (2.0..5.0).contains(counted);
     let by_perf = count(SyscallCounter::with_perf(pid, &scratch.path), &mut generator);
-    let by_strace = count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator);
-    for (tool, counted) in [("perf", by_perf), ("strace", by_strace)] {
-        let Some(counted) = counted else { continue };
-        // One read and one write per request, and a share of waiting, writing and syncing.
-        assert!((2.0..5.0).contains(&counted), "{tool} counts {counted} calls per request");
-    }
+    // Fewer calls than requests are no count: on a busy machine strace says that it is attached
+    // before it looks.
+    let by_strace = (0..3)
+        .map_while(|_| count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator))
+        .reduce(|before, now| if before < 1.0 { now } else { before });
+    assert!(by_perf.as_ref().is_none_or(is_right), "perf counts {by_perf:?} calls per request");
+    assert!(by_strace.as_ref().is_none_or(is_right), "strace counts {by_strace:?} per request");
 }
 
 #[test]
@@ -276,7 +279,7 @@ fn a_comparison_leaves_its_results() {
     let plots = plot::draw(&comparison).unwrap();
     assert_eq!(plots, ["throughput.png", "cpu.png", "tail.png", "replay.png", "latency.png"]);
     for name in plots {
-        let file = std::io::BufReader::new(std::fs::File::open(out.join(name)).unwrap());
+        let file = std::io::BufReader::new(std::fs::File::open(out.join(&name)).unwrap());
         let mut reader = png::Decoder::new(file).read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         reader.next_frame(&mut pixels).unwrap();

@@ -1,6 +1,7 @@
 //! The one binary: `slimio serve` and the tools for a volume. Picks the concrete device.
 
-mod block;
+mod allocator;
+mod exchange;
 mod serve;
 mod tools;
 mod volume;
@@ -9,9 +10,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Small blocks of equal size, allocated and freed by the million, are what it is best at.
+/// Memory that is free goes back to the system from threads of its own: mimalloc, which is as fast,
+/// gives it back in the middle of a `free` (up to 14 ms of one command), and none of it when idle.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// An in-memory database that speaks the Redis protocol and owns its whole path to the disk.
 #[derive(Debug, Parser)]
@@ -37,12 +39,16 @@ enum Command {
     Inspect(tools::Inspect),
     /// Read a whole volume and check it
     Verify(tools::Verify),
+    /// Write the data set of a volume to an RDB file, also while a server has it
+    Export(exchange::Export),
+    /// Make a volume that holds what is in an RDB file
+    Import(exchange::Import),
     /// Show which I/O paths this machine allows
     Probe,
 }
 
 fn main() -> ExitCode {
-    slimio_server::set_allocator_name("mimalloc");
+    slimio_server::set_allocator(allocator::describe());
     let args: Vec<String> = std::env::args().collect();
     let result = match serve_args(&args) {
         Some(args) => serve::run(args),
@@ -51,6 +57,8 @@ fn main() -> ExitCode {
             Command::Format(format) => format.run(),
             Command::Inspect(inspect) => inspect.run(),
             Command::Verify(verify) => verify.run(),
+            Command::Export(export) => export.run(),
+            Command::Import(import) => import.run(),
             Command::Probe => {
                 tools::probe();
                 Ok(())

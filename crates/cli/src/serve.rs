@@ -8,6 +8,7 @@ use signal_hook::low_level::pipe;
 use slimio_device::EngineChoice;
 use slimio_server::Server;
 use slimio_server::config::Config;
+use slimio_storage::Storage;
 
 use crate::volume;
 
@@ -16,13 +17,19 @@ use crate::volume;
 /// # Errors
 /// A sentence with a remedy.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let config = Config::from_args(args).map_err(|e| e.to_string())?;
+    let mut config = Config::from_args(args).map_err(|e| e.to_string())?;
     slimio_server::logging::init(config.choice("loglevel"), config.text("logfile"))
         .map_err(|e| e.to_string())?;
     let dir = config.text("dir");
     if dir != "." {
         std::env::set_current_dir(dir)
             .map_err(|e| format!("cannot change to the directory {dir}: {e}; check dir"))?;
+    }
+    if let Ok(here) = std::env::current_dir()
+        && let Some(here) = here.to_str()
+    {
+        // Shown and written as a path that is the same from everywhere.
+        config.set("dir", here).map_err(|e| e.to_string())?;
     }
     let (stop, signal) = UnixStream::pair().map_err(|e| format!("cannot watch signals: {e}"))?;
     for number in [SIGTERM, SIGINT] {
@@ -32,7 +39,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .map_err(|e| format!("cannot watch signals: {e}"))?;
     }
     raise_file_limit(config.int("maxclients") as u64);
-    let storage = if config.yes("appendonly") { Some(open_volume(&config)?) } else { None };
+    let storage = Some(open_volume(&config)?);
     let pidfile = config.text("pidfile").to_owned();
     let notifies = matches!(config.choice("supervised"), "systemd" | "auto");
     let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
@@ -54,7 +61,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     result
 }
 
-fn open_volume(config: &Config) -> Result<slimio_server::Storage, String> {
+fn open_volume(config: &Config) -> Result<Storage, String> {
     let engine = match config.choice("io-backend") {
         "plain" => EngineChoice::Plain,
         _ => EngineChoice::Best,

@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 use clap::Args;
 use slimio_device::{EngineChoice, LBA_SIZE};
 use slimio_server::config::Config;
-use slimio_server::{Storage, explain};
-use slimio_storage::{Inspection, Superblock, SuperblockCopy, inspect, verify};
+use slimio_server::explain;
+use slimio_storage::{
+    Area, Error, Inspection, SlotName, SlotSummary, SnapshotKind, Storage, Superblock,
+    SuperblockCopy, inspect, verify,
+};
 
 use crate::volume;
 
@@ -86,12 +89,12 @@ pub(crate) fn probe() {
 
 /// Prints a line of the answer.
 #[expect(clippy::print_stdout, reason = "it is what was asked for")]
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     println!("{line}");
 }
 
 impl Inspect {
-    /// Shows the superblock and the log.
+    /// Shows the superblock, the snapshots and the log.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open_existing()?;
         let found = inspect(&mut *storage.media).map_err(|e| explain(&e))?;
@@ -105,7 +108,7 @@ impl Inspect {
 }
 
 impl Verify {
-    /// Reads everything that opening the volume would read.
+    /// Reads everything that opening the volume would read, and the other snapshots.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open_existing()?;
         let report = verify(&mut *storage.media, &mut |_| {})
@@ -157,11 +160,69 @@ fn as_text(name: &str, found: &Inspection) -> String {
     for (segment, slot) in &found.segments {
         lines.push(format!("{:<20} in slot {slot}", format!("segment {segment}")));
     }
+    if let Some(superblock) = &found.superblock {
+        let snapshots = &superblock.snapshots;
+        lines.extend(SlotName::ALL.map(|slot| slot_as_text(slot, found)));
+        lines.push(match snapshots.log_end() {
+            None => format!("{:<20} goes on", "log"),
+            Some(lsn) => format!("{:<20} has ended at LSN {lsn} (appendonly no)", "log"),
+        });
+    }
     lines.push(match &found.log {
         Ok(report) => report.to_string(),
         Err(error) => format!("log: {}", explain(error)),
     });
     lines.join("\n")
+}
+
+/// What a snapshot slot holds, in a line.
+fn slot_as_text(slot: SlotName, found: &Inspection) -> String {
+    let name = Area::Snapshot(slot).name();
+    let Some((held, checked)) = found.slots.iter().find(|(held, _)| held.slot == slot) else {
+        return format!("{name:<20} reserve");
+    };
+    let SlotSummary { lsn, entry_count, chunk_count, payload_size, created_ms, .. } = held;
+    let role = if is_root(held, found) { ", the root" } else { "" };
+    let state = match checked {
+        Ok(()) => "whole".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    format!(
+        "{name:<20} {}{role}: LSN {lsn}, {entry_count} entries in {chunk_count} chunks, \
+         {payload_size} bytes, begun at {created_ms} ms; {state}",
+        held.kind.name()
+    )
+}
+
+fn is_root(held: &SlotSummary, found: &Inspection) -> bool {
+    found.superblock.as_ref().is_some_and(|superblock| superblock.snapshots.root() == Some(held))
+}
+
+fn slot_as_json((held, checked): &(SlotSummary, Result<(), Error>), found: &Inspection) -> String {
+    let numbers = [
+        ("lsn", held.lsn.0),
+        ("epoch", held.epoch),
+        ("number", held.number),
+        ("len_lbas", held.len_lbas),
+        ("chunks", held.chunk_count),
+        ("entries", held.entry_count),
+        ("payload_bytes", held.payload_size),
+        ("created_ms", held.created_ms),
+    ];
+    let numbers = numbers.map(|(name, value)| format!("{}:{value}", quote(name))).join(",");
+    let error = match checked {
+        Ok(()) => "null".to_owned(),
+        Err(error) => quote(&error.to_string()),
+    };
+    format!(
+        "{{\"slot\":{},\"kind\":{},\"is_root\":{},{numbers},\"error\":{error}}}",
+        quote(Area::Snapshot(held.slot).name()),
+        quote(match held.kind {
+            SnapshotKind::Wal => "wal",
+            SnapshotKind::OnDemand => "on-demand",
+        }),
+        is_root(held, found),
+    )
 }
 
 fn as_json(name: &str, found: &Inspection) -> String {
@@ -182,6 +243,9 @@ fn as_json(name: &str, found: &Inspection) -> String {
         .iter()
         .map(|(segment, slot)| format!("{{\"segment\":{segment},\"slot\":{slot}}}"))
         .collect();
+    let slots: Vec<String> = found.slots.iter().map(|slot| slot_as_json(slot, found)).collect();
+    let log_end = found.superblock.as_ref().and_then(|found| found.snapshots.log_end());
+    let log_end = log_end.map_or_else(|| "null".to_owned(), |lsn| lsn.to_string());
     let log = match &found.log {
         Ok(report) => format!(
             "{{\"start_lsn\":{},\"end_lsn\":{},\"records\":{},\"batches\":{}}}",
@@ -190,10 +254,12 @@ fn as_json(name: &str, found: &Inspection) -> String {
         Err(error) => format!("{{\"error\":{}}}", quote(&error.to_string())),
     };
     format!(
-        "{{\"volume\":{},\"copies\":[{}],\"superblock\":{superblock},\"segments\":[{}],\"log\":{log}}}",
+        "{{\"volume\":{},\"copies\":[{}],\"superblock\":{superblock},\"segments\":[{}],\
+         \"snapshots\":[{}],\"log_end_lsn\":{log_end},\"log\":{log}}}",
         quote(name),
         copies.join(","),
-        segments.join(",")
+        segments.join(","),
+        slots.join(",")
     )
 }
 

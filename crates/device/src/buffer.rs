@@ -8,8 +8,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::LBA_SIZE;
 use crate::mapped::Mapping;
+use crate::{LBA_SIZE, sys};
 
 /// DMA-aligned memory whose length is whole LBAs, at least one.
 ///
@@ -23,10 +23,16 @@ pub struct Buffer {
     owner: Owner,
 }
 
+/// Private memory of so many blocks (1 MiB) or more comes from the kernel, and goes back there at
+/// once: an allocator would keep it for the next one.
+const OWN_PAGES_LBAS_MIN: usize = 256;
+
 /// Who gives the memory back.
 enum Owner {
     /// This buffer: from the allocator, with [`layout`].
     Heap,
+    /// This buffer: from the kernel.
+    Pages,
     /// The mapping, when its last buffer is gone.
     Mapped { mapping: Arc<Mapping>, index: usize },
 }
@@ -50,10 +56,14 @@ impl Buffer {
     pub fn zeroed(lbas: usize) -> Self {
         assert!(lbas > 0, "a buffer has at least one block");
         let layout = layout(lbas);
-        // SAFETY: the layout's size is not zero, `lbas` is not.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner: Owner::Heap }
+        let (memory, owner) = if lbas >= OWN_PAGES_LBAS_MIN {
+            (sys::map_private(layout.size()).ok(), Owner::Pages)
+        } else {
+            // SAFETY: the layout's size is not zero, `lbas` is not.
+            (NonNull::new(unsafe { alloc_zeroed(layout) }), Owner::Heap)
+        };
+        let Some(memory) = memory else { handle_alloc_error(layout) };
+        Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner }
     }
 
     /// A piece of a mapping.
@@ -98,7 +108,7 @@ impl Buffer {
     /// file's start; `None` for private memory.
     pub fn index(&self) -> Option<usize> {
         match &self.owner {
-            Owner::Heap => None,
+            Owner::Heap | Owner::Pages => None,
             Owner::Mapped { index, .. } => Some(*index),
         }
     }
@@ -106,8 +116,18 @@ impl Buffer {
     /// Whether what is written here outlives the process.
     pub fn outlives_process(&self) -> bool {
         match &self.owner {
-            Owner::Heap => false,
+            Owner::Heap | Owner::Pages => false,
             Owner::Mapped { mapping, .. } => mapping.outlives_process(),
+        }
+    }
+
+    /// Lets the kernel alone hold what is in a piece of a mapped file, until it is used again: the
+    /// process takes less memory, and nothing changes. Private memory stays as it is.
+    pub fn let_go(&mut self) {
+        if let Owner::Mapped { .. } = self.owner {
+            // SAFETY: `memory` points at so many blocks of a shared mapping, and blocks are pages
+            // or whole numbers of them; the kernel refuses it where pages are larger.
+            unsafe { sys::let_go(self.memory, self.capacity_lbas * LBA_SIZE) };
         }
     }
 }
@@ -131,9 +151,12 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if matches!(self.owner, Owner::Heap) {
+        match self.owner {
             // SAFETY: allocated in `zeroed` with this layout; nothing else frees it.
-            unsafe { dealloc(self.memory.as_ptr(), layout(self.capacity_lbas)) };
+            Owner::Heap => unsafe { dealloc(self.memory.as_ptr(), layout(self.capacity_lbas)) },
+            // SAFETY: mapped in `zeroed` with this size; nothing else points there.
+            Owner::Pages => unsafe { sys::unmap(self.memory, layout(self.capacity_lbas).size()) },
+            Owner::Mapped { .. } => {}
         }
     }
 }
@@ -154,7 +177,7 @@ mod tests {
 
     #[test]
     fn is_aligned_and_zero() {
-        for lbas in [1, 2, 64] {
+        for lbas in [1, 2, 64, OWN_PAGES_LBAS_MIN, OWN_PAGES_LBAS_MIN + 1] {
             let buffer = Buffer::zeroed(lbas);
             assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);
             assert_eq!(buffer.len(), lbas * LBA_SIZE);
@@ -166,6 +189,7 @@ mod tests {
     fn a_shorter_length_keeps_the_bytes_behind_it() {
         let mut buffer = Buffer::zeroed(3);
         buffer.fill(7);
+        buffer.let_go();
         buffer.set_len_lbas(1);
         assert_eq!(buffer.len(), LBA_SIZE);
         buffer.fill(8);

@@ -69,6 +69,13 @@ pub enum OpenError {
         /// Why not, as the end of a sentence.
         why: String,
     },
+    /// Part of it is gone, and with it what only that part held.
+    Incomplete {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What is gone, as the end of a sentence.
+        why: String,
+    },
     /// The kernel refused.
     Io {
         /// What was tried, as a word: "opening".
@@ -110,6 +117,7 @@ impl fmt::Display for OpenError {
             Self::Unsuitable { path, why } => {
                 write!(f, "{} can't be used: {why}", path.display())
             }
+            Self::Incomplete { path, why } => write!(f, "{} is not whole: {why}", path.display()),
             Self::Io { doing, path, errno } => {
                 let reason = io::Error::from_raw_os_error(*errno);
                 write!(f, "{doing} {}: {reason}", path.display())

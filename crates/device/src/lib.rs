@@ -32,6 +32,7 @@ mod contents;
 mod directory;
 mod engine;
 mod error;
+mod layer;
 mod mapped;
 mod plain;
 mod surroundings;
@@ -45,6 +46,7 @@ pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};
 pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
+pub use layer::{Layer, Layered};
 pub use mapped::MappedFile;
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
@@ -204,4 +206,14 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError::NoSpace`] when there is no room for them; then nothing has changed.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
+
+    /// Gives back the blocks from `lba_count` on, which are gone then: a file gets shorter. Blocks
+    /// the caller. Where space can't be given back, nothing happens. Nothing may be in flight there.
+    ///
+    /// # Errors
+    /// When the kernel refuses; then nothing has changed.
+    fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        let _ = lba_count;
+        Ok(())
+    }
 }

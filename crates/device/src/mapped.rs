@@ -21,6 +21,10 @@ const ZEROES_LBAS: usize = 256;
 /// A file that is being made has this behind its name.
 const NEW_SUFFIX: &str = ".new";
 
+/// The last block of a file begins with this and with how many bytes are before it, little-endian:
+/// a file that was cut off is noticed.
+const END_MAGIC: [u8; 8] = *b"SlimIOme";
+
 /// Memory that a file is mapped to.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -47,9 +51,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `MappedFile::map` with this size; every buffer that points into it
-        // holds this mapping by `Arc`, so none is left.
-        unsafe { sys::unmap(self.memory, self.size) };
+        if self.size > 0 {
+            // SAFETY: mapped in `MappedFile::map` with this size; every buffer that points into it
+            // holds this mapping by `Arc`, so none is left.
+            unsafe { sys::unmap(self.memory, self.size) };
+        }
     }
 }
 
@@ -68,13 +74,15 @@ impl MappedFile {
     /// stored in it need not outlive power, but file, length and name do: they are durable when this
     /// returns, and until then an old file is there, untouched.
     ///
+    /// With `size` zero, nothing is mapped: the file only says that there is nothing in it.
+    ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
     ///
     /// # Panics
-    /// When `size` is not a whole number of blocks, or zero.
+    /// When `size` is not a whole number of blocks.
     pub fn create(path: &Path, size: usize) -> Result<Self, OpenError> {
-        assert_whole_blocks(size);
+        assert!(size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
         let mut new = path.as_os_str().to_owned();
         new.push(NEW_SUFFIX);
         let new = Path::new(&new);
@@ -87,7 +95,9 @@ impl MappedFile {
             .open(new)
             .map_err(failed("making"))
             .and_then(|file| {
-                write_zeroes(&file, 0, size as u64).map_err(failed("filling"))?;
+                write_zeroes(&file, 0, size as u64)
+                    .and_then(|()| file.write_all_at(&end_block(size), size as u64))
+                    .map_err(failed("filling"))?;
                 file.sync_all().map_err(failed("flushing"))?;
                 Self::map(file, 0, size, true, new)
             })
@@ -109,22 +119,28 @@ impl MappedFile {
     /// Maps a file that [`create`](Self::create) made, with what is in it.
     ///
     /// # Errors
-    /// When it is missing, or [`OpenError::Unsuitable`] when its length is not whole blocks or part
-    /// of it has no space.
+    /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
+    /// [`OpenError::Unsuitable`] when part of it has no space.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(|error| OpenError::io("opening", path, &error))?;
+        let incomplete =
+            |why: &str| OpenError::Incomplete { path: path.to_path_buf(), why: why.into() };
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(incomplete("it does not exist"));
+            }
+            opened => opened.map_err(|error| OpenError::io("opening", path, &error))?,
+        };
         let metadata =
             file.metadata().map_err(|error| OpenError::io("looking at", path, &error))?;
-        let size = metadata.len() as usize;
-        if size == 0 || !size.is_multiple_of(LBA_SIZE) {
-            return Err(OpenError::unsuitable(
-                path,
-                format!("{size} bytes are no whole number of blocks of {LBA_SIZE} bytes"),
-            ));
+        let Some(size) = (metadata.len() as usize).checked_sub(LBA_SIZE) else {
+            return Err(incomplete("its end is missing"));
+        };
+        let mut end = vec![0; LBA_SIZE];
+        file.read_exact_at(&mut end, size as u64)
+            .map_err(|error| OpenError::io("reading", path, &error))?;
+        if end != end_block(size) {
+            return Err(incomplete("its end is missing"));
         }
         // A hole could not be filled any more when the file system is full. Files that a file
         // system stores compressed look like this too, and are as unfit.
@@ -191,8 +207,12 @@ impl MappedFile {
         outlives_process: bool,
         path: &Path,
     ) -> Result<Self, OpenError> {
-        let memory = sys::map_shared(&file, offset, size)
-            .map_err(|error| OpenError::io("mapping", path, &error))?;
+        let memory = if size > 0 {
+            sys::map_shared(&file, offset, size)
+                .map_err(|error| OpenError::io("mapping", path, &error))?
+        } else {
+            NonNull::dangling()
+        };
         let mapping = Arc::new(Mapping { file, offset, size, memory, outlives_process });
         Ok(Self { mapping, is_cut: false })
     }
@@ -234,6 +254,14 @@ impl MappedFile {
     }
 }
 
+/// The last block of a file with `size` bytes before it.
+fn end_block(size: usize) -> Vec<u8> {
+    let mut block = vec![0; LBA_SIZE];
+    block[..8].copy_from_slice(&END_MAGIC);
+    block[8..16].copy_from_slice(&(size as u64).to_le_bytes());
+    block
+}
+
 fn assert_whole_blocks(size: usize) {
     assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
 }
@@ -272,7 +300,7 @@ mod tests {
         }
         let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
         assert_eq!(mapped.read_all().expect("readable"), expected);
-        assert_eq!(std::fs::read(&path).expect("readable"), expected);
+        assert_eq!(std::fs::read(&path).expect("readable")[..SIZE], expected);
 
         // The buffers keep the memory when the file's owner is gone, and a second life finds it.
         drop(mapped);
@@ -280,6 +308,37 @@ mod tests {
         let second = MappedFile::open(&path).expect("it exists");
         assert_eq!(second.size(), SIZE);
         assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
+    }
+
+    /// Bytes of a file that this process has in its memory.
+    fn resident(path: &Path) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+        let mut lines = maps.lines().skip_while(|line| !line.ends_with(&*path.to_string_lossy()));
+        let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("it is mapped");
+        let kib: usize = rss.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib * 1024
+    }
+
+    #[test]
+    fn memory_is_taken_by_what_is_used_and_can_be_let_go() {
+        const LARGE: usize = 256 * LBA_SIZE;
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        let mut mapped = MappedFile::create(&path, LARGE).expect("there is room");
+        assert_eq!(resident(&path), 0);
+        let mut buffers = mapped.buffers(LARGE / 4);
+        for buffer in &mut buffers {
+            buffer.fill(3);
+        }
+        assert_eq!(resident(&path), LARGE);
+        for buffer in &mut buffers[1..] {
+            buffer.let_go();
+        }
+        assert_eq!(resident(&path), LARGE / 4, "one is kept");
+        for buffer in &buffers {
+            assert!(buffer.iter().all(|&byte| byte == 3), "what was let go comes back");
+        }
+        assert_eq!(resident(&path), LARGE);
     }
 
     #[test]
@@ -311,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn one_that_holds_nothing_says_so() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        drop(MappedFile::create(&path, 0).expect("there is room"));
+        let mut none = MappedFile::open(&path).expect("it is there");
+        assert_eq!(none.size(), 0);
+        assert!(none.buffers(SIZE).is_empty());
+    }
+
+    #[test]
     fn an_anonymous_one_does_not_outlive_the_process() {
         let mut mapped = MappedFile::anonymous(SIZE).expect("there is memory");
         let mut buffers = mapped.buffers(SIZE);
@@ -320,16 +389,29 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_holes_or_a_strange_length_is_refused() {
+    fn a_file_that_is_not_as_it_was_made_is_refused() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        assert!(matches!(MappedFile::open(&path), Err(OpenError::Missing { .. })));
-        let file = File::create(&path).expect("it can be made");
-        for size in [0, 100, SIZE as u64] {
-            file.set_len(size).expect("the length can be set");
+        assert!(matches!(MappedFile::open(&path), Err(OpenError::Incomplete { .. })));
+        drop(MappedFile::create(&path, SIZE).expect("there is room"));
+        let whole = std::fs::read(&path).expect("it is there");
+        let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+        for cut in (0..whole.len() as u64).step_by(LBA_SIZE / 2) {
+            file.set_len(cut).expect("the length can be set");
             let refused = MappedFile::open(&path);
-            assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{size}: {refused:?}");
+            assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{cut}: {refused:?}");
         }
+        std::fs::write(&path, &whole).expect("there is room");
+        assert_eq!(MappedFile::open(&path).expect("it is whole again").size(), SIZE);
+        for longer in [1, LBA_SIZE as u64] {
+            file.set_len(whole.len() as u64 + longer).expect("the length can be set");
+            let refused = MappedFile::open(&path);
+            assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{longer}: {refused:?}");
+        }
+        file.set_len(0).expect("the length can be set");
+        file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
+        let refused = MappedFile::open(&path);
+        assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "a hole: {refused:?}");
         let refused = MappedFile::device_range(&path, 0, SIZE);
         assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
     }

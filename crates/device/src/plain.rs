@@ -188,6 +188,10 @@ impl Device for PlainPath {
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.target.grow(lba_count)
     }
+
+    fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.target.shrink(lba_count)
+    }
 }
 
 impl Drop for PlainPath {

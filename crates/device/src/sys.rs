@@ -54,8 +54,8 @@ pub(crate) fn block_device_size(file: &File) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Maps `size` bytes of `file` from `offset` on, shared with the kernel's copy of the file, and
-/// makes them present.
+/// Maps `size` bytes of `file` from `offset` on, shared with the kernel's copy of the file, and has
+/// that read what it does not hold yet. Pages count as this process's from their first use on.
 pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: the kernel chooses the address, so no existing mapping is touched.
     let memory = unsafe {
@@ -63,21 +63,58 @@ pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<No
             std::ptr::null_mut(),
             size,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
+            libc::MAP_SHARED,
             file.as_raw_fd(),
             offset as libc::off_t,
         )
     };
+    let memory = mapped(memory)?;
+    // SAFETY: the descriptor is open. That this is no more than a hint is what is wanted.
+    let _ = unsafe {
+        let (offset, size) = (offset as libc::off_t, size as libc::off_t);
+        libc::posix_fadvise(file.as_raw_fd(), offset, size, libc::POSIX_FADV_WILLNEED)
+    };
+    Ok(memory)
+}
+
+/// Maps `size` zero bytes of private memory.
+pub(crate) fn map_private(size: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: the kernel chooses the address, so no existing mapping is touched.
+    let memory = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    mapped(memory)
+}
+
+fn mapped(memory: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     NonNull::new(memory.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Ends a mapping of [`map_shared`].
+/// Takes pages of a [shared mapping](map_shared) out of the process: the kernel keeps what is in
+/// them, and they come back when they are used.
 ///
 /// # Safety
-/// `memory` and `size` are those of one `map_shared`, and nothing points into it any more.
+/// `size` bytes from `memory` on are whole pages of one `map_shared`: those of other mappings would
+/// be lost.
+pub(crate) unsafe fn let_go(memory: NonNull<u8>, size: usize) {
+    // SAFETY: the caller's promise. A refusal leaves them where they are.
+    let _ = unsafe { libc::madvise(memory.as_ptr().cast(), size, libc::MADV_DONTNEED) };
+}
+
+/// Ends a mapping of [`map_shared`] or [`map_private`].
+///
+/// # Safety
+/// `memory` and `size` are those of one mapping, and nothing points into it any more.
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
     // SAFETY: the caller's promise.
     let result = check(unsafe { libc::munmap(memory.as_ptr().cast(), size) });

@@ -155,6 +155,17 @@ impl Target {
         self.lba_count.fetch_max(lba_count, Ordering::Relaxed);
         Ok(())
     }
+
+    /// See [`Device::shrink`](crate::Device::shrink).
+    pub(crate) fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        let old = self.lba_count.load(Ordering::Relaxed);
+        if lba_count >= old || self.kind == TargetKind::BlockDevice {
+            return Ok(());
+        }
+        self.file.set_len(lba_count * LBA_SIZE as u64).map_err(|error| of_io(&error))?;
+        self.lba_count.fetch_min(lba_count, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 /// Most bytes added at once where the file system neither reserves space nor tells what is free: it

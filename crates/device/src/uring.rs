@@ -264,6 +264,10 @@ impl Device for UringPath {
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.target.grow(lba_count)
     }
+
+    fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.target.shrink(lba_count)
+    }
 }
 
 /// Whether there is nothing to do: the kernel calls an empty range an error.

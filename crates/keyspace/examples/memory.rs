@@ -1,16 +1,22 @@
 //! Prints what a key costs, beside what it costs in stock `redis-server`.
 //!
 //! `cargo run --release -p slimio-keyspace --example memory [COUNT]`: so many keys of 16 bytes,
-//! with values of some sizes; one size after the other, each in a process of its own.
+//! with values of some sizes, and hashes; one after the other, each in a process of its own. What is
+//! counted is what `maxmemory` is about; what the allocator and the kernel say should be the same.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+mod stock;
+
+use std::process::Command;
 
 use slimio_keyspace::{Config, Context, DbIndex, Effects, Keyspace, Mode, Outcome, command_table};
 use slimio_resp::{OwnedRequest, ReplyBuf};
+use stock::Stock;
+
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const VALUE_SIZES: [usize; 6] = [16, 64, 512, 1024, 4096, 5000];
 
@@ -19,74 +25,146 @@ const KEY_COUNT: usize = 1_000_000;
 /// Bytes of values that one size may take.
 const TOTAL_SIZE_MAX: usize = 1 << 30;
 
+/// Hashes: keys, fields of each, bytes of a field and of a value.
+const HASHES: [[usize; 4]; 4] =
+    [[200_000, 10, 10, 10], [20_000, 100, 10, 10], [20_000, 100, 16, 64], [1, 1_000_000, 16, 64]];
+
+/// Fields that one command sets.
+const FIELDS_PER_COMMAND: usize = 100;
+
+const HEAD: &str =
+    "counted B | allocated B | resident B | redis used_memory B | redis resident B |";
+
+/// What is put in: so many keys, with a string of that size each, or a hash.
+#[derive(Clone, Copy)]
+struct Shape {
+    keys: usize,
+    /// None: a string.
+    fields: usize,
+    field_size: usize,
+    value_size: usize,
+    expiring: bool,
+}
+
+impl Shape {
+    fn to_args(self) -> [String; 5] {
+        let expiring = usize::from(self.expiring);
+        [self.keys, self.fields, self.field_size, self.value_size, expiring].map(|n| n.to_string())
+    }
+
+    fn from_args(mut args: impl Iterator<Item = String>) -> Self {
+        let mut number = || args.next().and_then(|arg| arg.parse().ok()).expect("a number");
+        let (keys, fields) = (number(), number());
+        let (field_size, value_size) = (number(), number());
+        Self { keys, fields, field_size, value_size, expiring: number() == 1 }
+    }
+
+    /// Count of what the bytes are divided by: keys, or fields.
+    fn count(self) -> usize {
+        self.keys * self.fields.max(1)
+    }
+
+    fn commands_per_key(self) -> usize {
+        self.fields.div_ceil(FIELDS_PER_COMMAND).max(1)
+    }
+
+    fn command_count(self) -> usize {
+        self.keys * self.commands_per_key()
+    }
+
+    /// One of the commands that put it in.
+    fn command(self, index: usize) -> Vec<Vec<u8>> {
+        let (key, part) = (index / self.commands_per_key(), index % self.commands_per_key());
+        // Not the same as a small number, which Redis keeps in another form.
+        let value = |n: usize| (0..self.value_size).map(|i| b'a' + ((i + n) % 26) as u8).collect();
+        let name = format!("key:{key:012}").into_bytes();
+        if self.fields > 0 {
+            let first = part * FIELDS_PER_COMMAND;
+            let mut args = vec![b"HSET".to_vec(), name];
+            for n in first..self.fields.min(first + FIELDS_PER_COMMAND) {
+                let field = format!("f{n:0width$}", width = self.field_size - 1);
+                args.extend([field.into_bytes(), value(n)]);
+            }
+            return args;
+        }
+        let mut args = vec![b"SET".to_vec(), name, value(key)];
+        if self.expiring {
+            args.extend([b"EX".to_vec(), b"100000".to_vec()]);
+        }
+        args
+    }
+}
+
 fn main() {
     let mut args = std::env::args().skip(1);
     let first = args.next();
     if first.as_deref() == Some("--fill") {
-        let mut number = || args.next().and_then(|arg| arg.parse().ok()).expect("a number");
-        let (count, size, expiring) = (number(), number(), number() == 1);
-        let (requested, resident) = fill(count, size, expiring);
-        println!("{requested} {resident}");
+        let [counted, allocated, resident] = fill(Shape::from_args(args));
+        println!("{counted} {allocated} {resident}");
         return;
     }
     let count = first.and_then(|arg| arg.parse().ok()).unwrap_or(KEY_COUNT);
-    println!(
-        "| value | expires | keys | requested B/key | resident B/key | redis used_memory B/key |"
-    );
-    println!("|---|---|---|---|---|---|");
-    for size in VALUE_SIZES {
+    println!("For each key:\n\n| value | expires | keys | {HEAD}");
+    println!("|---|---|---|---|---|---|---|---|");
+    for value_size in VALUE_SIZES {
         for expiring in [false, true] {
-            let count = count.min(TOTAL_SIZE_MAX / size);
-            let program = std::env::current_exe().expect("this program");
-            let output = Command::new(program)
-                .args(["--fill", &count.to_string(), &size.to_string()])
-                .arg(u8::from(expiring).to_string())
-                .output()
-                .expect("it runs");
-            let ours = String::from_utf8_lossy(&output.stdout).trim().replace(' ', " | ");
-            let redis = redis(count, size, expiring)
-                .map_or("not installed".to_owned(), |bytes| bytes.to_string());
-            println!("| {size} | {expiring} | {count} | {ours} | {redis} |");
+            let keys = count.min(TOTAL_SIZE_MAX / value_size);
+            let bytes = measure(Shape { keys, fields: 0, field_size: 0, value_size, expiring });
+            println!("| {value_size} | {expiring} | {keys} | {bytes} |");
         }
     }
-}
-
-/// Arguments that set key `index`.
-fn set(index: usize, size: usize, expiring: bool) -> Vec<Vec<u8>> {
-    // Not the same as a small number, which Redis keeps in another form.
-    let value = (0..size).map(|i| b'a' + ((i + index) % 26) as u8).collect();
-    let mut args = vec![b"SET".to_vec(), format!("key:{index:012}").into_bytes(), value];
-    if expiring {
-        args.extend([b"EX".to_vec(), b"100000".to_vec()]);
+    println!("\nFor each field:\n\n| field | value | fields | keys | {HEAD}");
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for [keys, fields, field_size, value_size] in HASHES {
+        let (keys, fields) = (keys.min(count), fields.min(count));
+        let shape = Shape { keys, fields, field_size, value_size, expiring: false };
+        println!("| {field_size} | {value_size} | {fields} | {keys} | {} |", measure(shape));
     }
-    args
 }
 
-/// Fills a keyspace: bytes that were asked for, and resident bytes, per key.
-fn fill(count: usize, size: usize, expiring: bool) -> (usize, usize) {
+/// Bytes for each key or field, here and there, as the columns of a row.
+fn measure(shape: Shape) -> String {
+    let program = std::env::current_exe().expect("this program");
+    let output =
+        Command::new(program).arg("--fill").args(shape.to_args()).output().expect("it runs");
+    let ours = String::from_utf8_lossy(&output.stdout).trim().replace(' ', " | ");
+    let redis = redis(shape)
+        .map_or("not | installed".to_owned(), |[used, resident]| format!("{used} | {resident}"));
+    format!("{ours} | {redis}")
+}
+
+/// Fills a keyspace: bytes for each key or field that are counted, allocated and resident.
+fn fill(shape: Shape) -> [usize; 3] {
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
-    let command = command_table().lookup(b"set").expect("a command");
-    let before = resident_size();
-    let info = allocation_counter::measure(|| {
-        for index in 0..count {
-            let request = OwnedRequest::from_args(set(index, size, expiring));
-            reply.clear();
-            effects.clear();
-            let outcome = (command.run)(&mut Context {
-                keyspace: &mut keyspace,
-                db: DbIndex(0),
-                args: request.args(),
-                now_ms: 1,
-                reply: &mut reply,
-                effects: &mut effects,
-                mode: Mode::Client,
-            });
-            assert!(matches!(outcome, Outcome::Reply));
-        }
-    });
-    assert_eq!(keyspace.dbsize(DbIndex(0)), count);
-    (info.bytes_current as usize / count, (resident_size() - before) / count)
+    let (allocated, resident) = (allocated_size(), resident_size());
+    for index in 0..shape.command_count() {
+        let request = OwnedRequest::from_args(shape.command(index));
+        let command = command_table().lookup(&request.args().bytes(0)).expect("a command");
+        reply.clear();
+        effects.clear();
+        let outcome = (command.run)(&mut Context {
+            keyspace: &mut keyspace,
+            db: DbIndex(0),
+            args: request.args(),
+            now_ms: 1,
+            reply: &mut reply,
+            effects: &mut effects,
+            mode: Mode::Client,
+        });
+        assert!(matches!(outcome, Outcome::Reply));
+    }
+    assert_eq!(keyspace.dbsize(DbIndex(0)), shape.keys);
+    [
+        keyspace.used_bytes() / shape.count(),
+        (allocated_size() - allocated) / shape.count(),
+        (resident_size() - resident) / shape.count(),
+    ]
+}
+
+fn allocated_size() -> usize {
+    tikv_jemalloc_ctl::epoch::advance().expect("jemalloc");
+    tikv_jemalloc_ctl::stats::allocated::read().expect("jemalloc")
 }
 
 fn resident_size() -> usize {
@@ -96,59 +174,17 @@ fn resident_size() -> usize {
     digits.parse::<usize>().expect("a number") * 1024
 }
 
-/// What `used_memory` of a stock server grows by per key; `None` if there is none.
-fn redis(count: usize, size: usize, expiring: bool) -> Option<usize> {
-    let folder = std::env::temp_dir().join(format!("slimio-memory-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).ok()?;
-    let mut server = Command::new("redis-server")
-        .args(["--port", "0", "--save", "", "--unixsocket", "socket"])
-        .current_dir(&folder)
-        .stdout(Stdio::piped())
-        .spawn()
-        .ok()?;
-    let mut log = BufReader::new(server.stdout.take()?);
-    let mut line = String::new();
-    while log.read_line(&mut line).is_ok_and(|size| size > 0) && !line.contains("ready to accept") {
-        line.clear();
+/// What a stock server takes for each key or field, by its own account and by the kernel's; `None`
+/// if there is none.
+fn redis(shape: Shape) -> Option<[usize; 2]> {
+    const BATCH_LEN: usize = 100;
+    let mut stock = Stock::start()?;
+    let before = ["used_memory", "used_memory_rss"].map(|field| stock.info(field));
+    for start in (0..shape.command_count()).step_by(BATCH_LEN) {
+        let end = shape.command_count().min(start + BATCH_LEN);
+        let requests: Vec<_> = (start..end).map(|index| shape.command(index)).collect();
+        assert!(stock.run(&requests).iter().all(|reply| !reply.starts_with(b"-")));
     }
-    let mut stream = UnixStream::connect(folder.join("socket")).ok()?;
-    let before = used_memory(&mut stream);
-    let mut index = 0;
-    while index < count {
-        let mut batch = Vec::new();
-        let end = count.min(index + 100);
-        for index in index..end {
-            let args = set(index, size, expiring);
-            batch.extend(format!("*{}\r\n", args.len()).bytes());
-            for arg in args {
-                batch.extend(format!("${}\r\n", arg.len()).bytes());
-                batch.extend(arg);
-                batch.extend(b"\r\n");
-            }
-        }
-        stream.write_all(&batch).ok()?;
-        stream.read_exact(&mut vec![0; (end - index) * "+OK\r\n".len()]).ok()?;
-        index = end;
-    }
-    let used = used_memory(&mut stream) - before;
-    server.kill().ok()?;
-    server.wait().ok()?;
-    std::fs::remove_dir_all(&folder).ok()?;
-    Some(used / count)
-}
-
-fn used_memory(stream: &mut UnixStream) -> usize {
-    stream.write_all(b"INFO memory\r\n").expect("sent");
-    let mut reply = String::new();
-    let mut chunk = [0; 4096];
-    loop {
-        let size = stream.read(&mut chunk).expect("received");
-        reply.push_str(&String::from_utf8_lossy(&chunk[..size]));
-        let used = reply.lines().find_map(|line| line.strip_prefix("used_memory:"));
-        if let Some(used) = used
-            && reply.ends_with("\r\n\r\n")
-        {
-            return used.parse().expect("a number");
-        }
-    }
+    let after = ["used_memory", "used_memory_rss"].map(|field| stock.info(field));
+    Some([0, 1].map(|i| (after[i] - before[i]) / shape.count()))
 }

@@ -2,7 +2,7 @@
 
 use slimio_resp::{Args, ReplyBuf};
 
-use crate::commands::{KeysWalk, resume_randomkey};
+use crate::commands::{FieldsWalk, KeysWalk, Populate, RandomFields, resume_randomkey};
 use crate::effects::Effects;
 use crate::keyspace::{DbIndex, Keyspace};
 
@@ -76,6 +76,12 @@ pub enum Yielded {
     Keys(Box<KeysWalk>),
     /// `RANDOMKEY`, which has met many keys whose time was over.
     RandomKey,
+    /// `HGETALL`, `HKEYS` or `HVALS` of a large hash.
+    Fields(Box<FieldsWalk>),
+    /// `HRANDFIELD` of many fields.
+    RandomFields(Box<RandomFields>),
+    /// `DEBUG POPULATE`.
+    Populate(Box<Populate>),
 }
 
 impl Yielded {
@@ -85,6 +91,20 @@ impl Yielded {
         match self {
             Yielded::Keys(walk) => walk.resume(context),
             Yielded::RandomKey => resume_randomkey(context),
+            Yielded::Fields(walk) => walk.resume(context),
+            Yielded::RandomFields(walk) => walk.resume(context),
+            Yielded::Populate(populate) => populate.resume(context),
+        }
+    }
+
+    /// Bytes that the next step appends to the log, about; `None` if it changes nothing.
+    pub fn log_size(&self) -> Option<usize> {
+        match self {
+            Yielded::Populate(populate) => Some(populate.step_size()),
+            Yielded::Keys(_)
+            | Yielded::RandomKey
+            | Yielded::Fields(_)
+            | Yielded::RandomFields(_) => None,
         }
     }
 }

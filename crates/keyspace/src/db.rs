@@ -1,34 +1,62 @@
-//! One database: its keys, and how many of them expire.
+//! One database: its keys.
+//!
+//! Whatever changes an entry goes through here, and asks the capture first whether it has still to
+//! take what the entry was.
 
 use slimio_resp::Arg;
 
-use crate::garbage::Garbage;
-use crate::table::{Position, Slot, Spot, Table, worth_deferring};
+use crate::access::Access;
+use crate::hash::{HashForm, Outside};
+use crate::keyspace::DbIndex;
+use crate::past::Past;
+use crate::table::{Epoch, Slot, Spot, Table, worth_deferring};
 use crate::value::{Value, ValueRef};
 
 /// The keys of one database.
 #[derive(Debug, Default)]
 pub(crate) struct Db {
     table: Table,
-    /// Count of keys that expire.
-    expiring: usize,
-    /// Where active expiry goes on.
-    pub(crate) expiry_walk: Position,
+    /// Its number now, or at the point in time of the capture that is running.
+    number: DbIndex,
+    /// The bucket where active expiry goes on.
+    pub(crate) expiry_walk: usize,
     /// Mean time to live of the keys that expire, as last seen, in milliseconds.
     pub(crate) ttl_mean_ms: i64,
 }
 
 impl Db {
+    pub(crate) fn new(number: DbIndex) -> Self {
+        Self { number, ..Self::default() }
+    }
+
+    pub(crate) fn number(&self) -> DbIndex {
+        self.number
+    }
+
+    pub(crate) fn set_number(&mut self, number: DbIndex) {
+        self.number = number;
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
     pub(crate) fn expiring(&self) -> usize {
-        self.expiring
+        self.table.expiring()
+    }
+
+    /// Bytes that the keys, their values and the table take in memory.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.table.entry_bytes() + self.table.table_bytes()
     }
 
     pub(crate) fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// For the capture alone: no entry may be changed by it.
+    pub(crate) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
     }
 
     pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Spot> {
@@ -47,28 +75,86 @@ impl Db {
         self.table.get(spot).expires_at_ms()
     }
 
-    /// Adds a key that is not there.
+    /// The last use of a key.
+    pub(crate) fn access(&self, spot: Spot) -> Access {
+        self.table.get(spot).access()
+    }
+
+    /// Notes the last use of a key. That is no change of it.
+    pub(crate) fn set_access(&mut self, spot: Spot, access: Access) {
+        self.table.set_access(spot, access);
+    }
+
+    /// Adds a key that is not there, in the present epoch.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
         key: &[u8],
         value: Arg<'_>,
         expiry: Option<i64>,
+        access: Access,
+        epoch: Epoch,
     ) -> Spot {
-        self.expiring += usize::from(expiry.is_some());
-        self.table.insert(Slot::new(hash as u32, key, value, expiry))
+        let mut slot = Slot::new(hash as u32, key, value, expiry);
+        slot.set_access(access);
+        slot.set_epoch(epoch);
+        self.table.insert(slot)
     }
 
-    /// Adds a key that is not there with a value that is.
+    /// Adds a key that is not there with a value that is, in the present epoch.
     pub(crate) fn insert_value(
         &mut self,
         hash: u64,
         key: &[u8],
         value: Value,
         expiry: Option<i64>,
-    ) {
-        self.expiring += usize::from(expiry.is_some());
-        self.table.insert(Slot::with_value(hash as u32, key, value, expiry));
+        access: Access,
+        epoch: Epoch,
+    ) -> Spot {
+        let mut slot = Slot::with_value(hash as u32, key, value, expiry);
+        slot.set_access(access);
+        slot.set_epoch(epoch);
+        self.table.insert(slot)
+    }
+
+    /// Adds a key that is not there with a hash that has no field yet, in the present epoch.
+    pub(crate) fn insert_hash(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        access: Access,
+        epoch: Epoch,
+    ) -> Spot {
+        let mut slot = Slot::of_empty_hash(hash as u32, key);
+        slot.set_access(access);
+        slot.set_epoch(epoch);
+        self.table.insert(slot)
+    }
+
+    /// Makes room for so many keys, if there are none yet.
+    pub(crate) fn reserve(&mut self, keys: usize) {
+        self.table.reserve(keys);
+    }
+
+    /// Puts in entries in the present epoch. Gives one back whose key is there already, and then
+    /// drops those behind it.
+    pub(crate) fn load(
+        &mut self,
+        slots: &mut std::vec::IntoIter<Slot>,
+        mut count: usize,
+        epoch: Epoch,
+    ) -> Result<(), Slot> {
+        const AHEAD: usize = 32;
+        while count > 0 {
+            let ahead = count.min(AHEAD);
+            std::hint::black_box(self.table.bring_in(&slots.as_slice()[..ahead]));
+            for mut slot in slots.by_ref().take(ahead) {
+                slot.set_epoch(epoch);
+                self.table.try_insert(slot)?;
+            }
+            count -= ahead;
+        }
+        Ok(())
     }
 
     /// Gives a key another value and expiry.
@@ -77,48 +163,61 @@ impl Db {
         spot: Spot,
         value: Arg<'_>,
         expiry: Option<i64>,
-        garbage: &mut Garbage,
+        past: &mut Past,
     ) {
-        let slot = self.table.get_mut(spot);
-        self.expiring -= usize::from(slot.expires());
-        self.expiring += usize::from(expiry.is_some());
-        garbage.add_value(slot.set(value, expiry));
+        let (db, capture) = (self.number, &mut past.capture);
+        let old = self.table.change(spot, |slot| capture.replace(db, slot, value, expiry));
+        past.garbage.add_value(old);
     }
 
     /// Gives a key another time to expire, or none.
-    pub(crate) fn set_expiry(&mut self, spot: Spot, expiry: Option<i64>) {
-        let slot = self.table.get_mut(spot);
-        self.expiring -= usize::from(slot.expires());
-        self.expiring += usize::from(expiry.is_some());
-        slot.set_expiry(expiry);
+    pub(crate) fn set_expiry(&mut self, spot: Spot, expiry: Option<i64>, past: &mut Past) {
+        past.capture.before_change(self.number, &mut self.table, spot);
+        self.table.change(spot, |slot| slot.set_expiry(expiry));
     }
 
     /// Changes a value.
-    pub(crate) fn update(&mut self, spot: Spot, change: impl FnOnce(&mut Value)) {
-        self.table.get_mut(spot).update(change);
+    pub(crate) fn update(&mut self, spot: Spot, past: &mut Past, change: impl FnOnce(&mut Value)) {
+        past.capture.before_change(self.number, &mut self.table, spot);
+        self.table.change(spot, |slot| slot.update(change));
+    }
+
+    /// Changes a hash.
+    ///
+    /// Panics if the value is none.
+    pub(crate) fn update_hash<R>(
+        &mut self,
+        spot: Spot,
+        past: &mut Past,
+        change: impl FnOnce(&mut HashForm<'_>, &mut Vec<Outside>) -> R,
+    ) -> R {
+        if !cfg!(feature = "plant-hash-not-captured") {
+            past.capture.before_change(self.number, &mut self.table, spot);
+        }
+        let old = &mut past.garbage.elements;
+        self.table.change(spot, |slot| slot.update_hash(|form| change(form, old)))
     }
 
     /// Takes a key out and gives back its value.
-    pub(crate) fn take(&mut self, spot: Spot) -> Value {
-        self.remove_slot(spot).into_value()
+    pub(crate) fn take(&mut self, spot: Spot, past: &mut Past) -> Value {
+        let slot = self.table.remove(spot);
+        past.capture.before_move(self.number, &slot);
+        slot.into_value()
     }
 
     /// Deletes a key.
-    pub(crate) fn remove(&mut self, spot: Spot, garbage: &mut Garbage) {
-        let slot = self.remove_slot(spot);
-        if slot.value().is_large() {
-            garbage.add_value(worth_deferring(slot.into_value()));
+    pub(crate) fn remove(&mut self, spot: Spot, past: &mut Past) {
+        let slot = self.table.remove(spot);
+        if let Some(slot) = past.capture.take_removed(self.number, slot)
+            && slot.value().is_large()
+        {
+            past.garbage.add_value(worth_deferring(slot.into_value()));
         }
     }
 
-    fn remove_slot(&mut self, spot: Spot) -> Slot {
-        let slot = self.table.remove(spot);
-        self.expiring -= usize::from(slot.expires());
-        slot
-    }
-
     /// Deletes all keys.
-    pub(crate) fn clear(&mut self, garbage: &mut Garbage) {
-        garbage.add_table(std::mem::take(self).table);
+    pub(crate) fn clear(&mut self, past: &mut Past) {
+        let Db { table, number, .. } = std::mem::replace(self, Db::new(self.number));
+        past.flush(number, table);
     }
 }

@@ -108,6 +108,11 @@ impl Effects {
         })
     }
 
+    /// How many things were changed, a key that was changed twice counted twice.
+    pub fn touched_count(&self) -> usize {
+        self.touched.len()
+    }
+
     /// Writes down that the request is its own effect.
     pub fn log_request(&mut self, db: DbIndex) {
         self.commands.push(Effect { db, args: None });

@@ -4,7 +4,7 @@ use slimio_resp::Args;
 
 use crate::effects::{Effects, Part};
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::table::{Position, Spot};
+use crate::table::Spot;
 
 /// What a step of active expiry did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct ExpireStep {
 }
 
 impl Keyspace {
-    /// Looks for keys of a database whose time is over, in hash order from where the last step
-    /// ended, until `budget` keys have been looked at, and deletes them. The deletions are in
-    /// `effects`; none of them refers to a request.
+    /// Looks for keys of a database whose time is over, from where the last step ended, until
+    /// `budget` keys have been looked at, and deletes them. Only buckets that hold keys which expire
+    /// are visited. The deletions are in `effects`; none of them refers to a request.
     pub fn expire_step(
         &mut self,
         db: DbIndex,
@@ -32,11 +32,15 @@ impl Keyspace {
     ) -> ExpireStep {
         let mut step = ExpireStep::default();
         let mut ttl_sum: i64 = 0;
-        while step.examined < budget && self.db(db).expiring() > 0 {
+        while step.examined < budget {
             let from = self.db(db).expiry_walk;
+            let Some(bucket) = self.db(db).table().next_expiring_bucket(from) else {
+                self.db_mut(db).expiry_walk = 0;
+                step.wrapped = true;
+                break;
+            };
             let mut over: Vec<Vec<u8>> = Vec::new();
-            let (next, entries) = self.db(db).table().walk(from);
-            for (_, slot) in entries {
+            for slot in self.db(db).table().slots(bucket) {
                 step.examined += 1;
                 let Some(at) = slot.expires_at_ms() else { continue };
                 step.expiring += 1;
@@ -46,8 +50,6 @@ impl Keyspace {
                     ttl_sum = ttl_sum.saturating_add(at - now_ms);
                 }
             }
-            // An empty bucket is work, too.
-            step.examined += 1;
             step.expired += over.len();
             for key in over {
                 let hash = self.hash(&key);
@@ -55,11 +57,7 @@ impl Keyspace {
                     self.expire(db, hash, &key, spot, effects);
                 }
             }
-            step.wrapped = next == Position::END;
-            self.db_mut(db).expiry_walk = if step.wrapped { Position::START } else { next };
-            if step.wrapped {
-                break;
-            }
+            self.db_mut(db).expiry_walk = bucket + 1;
         }
         self.note_ttl(db, ttl_sum, step.expiring - step.expired);
         step
@@ -74,7 +72,11 @@ impl Keyspace {
         spot: Spot,
         effects: &mut Effects,
     ) {
-        self.dbs[usize::from(db.0)].remove(spot, &mut self.garbage);
+        let (from, past) = self.db_and_past(db);
+        if cfg!(feature = "plant-expiry-not-captured") {
+            from.table_mut().set_epoch(spot, past.capture.epoch());
+        }
+        from.remove(spot, past);
         self.stats.expired_keys += 1;
         effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(key)]);
         effects.touch(db, hash, key);

@@ -1,19 +1,23 @@
 //! All databases, and what they have in common.
 
 use std::fmt;
-use std::hash::Hasher;
 use std::sync::OnceLock;
 
-use siphasher::sip::SipHasher13;
-use slimio_resp::{Arg, ReplyBuf, Request};
+use slimio_resp::{ReplyBuf, Request};
 
 use crate::command::CommandTable;
 use crate::commands;
 use crate::context::{Context, Mode};
 use crate::db::Db;
 use crate::effects::Effects;
+use crate::evict::{EvictionConfig, Pool};
 use crate::garbage::Garbage;
+use crate::hash::{HashEdit, HashLimits};
+use crate::hasher::KeyHasher;
+use crate::past::Past;
 use crate::payload::{Commands, PayloadError};
+use crate::table::{Spot, Table};
+use crate::value::ValueRef;
 
 /// Most databases there can be.
 pub const DB_COUNT_MAX: usize = 1 << 15;
@@ -29,11 +33,17 @@ pub struct Config {
     pub db_count: usize,
     /// Longest string in bytes (`proto-max-bulk-len`).
     pub string_size_max: usize,
+    /// Up to where hashes are packed.
+    pub hash_limits: HashLimits,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { db_count: 16, string_size_max: 512 * 1024 * 1024 }
+        Self {
+            db_count: 16,
+            string_size_max: 512 * 1024 * 1024,
+            hash_limits: HashLimits::default(),
+        }
     }
 }
 
@@ -46,20 +56,39 @@ pub struct Stats {
     pub keyspace_misses: u64,
     /// Keys deleted because their time was over.
     pub expired_keys: u64,
+    /// Keys deleted because memory was short.
+    pub evicted_keys: u64,
 }
 
 /// The data set.
 pub struct Keyspace {
-    pub(crate) dbs: Vec<Db>,
+    /// Changed through [`db_mut`](Self::db_mut) and its like alone, which keep account of memory.
+    dbs: Vec<Db>,
+    used: Used,
     pub(crate) config: Config,
     pub(crate) stats: Stats,
-    pub(crate) garbage: Garbage,
-    /// 8 ns for a key of 16 bytes. The fastest hashes take 2, but make no promise to whoever is
-    /// sent keys that were chosen to collide.
-    hasher: SipHasher13,
+    pub(crate) past: Past,
+    pub(crate) eviction: EvictionConfig,
+    pub(crate) pool: Pool,
+    /// Whether commands leave no trace of having used a key.
+    pub(crate) is_untouched: bool,
+    /// What replay takes for the time at which keys are used, in milliseconds since 1970.
+    pub(crate) replay_ms: i64,
+    pub(crate) hasher: KeyHasher,
     /// State of the generator behind `RANDOMKEY`.
     random: u64,
     scratch: Scratch,
+}
+
+/// What all databases take in memory, so that no command has to add it up.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    /// The sum, as of when the open database was opened.
+    settled: usize,
+    /// The database changed last.
+    open: DbIndex,
+    /// What it took then.
+    before: usize,
 }
 
 /// What replay needs for each command, kept so that it allocates nothing.
@@ -75,8 +104,8 @@ struct Scratch {
 pub struct EntryView<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The value, a string.
-    pub value: Arg<'a>,
+    /// The value.
+    pub value: ValueRef<'a>,
     /// Milliseconds since 1970 after which it is gone.
     pub expires_at_ms: Option<i64>,
 }
@@ -127,12 +156,24 @@ impl Keyspace {
     pub fn new(config: Config, seed: u128) -> Self {
         assert!((1..=DB_COUNT_MAX).contains(&config.db_count), "count of databases");
         let (high, low) = ((seed >> 64) as u64, seed as u64);
+        let numbers = (0..config.db_count).map(|number| DbIndex(number as u16));
+        let dbs: Vec<Db> = numbers.map(Db::new).collect();
+        let used = Used {
+            settled: dbs.iter().map(Db::used_bytes).sum(),
+            open: DbIndex(0),
+            before: dbs[0].used_bytes(),
+        };
         Self {
-            dbs: (0..config.db_count).map(|_| Db::default()).collect(),
+            dbs,
+            used,
             config,
             stats: Stats::default(),
-            garbage: Garbage::default(),
-            hasher: SipHasher13::new_with_keys(high, low),
+            past: Past::default(),
+            eviction: EvictionConfig::default(),
+            pool: Pool::default(),
+            is_untouched: false,
+            replay_ms: 0,
+            hasher: KeyHasher::new(seed),
             random: high ^ low.rotate_left(32),
             scratch: Scratch::default(),
         }
@@ -140,9 +181,7 @@ impl Keyspace {
 
     /// The keyed hash of a key: the same as long as this keyspace lives.
     pub fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.hasher;
-        hasher.write(key);
-        hasher.finish()
+        self.hasher.hash(key)
     }
 
     /// The configuration.
@@ -155,6 +194,16 @@ impl Keyspace {
         self.config.string_size_max = size;
     }
 
+    /// Changes up to where hashes are packed. Those that are there change when they are written to.
+    pub fn set_hash_limits(&mut self, limits: HashLimits) {
+        self.config.hash_limits = limits;
+    }
+
+    /// The hash function of this keyspace, for values that are built on another thread.
+    pub fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
     /// Count of keys in a database, those included whose time is over but that nobody has met yet.
     pub fn dbsize(&self, db: DbIndex) -> usize {
         self.db(db).len()
@@ -163,6 +212,38 @@ impl Keyspace {
     /// Count of keys in a database that expire.
     pub fn expiring(&self, db: DbIndex) -> usize {
         self.db(db).expiring()
+    }
+
+    /// Bytes that the keys of a database, their values and its table take in memory, by the size
+    /// classes of the allocator. What values share is counted for each; what has been deleted is
+    /// not counted any more.
+    pub fn used_bytes_of(&self, db: DbIndex) -> usize {
+        self.db(db).used_bytes()
+    }
+
+    /// The part of [`used_bytes_of`](Self::used_bytes_of) that is the table's own.
+    pub fn table_bytes_of(&self, db: DbIndex) -> usize {
+        self.db(db).table().table_bytes()
+    }
+
+    /// The sum of [`used_bytes_of`](Self::used_bytes_of) of all databases.
+    pub fn used_bytes(&self) -> usize {
+        let Used { settled, open, before } = self.used;
+        let used = settled - before + self.db(open).used_bytes();
+        debug_assert_eq!(used, self.dbs.iter().map(Db::used_bytes).sum(), "a change was missed");
+        used
+    }
+
+    /// Sets the time, in milliseconds since 1970, at which [`apply`](Self::apply) uses keys: a
+    /// record does not say it.
+    pub fn set_replay_time(&mut self, now_ms: i64) {
+        self.replay_ms = now_ms;
+    }
+
+    /// Lets the commands that run from now on leave no trace of having used a key, except `TOUCH`
+    /// (`CLIENT NO-TOUCH`).
+    pub fn set_untouched(&mut self, is_untouched: bool) {
+        self.is_untouched = is_untouched;
     }
 
     /// Mean time to live of the keys of a database that expire, in milliseconds, as far as active
@@ -183,7 +264,8 @@ impl Keyspace {
 
     /// What is to be freed, best by another thread; `None` if nothing is.
     pub fn take_garbage(&mut self) -> Option<Garbage> {
-        (!self.garbage.is_empty()).then(|| std::mem::take(&mut self.garbage))
+        let garbage = &mut self.past.garbage;
+        (!garbage.is_empty()).then(|| std::mem::take(garbage))
     }
 
     /// Whether a key is there, and its time not over. Nothing is deleted or counted.
@@ -192,13 +274,13 @@ impl Keyspace {
     }
 
     /// The value of a key, unless its time is over. Nothing is deleted or counted.
-    pub fn get(&self, db: DbIndex, key: &[u8], now_ms: i64) -> Option<Arg<'_>> {
+    pub fn get(&self, db: DbIndex, key: &[u8], now_ms: i64) -> Option<ValueRef<'_>> {
         let db = self.db(db);
         let spot = db.find(self.hash(key), key)?;
         if db.expires_at_ms(spot).is_some_and(|at| now_ms > at) {
             return None;
         }
-        Some(db.value(spot).as_arg())
+        Some(db.value(spot))
     }
 
     /// Every entry of a database, those included whose time is over, in no order.
@@ -207,7 +289,7 @@ impl Keyspace {
         (0..table.bucket_count()).flat_map(move |bucket| {
             table.slots(bucket).iter().map(|slot| EntryView {
                 key: slot.key(),
-                value: slot.value().as_arg(),
+                value: slot.value(),
                 expires_at_ms: slot.expires_at_ms(),
             })
         })
@@ -274,7 +356,69 @@ impl Keyspace {
     }
 
     pub(crate) fn db_mut(&mut self, db: DbIndex) -> &mut Db {
-        &mut self.dbs[usize::from(db.0)]
+        self.db_and_past(db).0
+    }
+
+    /// A database to be changed, and where goes what its entries were.
+    pub(crate) fn db_and_past(&mut self, db: DbIndex) -> (&mut Db, &mut Past) {
+        self.open(db);
+        (&mut self.dbs[usize::from(db.0)], &mut self.past)
+    }
+
+    /// All databases, for what changes neither a key nor a value.
+    pub(crate) fn dbs_and_past(&mut self) -> (&mut [Db], &mut Past) {
+        (&mut self.dbs, &mut self.past)
+    }
+
+    /// Lets two databases change places.
+    pub(crate) fn swap_dbs(&mut self, a: DbIndex, b: DbIndex) {
+        self.dbs.swap(usize::from(a.0), usize::from(b.0));
+        self.number_swapped(a, b);
+        // The sum is what it was; only who takes which part of it has changed.
+        let Used { settled, before, open } = self.used;
+        let now = self.db(open).used_bytes();
+        let was = if open == a {
+            b
+        } else if open == b {
+            a
+        } else {
+            return;
+        };
+        let used = settled - before + self.db(was).used_bytes();
+        self.used = Used { settled: used, open, before: now };
+    }
+
+    /// Keeps account of the database changed last, before another one is.
+    fn open(&mut self, db: DbIndex) {
+        let Used { settled, open, before } = self.used;
+        if open != db {
+            let settled = settled - before + self.db(open).used_bytes();
+            self.used = Used { settled, open: db, before: self.db(db).used_bytes() };
+        }
+    }
+
+    /// The keys of a database to draw from, and where the worst of them are kept.
+    pub(crate) fn table_and_pool(&mut self, db: DbIndex) -> (&Table, &mut Pool) {
+        (self.dbs[usize::from(db.0)].table(), &mut self.pool)
+    }
+
+    /// Count of databases.
+    pub(crate) fn db_count(&self) -> usize {
+        self.dbs.len()
+    }
+
+    /// Changes a hash.
+    ///
+    /// Panics if the value is none.
+    pub(crate) fn edit_hash<R>(
+        &mut self,
+        db: DbIndex,
+        spot: Spot,
+        edit: impl FnOnce(&mut HashEdit<'_, '_>) -> R,
+    ) -> R {
+        let (hasher, limits) = (self.hasher, self.config.hash_limits);
+        let (db, past) = self.db_and_past(db);
+        db.update_hash(spot, past, |form, old| edit(&mut HashEdit { form, hasher, limits, old }))
     }
 
     /// A random number; the same sequence for the same seed.

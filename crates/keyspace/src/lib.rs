@@ -39,28 +39,47 @@
 //! assert!(!recovered.contains(DbIndex(0), b"key", 11_001));
 //! ```
 
+mod access;
+mod capture;
+mod chunk;
 mod command;
 mod commands;
 mod context;
 mod db;
 mod effects;
+mod evict;
 mod expire;
 mod garbage;
 mod glob;
+mod hash;
+mod hasher;
 mod keyspace;
 mod long_double;
+mod memory;
+mod past;
 mod payload;
 mod table;
 mod value;
 
+pub use capture::{CaptureBudget, CaptureState, CaptureStats, CaptureStep, Captured};
+pub use chunk::{
+    CHUNK_SIZE, Chunk, ChunkEncoder, ChunkError, ChunkOptions, DecodeContext, Decoded, Loader,
+    WHOLE_SIZE_MAX, decode_chunk,
+};
 pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec};
-pub use commands::KeysWalk;
+pub use commands::{FieldsWalk, KeysWalk, Populate, RandomFields, debug_populate, inspect};
 pub use context::{Context, Mode, Outcome, Yielded};
 pub use effects::{Effects, Part, Touched};
+pub use evict::{EvictionConfig, EvictionPolicy};
 pub use expire::{ExpireStep, no_args};
 pub use garbage::Garbage;
 pub use glob::glob_match;
+pub use hash::{
+    Element, HashBuilder, HashLimits, HashRef, HashTree, PACKED_FIELDS_MAX, PACKED_SIZE_MAX,
+};
+pub use hasher::KeyHasher;
 pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
 pub use payload::{Gather, Parts, Payload, PayloadError};
+pub use value::{StringRef, ValueRef, ValueType};

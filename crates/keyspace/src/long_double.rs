@@ -68,6 +68,10 @@ impl LongDouble {
         number.in_range()
     }
 
+    pub(crate) fn is_finite(self) -> bool {
+        matches!(self, Finite { .. })
+    }
+
     /// The sum; `None` if it is not a number or infinite.
     pub(crate) fn add(self, other: Self) -> Option<Self> {
         let (Finite { .. }, Finite { .. }) = (self, other) else { return None };

@@ -2,58 +2,150 @@
 
 use std::sync::Arc;
 
-use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece, reserve_in_piece};
+use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece, parse_i64, reserve_in_piece};
 
-/// A value that stands on its own, apart from its key.
+use crate::hash::{HashRef, HashTree};
+use crate::memory::{allocated, allocated_piece};
+
+/// Longest string in bytes that Redis keeps beside its head, and calls `embstr`.
+const EMBSTR_SIZE_MAX: usize = 44;
+
+/// A value that stands on its own, apart from its key. A clone takes little time whatever it is:
+/// large parts are shared.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     /// A string of up to `BLOB_PIECE_SIZE` bytes.
     Piece(Piece),
     /// A longer string.
     Blob(Box<Blob>),
+    /// The listpack of a small hash.
+    PackedHash(Piece),
+    /// A large hash.
+    Hash(Box<HashTree>),
+}
+
+/// What a value is to commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueType {
+    /// A string.
+    String,
+    /// A hash.
+    Hash,
+}
+
+impl ValueType {
+    /// What `TYPE` says.
+    pub fn name(self) -> &'static str {
+        match self {
+            ValueType::String => "string",
+            ValueType::Hash => "hash",
+        }
+    }
 }
 
 /// A value, looked at where it lives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum ValueRef<'a> {
-    Bytes(&'a [u8]),
+pub enum ValueRef<'a> {
+    /// A string.
+    String(StringRef<'a>),
+    /// A hash.
+    Hash(HashRef<'a>),
+}
+
+/// A string, looked at where it lives.
+#[derive(Clone, Copy, Debug)]
+pub enum StringRef<'a> {
+    /// In the key's entry.
+    Inline(&'a [u8]),
+    /// In memory of its own; can be shared.
     Piece(&'a Piece),
+    /// In pieces; can be shared.
     Blob(&'a Blob),
 }
 
-impl<'a> ValueRef<'a> {
+impl<'a> StringRef<'a> {
     /// The string as if it were an argument.
-    pub(crate) fn as_arg(self) -> Arg<'a> {
+    pub fn as_arg(self) -> Arg<'a> {
         match self {
-            ValueRef::Bytes(bytes) => Arg::Bytes(bytes),
-            ValueRef::Piece(piece) => Arg::Bytes(piece),
-            ValueRef::Blob(blob) => Arg::Blob(blob),
+            StringRef::Inline(bytes) => Arg::Bytes(bytes),
+            StringRef::Piece(piece) => Arg::Bytes(piece),
+            StringRef::Blob(blob) => Arg::Blob(blob),
         }
     }
 
     /// Length in bytes.
-    pub(crate) fn size(self) -> usize {
+    pub fn size(self) -> usize {
         self.as_arg().size()
     }
+}
 
-    /// What `TYPE` says.
-    pub(crate) fn type_name(self) -> &'static str {
+impl<'a> ValueRef<'a> {
+    /// What the value is to commands.
+    pub fn value_type(self) -> ValueType {
         match self {
-            ValueRef::Bytes(_) | ValueRef::Piece(_) | ValueRef::Blob(_) => "string",
+            ValueRef::String(_) => ValueType::String,
+            ValueRef::Hash(_) => ValueType::Hash,
+        }
+    }
+
+    /// The string that it is, if it is one.
+    pub fn as_string(self) -> Option<StringRef<'a>> {
+        match self {
+            ValueRef::String(string) => Some(string),
+            ValueRef::Hash(_) => None,
+        }
+    }
+
+    /// The hash that it is, if it is one.
+    pub fn as_hash(self) -> Option<HashRef<'a>> {
+        match self {
+            ValueRef::Hash(hash) => Some(hash),
+            ValueRef::String(_) => None,
+        }
+    }
+
+    /// What `OBJECT ENCODING` says.
+    pub(crate) fn encoding_name(self) -> &'static str {
+        match self {
+            ValueRef::String(StringRef::Inline(bytes)) if bytes.len() <= EMBSTR_SIZE_MAX => {
+                if parse_i64(bytes).is_some() {
+                    "int"
+                } else {
+                    "embstr"
+                }
+            }
+            ValueRef::String(_) => "raw",
+            ValueRef::Hash(hash) => hash.encoding_name(),
+        }
+    }
+
+    /// Bytes of a string; of a hash, about those of its fields and values. Takes constant time.
+    pub(crate) fn size(self) -> usize {
+        match self {
+            ValueRef::String(string) => string.size(),
+            ValueRef::Hash(HashRef::Tree(tree)) => tree.memory(),
+            ValueRef::Hash(packed) => packed.listpack().map_or(0, <[u8]>::len),
         }
     }
 
     /// Whether freeing the value takes noticeable time.
     pub(crate) fn is_large(self) -> bool {
-        matches!(self, ValueRef::Blob(_))
+        match self {
+            ValueRef::String(string) => matches!(string, StringRef::Blob(_)),
+            ValueRef::Hash(HashRef::Tree(tree)) => tree.is_large(),
+            ValueRef::Hash(_) => false,
+        }
     }
 
     /// A copy that stands on its own; large parts are shared.
     pub(crate) fn to_value(self) -> Value {
         match self {
-            ValueRef::Bytes(bytes) => Value::Piece(Arc::new(bytes.to_vec())),
-            ValueRef::Piece(piece) => Value::Piece(Piece::clone(piece)),
-            ValueRef::Blob(blob) => Value::Blob(Box::new(blob.clone())),
+            ValueRef::String(StringRef::Inline(bytes)) => Value::Piece(Arc::new(bytes.to_vec())),
+            ValueRef::String(StringRef::Piece(piece)) => Value::Piece(Piece::clone(piece)),
+            ValueRef::String(StringRef::Blob(blob)) => Value::Blob(Box::new(blob.clone())),
+            ValueRef::Hash(HashRef::Inline(bytes)) => Value::PackedHash(Arc::new(bytes.to_vec())),
+            ValueRef::Hash(HashRef::Packed(piece)) => Value::PackedHash(Piece::clone(piece)),
+            ValueRef::Hash(HashRef::Tree(tree)) => Value::Hash(Box::new(tree.clone())),
         }
     }
 }
@@ -77,20 +169,37 @@ impl Value {
         Value::Piece(blob.into_pieces().pop().unwrap_or_default())
     }
 
+    /// Bytes that the value takes in memory, however large it is found without a walk. What it
+    /// shares with others is counted as if it did not.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Value::Piece(piece) | Value::PackedHash(piece) => allocated_piece(piece.capacity()),
+            Value::Blob(blob) => blob_memory(blob),
+            Value::Hash(tree) => allocated(size_of::<HashTree>()) + tree.memory(),
+        }
+    }
+
     pub(crate) fn as_ref(&self) -> ValueRef<'_> {
         match self {
-            Value::Piece(piece) => ValueRef::Piece(piece),
-            Value::Blob(blob) => ValueRef::Blob(blob),
+            Value::Piece(piece) => ValueRef::String(StringRef::Piece(piece)),
+            Value::Blob(blob) => ValueRef::String(StringRef::Blob(blob)),
+            Value::PackedHash(piece) => ValueRef::Hash(HashRef::Packed(piece)),
+            Value::Hash(tree) => ValueRef::Hash(HashRef::Tree(tree)),
         }
     }
 
     /// Appends to the string; touches its last piece only.
+    ///
+    /// Panics if the value is none.
     pub(crate) fn append(&mut self, arg: Arg<'_>) {
-        self.write_at(self.as_ref().size(), arg);
+        let size = self.as_ref().as_string().expect("a string").size();
+        self.write_at(size, arg);
     }
 
     /// Writes over the string from `offset` on, growing it with zeros and with what reaches behind
     /// its end; touches only the pieces written to.
+    ///
+    /// Panics if the value is none.
     pub(crate) fn write_at(&mut self, mut offset: usize, arg: Arg<'_>) {
         let end = offset + arg.size();
         if let Value::Piece(piece) = self
@@ -111,8 +220,20 @@ impl Value {
                     bytes[offset..end].copy_from_slice(chunk);
                 }
                 Value::Blob(blob) => blob.write_at(offset, chunk),
+                Value::PackedHash(_) | Value::Hash(_) => panic!("a hash is no string"),
             }
             offset += chunk.len();
         }
     }
+}
+
+/// Bytes that a string in pieces takes in memory.
+pub(crate) fn blob_memory(blob: &Blob) -> usize {
+    let Some((last, full)) = blob.pieces().split_last() else {
+        return allocated(size_of::<Blob>());
+    };
+    allocated(size_of::<Blob>())
+        + allocated(size_of_val(blob.pieces()))
+        + full.len() * allocated_piece(BLOB_PIECE_SIZE)
+        + allocated_piece(last.capacity())
 }

@@ -149,8 +149,11 @@ impl Pair {
             let (ours, stock) = self.run(false, &["KEYS", "*"]);
             assert_eq!(sorted_strings(&ours), sorted_strings(&stock), "keys of db {db}");
             for key in sorted_strings(&ours) {
-                let (ours, stock) = self.run(true, &[b"GET", &key[..]]);
+                let (ours, stock) = self.run(true, &[b"TYPE", &key[..]]);
                 assert_eq!(ours, stock, "{key:?} in db {db}");
+                let read: &[u8] = if ours == b"+hash\r\n" { b"HGETALL" } else { b"GET" };
+                let (ours, stock) = self.run(true, &[read, &key[..]]);
+                assert!(sorted_pairs(&ours) == sorted_pairs(&stock), "{key:?} in db {db}");
                 let (ours, stock) = self.run(true, &[b"PEXPIRETIME", &key[..]]);
                 assert_same_time(&ours, &stock, 1, &key);
             }
@@ -160,16 +163,37 @@ impl Pair {
 
 /// The strings of an array reply, sorted.
 fn sorted_strings(reply: &[u8]) -> Vec<Vec<u8>> {
+    let mut strings = strings(reply);
+    strings.sort();
+    strings
+}
+
+/// The strings of an array reply, those of arrays in it included.
+fn strings(reply: &[u8]) -> Vec<Vec<u8>> {
     let mut strings = Vec::new();
     let mut rest = &reply[line_end(reply)..];
     while !rest.is_empty() {
         let head = line_end(rest);
+        if rest[0] != b'$' {
+            rest = &rest[head..];
+            continue;
+        }
         let size = parse_i64(&rest[1..head - 2]).expect("a size") as usize;
         strings.push(rest[head..head + size].to_vec());
         rest = &rest[head + size + 2..];
     }
-    strings.sort();
     strings
+}
+
+/// The fields of a map or of an array of pairs, each with its value, sorted.
+fn sorted_pairs(reply: &[u8]) -> Vec<Vec<u8>> {
+    if !matches!(reply[0], b'*' | b'%') {
+        return vec![reply.to_vec()];
+    }
+    let strings = strings(reply);
+    let mut pairs: Vec<_> = strings.chunks(2).map(|pair| pair.join(&b"\r\n"[..])).collect();
+    pairs.sort();
+    pairs
 }
 
 fn line_end(reply: &[u8]) -> usize {
@@ -275,7 +299,17 @@ fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let name = words[0].to_ascii_lowercase();
     let shown: Vec<String> = words.iter().map(|word| lossy(word)).collect();
     match &name[..] {
-        b"scan" => compare_scan(pair, resp3, words),
+        b"scan" | b"hscan" => compare_scan(pair, resp3, words),
+        b"hgetall" | b"hkeys" | b"hvals" => {
+            let (ours, stock) = pair.run(resp3, words);
+            assert_eq!(ours[..line_end(&ours)], stock[..line_end(&stock)], "{shown:?}");
+            if name == b"hgetall" {
+                assert!(sorted_pairs(&ours) == sorted_pairs(&stock), "{shown:?}");
+            } else if ours.starts_with(b"*") {
+                assert!(sorted_strings(&ours) == sorted_strings(&stock), "{shown:?}");
+            }
+        }
+        b"hrandfield" => compare_random_fields(pair, resp3, words),
         b"dbsize" | b"randomkey" => {
             // Those that are over count until somebody meets them.
             pair.run(resp3, &["SCAN", "0", "COUNT", "10000"]);
@@ -310,14 +344,53 @@ fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     }
 }
 
-/// Follows the cursors of both to their ends: together the calls must have found the same keys.
+/// The fields are any, but as many, and in the hash with their values.
+fn compare_random_fields(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
+    let (ours, stock) = pair.run(resp3, words);
+    let shown = lossy(&words.join(&b' '));
+    assert_eq!(ours[0], stock[0], "{shown}");
+    let key = words.get(1).cloned().unwrap_or_default();
+    let (reply, _) = pair.run(true, &[b"HGETALL".to_vec(), key]);
+    let present = if reply.starts_with(b"%") { strings(&reply) } else { Vec::new() };
+    let present: Vec<_> = present.chunks(2).collect();
+    let with_values = words.len() > 3;
+    if !ours.starts_with(b"*") || words.len() < 3 {
+        if ours.starts_with(b"$") && !ours.starts_with(b"$-") {
+            let field = &ours[line_end(&ours)..ours.len() - 2];
+            assert!(present.iter().any(|pair| pair[0] == field), "{shown}");
+        } else {
+            assert_eq!(lossy(&ours), lossy(&stock), "{shown}");
+        }
+        return;
+    }
+    assert_eq!(ours[..line_end(&ours)], stock[..line_end(&stock)], "{shown}");
+    let mut found = strings(&ours);
+    if with_values {
+        assert!(
+            found.chunks(2).all(|pair| present.iter().any(|other| **other == *pair)),
+            "{shown}"
+        );
+        found = found.chunks(2).map(|pair| pair[0].clone()).collect();
+    }
+    assert!(found.iter().all(|field| present.iter().any(|pair| pair[0] == *field)), "{shown}");
+    if !words[2].starts_with(b"-") {
+        let count = found.len();
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), count, "{shown}: a field twice");
+    }
+}
+
+/// Follows the cursors of both to their ends: together the calls must have found the same keys, or
+/// the same fields with their values.
 fn compare_scan(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let (ours, stock) = pair.run(resp3, words);
     if !ours.starts_with(b"*") || !stock.starts_with(b"*") {
         assert_eq!(lossy(&ours), lossy(&stock), "{}", lossy(&words.join(&b' ')));
         return;
     }
-    if words[1] != b"0" {
+    let cursor_index = if words[0].eq_ignore_ascii_case(b"hscan") { 2 } else { 1 };
+    if words[cursor_index] != b"0" {
         // Positions in the middle are each server's own.
         return;
     }
@@ -329,12 +402,13 @@ fn compare_scan(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
             let rest = &reply[line_end(&reply)..];
             let rest = &rest[line_end(rest)..];
             let cursor = rest[..line_end(rest) - 2].to_vec();
-            found[index].extend(sorted_strings(&rest[line_end(rest)..]));
+            let strings = strings(&rest[line_end(rest)..]);
+            found[index].extend(strings.chunks(cursor_index).map(|pair| pair.join(&b"\r\n"[..])));
             if cursor == b"0" {
                 break;
             }
             let mut words = words.to_vec();
-            words[1] = cursor;
+            words[cursor_index] = cursor;
             reply = if index == 0 {
                 pair.ours.run(&words)
             } else {

@@ -1,6 +1,8 @@
 //! Large values and large databases: no step is proportional to them.
 
 mod common;
+#[path = "large/hashes.rs"]
+mod hashes;
 
 use common::{Driver, Generator, Rng};
 use slimio_keyspace::{Context, DbIndex, Effects, Mode, Outcome, command_table};

@@ -1,6 +1,8 @@
 //! What is logged of random commands, done again, gives the same data set.
 
 mod common;
+#[path = "common/contents.rs"]
+mod contents;
 
 use common::{Driver, Generator, Rng};
 use slimio_keyspace::{ApplyError, Config, DbIndex, Effects, Keyspace, Payload, Touched, no_args};
@@ -8,13 +10,13 @@ use slimio_resp::OwnedRequest;
 
 const COMMANDS: usize = 60_000;
 
-type Contents = Vec<(Vec<u8>, Vec<u8>, Option<i64>)>;
+type Contents = Vec<(Vec<u8>, Vec<Vec<u8>>, Option<i64>)>;
 
 /// Every key of a database with its value and expiry, sorted.
 fn contents(keyspace: &Keyspace, db: u16) -> Contents {
     let mut contents: Contents = keyspace
         .entries(DbIndex(db))
-        .map(|entry| (entry.key.to_vec(), entry.value.to_bytes().into_owned(), entry.expires_at_ms))
+        .map(|entry| (entry.key.to_vec(), contents::words(entry.value), entry.expires_at_ms))
         .collect();
     contents.sort();
     contents
@@ -177,7 +179,7 @@ fn any_commands_in_a_log_are_survived() {
 #[test]
 fn effects_are_what_redis_would_propagate() {
     let now = 1_000_000;
-    let cases: [(&[&str], &[&str]); 24] = [
+    let cases: [(&[&str], &[&str]); 36] = [
         (&["SET", "k", "v"], &["SET k v"]),
         (&["SET", "k", "v", "EX", "10"], &["SET k v PXAT 1010000"]),
         (&["set", "k", "v", "px", "10", "nx"], &[]),
@@ -202,6 +204,18 @@ fn effects_are_what_redis_would_propagate() {
         (&["EXPIRE", "k", "-1"], &["DEL k"]),
         (&["MSETNX", "a", "1", "b", "2"], &["MSETNX a 1 b 2"]),
         (&["COPY", "a", "c", "DB", "1"], &["COPY a c DB 1"]),
+        (&["HSET", "h", "f", "1", "g", "2"], &["HSET h f 1 g 2"]),
+        (&["HMSET", "h", "f", "1"], &["HMSET h f 1"]),
+        (&["HSETNX", "h", "f", "3"], &[]),
+        (&["HSETNX", "h", "i", "3"], &["HSETNX h i 3"]),
+        (&["HINCRBY", "h", "i", "4"], &["HINCRBY h i 4"]),
+        (&["HINCRBYFLOAT", "h", "i", "0.5"], &["HSET h i 7.5"]),
+        (&["HDEL", "h", "none"], &[]),
+        (&["HDEL", "h", "none", "f"], &["HDEL h none f"]),
+        (&["HGETALL", "h"], &[]),
+        (&["HDEL", "h", "g", "i"], &["HDEL h g i"]),
+        (&["HDEL", "h", "g"], &[]),
+        (&["HSET", "a", "f", "1"], &[]),
     ];
     let mut driver = Driver::new(1);
     driver.now_ms = now;

@@ -72,6 +72,11 @@ impl ReplyBuf {
         self.bytes.capacity() + self.shared_size + self.shared.capacity() * size_of::<Shared>()
     }
 
+    /// Bytes of memory held that nobody else holds: without the shared ones.
+    pub fn own_memory(&self) -> usize {
+        self.memory() - self.shared_size
+    }
+
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -139,6 +144,18 @@ impl ReplyBuf {
         front.append_range(self, 0..len);
         *self = rest;
         front
+    }
+
+    /// Lets what was written so far be shared from now on: appending it to another reply copies none
+    /// of it. For replies of many parts, sealed every [`SHARED_REPLY_SIZE_MIN`] bytes or more.
+    pub fn seal(&mut self) {
+        let start = self.shared.last().map_or(0, |shared| shared.at);
+        if self.bytes.len() == start {
+            return;
+        }
+        let piece = Piece::new(self.bytes.split_off(start));
+        let range = 0..piece.len();
+        self.splice(&piece, range);
     }
 
     /// Appends all of `other`, sharing what it shares.
@@ -422,6 +439,31 @@ impl<'a> Iterator for Segments<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sealed_a_reply_is_the_same_bytes_and_is_appended_without_a_copy() {
+        let mut reply = ReplyBuf::default();
+        let mut whole = Vec::new();
+        reply.seal();
+        assert!(reply.is_empty());
+        for number in 0..5 {
+            reply.bulk_integer(number);
+            whole.extend(format!("$1\r\n{number}\r\n").bytes());
+            reply.seal();
+        }
+        reply.ok();
+        whole.extend(b"+OK\r\n");
+        let mut other = ReplyBuf::default();
+        other.append(&reply);
+        for reply in [&reply, &other] {
+            let segments: Vec<_> = reply.segments(0..reply.len()).collect();
+            assert_eq!(segments.len(), 6);
+            assert_eq!(segments.concat(), whole);
+        }
+        assert_eq!(reply.bytes, b"+OK\r\n");
+        other.truncate(whole.len() - 5 - 7);
+        assert_eq!(other.segments(0..other.len()).count(), 4);
+    }
 
     #[test]
     fn taken_apart_a_reply_is_the_same_bytes() {

@@ -29,6 +29,8 @@ pub(crate) struct Client {
     pub(crate) db: DbIndex,
     pub(crate) is_authenticated: bool,
     pub(crate) no_evict: bool,
+    /// Commands leave no trace of having used a key.
+    pub(crate) no_touch: bool,
 
     pub(crate) parser: Parser,
     /// Bytes received that are not a whole request, or wait for their turn.
@@ -70,14 +72,27 @@ pub(crate) struct Client {
 pub(crate) enum State {
     /// They are.
     Running,
-    /// The log has no room: this request is to be tried again.
+    /// This request is to be tried again when the log has room, or a pause is over.
     Parked(OwnedRequest),
     /// A long command is under way.
-    Yielding(Box<(OwnedRequest, Option<Yielded>)>),
+    Yielding(Box<LongCommand>),
+    /// Another thread does something for it.
+    Away,
     /// `WAITAOF` waits.
     Waiting(Wait),
+    /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
+    Saving,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
+}
+
+/// A command that goes on later.
+#[derive(Debug)]
+pub(crate) struct LongCommand {
+    pub(crate) request: OwnedRequest,
+    pub(crate) yielded: Yielded,
+    /// Time that its steps have taken.
+    pub(crate) spent: Duration,
 }
 
 /// What `WAITAOF` waits for.
@@ -116,6 +131,7 @@ impl Client {
             db: DbIndex(0),
             is_authenticated: false,
             no_evict: false,
+            no_touch: false,
             parser: Parser::new(),
             input: Vec::new(),
             large: None,
@@ -135,6 +151,21 @@ impl Client {
             is_stale: false,
             last_write: Lsn(0),
         }
+    }
+
+    /// In whose name something is done that nobody asked for.
+    pub(crate) fn nobody(now: Instant) -> Self {
+        let conn = ConnId { index: u32::MAX, generation: u32::MAX };
+        Self::new(0, conn, Peer { remote: None, local: None }, now)
+    }
+
+    /// Bytes of memory that requests and replies take. A large argument that is being received is
+    /// not among them, for it will be a value; nor are values that replies only refer to.
+    pub(crate) fn memory(&self) -> usize {
+        let held: usize = self.held.iter().map(|(_, reply)| reply.own_memory()).sum();
+        let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
+        let replies = self.out.own_memory() + self.ready.own_memory() + held;
+        size_of::<Self>() + self.input.capacity() + replies + queued
     }
 
     /// Whether the next request may be run.
@@ -189,7 +220,7 @@ impl Client {
     /// The line of `CLIENT LIST` and `CLIENT INFO`, without its end.
     pub(crate) fn describe(&self, now: Instant) -> String {
         let mut flags = String::new();
-        if matches!(self.state, State::Waiting(_)) {
+        if matches!(self.state, State::Waiting(_) | State::Parked(_)) {
             flags.push('b');
         }
         if self.multi.is_some() {
@@ -206,6 +237,9 @@ impl Client {
         }
         if self.no_evict {
             flags.push('e');
+        }
+        if self.no_touch {
+            flags.push('T');
         }
         if flags.is_empty() {
             flags.push('N');

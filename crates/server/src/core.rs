@@ -12,22 +12,33 @@
 mod call;
 mod durability;
 mod input;
+mod memory;
 mod output;
+mod pause;
+mod pins;
+mod snapshots;
 mod timers;
 
 pub(crate) use durability::{Admission, policy};
+pub(crate) use memory::MemoryUse;
+pub(crate) use snapshots::NotBegun;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, Keyspace, Payload};
+use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspace, Payload};
 use slimio_storage::{Lsn, Progress};
 
-use crate::clients::{Client, Clients};
+use crate::clients::{Client, Clients, State};
 use crate::commands::{Entry, table};
 use crate::config::{Config, OutputLimit};
+use crate::errand::Errands;
+use crate::freeing::Freeing;
 use crate::gate::{Change, Undurable};
+use crate::latency::Latency;
 use crate::net::{ConnId, Filling, Peer};
+use crate::slowlog::SlowLog;
+use crate::snapshot::{SavePoint, Snapshots, save_points};
 use crate::stats::Stats;
 use crate::transactions::Watches;
 use crate::wal::Wal;
@@ -52,6 +63,7 @@ pub(crate) enum Wish {
 
 /// Directives that are looked at often.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct Settings {
     pub(crate) clients_max: usize,
     pub(crate) timeout: Option<Duration>,
@@ -63,13 +75,47 @@ pub(crate) struct Settings {
     pub(crate) is_protected: bool,
     pub(crate) cron_every: Duration,
     pub(crate) expire_effort: u32,
+    /// Time from which a command is kept by `SLOWLOG`.
+    pub(crate) slowlog_from: Option<Duration>,
+    pub(crate) slowlog_len_max: usize,
+    /// Time from which a delay is kept by `LATENCY`.
+    pub(crate) latency_from: Option<Duration>,
+    /// The shorter of both: what almost every command stays below.
+    pub(crate) slow_from: Duration,
+    pub(crate) is_latency_tracked: bool,
+    /// Most bytes in use; 0: no limit.
+    pub(crate) memory_max: u64,
+    /// How long eviction may keep a command waiting.
+    pub(crate) eviction_time: Duration,
+    pub(crate) save_points: Vec<SavePoint>,
+    /// Writes are refused after a `BGSAVE` failed that `save` asks for.
+    pub(crate) stops_writes: bool,
+    /// Strings in snapshots are compressed.
+    pub(crate) compresses: bool,
+    pub(crate) rewrite_percentage: u64,
+    pub(crate) rewrite_size_min: u64,
+    /// Most bytes of the log that its directive allows.
+    pub(crate) log_size_max: u64,
+    /// 0: a part of the data set.
+    pub(crate) snapshot_memory_limit: u64,
 }
 
 impl Settings {
     fn of(config: &Config) -> Self {
         let password = config.text("requirepass");
         let timeout = config.int("timeout") as u64;
+        let slowlog_from = u64::try_from(config.int("slowlog-log-slower-than")).ok();
+        let slowlog_from = slowlog_from.map(Duration::from_micros);
+        let latency_from = config.int("latency-monitor-threshold") as u64;
+        let latency_from = (latency_from > 0).then(|| Duration::from_millis(latency_from));
+        let slow_from = slowlog_from.into_iter().chain(latency_from).min();
+        let save_points = save_points(config.text("save"));
         Self {
+            slowlog_from,
+            slowlog_len_max: config.int("slowlog-max-len") as usize,
+            latency_from,
+            slow_from: slow_from.unwrap_or(Duration::MAX),
+            is_latency_tracked: config.yes("latency-tracking"),
             clients_max: config.int("maxclients") as usize,
             timeout: (timeout > 0).then(|| Duration::from_secs(timeout)),
             tcp_keepalive: config.int("tcp-keepalive"),
@@ -80,6 +126,15 @@ impl Settings {
             is_protected: config.yes("protected-mode"),
             cron_every: Duration::from_millis(1000 / config.int("hz") as u64),
             expire_effort: config.int("active-expire-effort") as u32,
+            stops_writes: config.yes("stop-writes-on-bgsave-error") && !save_points.is_empty(),
+            save_points,
+            compresses: config.yes("rdbcompression"),
+            rewrite_percentage: config.int("auto-aof-rewrite-percentage") as u64,
+            rewrite_size_min: config.int("auto-aof-rewrite-min-size") as u64,
+            log_size_max: config.int("log-size-max") as u64,
+            snapshot_memory_limit: config.int("snapshot-memory-limit") as u64,
+            memory_max: config.int("maxmemory") as u64,
+            eviction_time: memory::eviction_time(config.int("maxmemory-eviction-tenacity")),
         }
     }
 }
@@ -104,11 +159,15 @@ pub(crate) struct Loading {
     pub(crate) progress: Progress,
 }
 
-/// What the server is to do instead of going on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shutdown {
-    /// Make the log durable, then end.
-    Asked,
+/// The server is to end, with the log made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shutdown {
+    /// Whether to take a snapshot before; `None`: if `save` is configured.
+    pub(crate) save: Option<bool>,
+    /// End also when that fails.
+    pub(crate) is_forced: bool,
+    /// Who asked for it, and is to be told when it fails.
+    pub(crate) by: Option<ConnId>,
 }
 
 /// The command thread's state.
@@ -125,6 +184,9 @@ pub(crate) struct Core {
     pub(crate) undurable: Undurable,
     pub(crate) keeps_undurable: bool,
     pub(crate) stats: Stats,
+    pub(crate) slowlog: SlowLog,
+    pub(crate) latency: Latency,
+    pub(crate) snapshots: Snapshots,
     pub(crate) loading: Option<Loading>,
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
@@ -137,12 +199,16 @@ pub(crate) struct Core {
     /// When the last command ended.
     lap: Instant,
     next_cron: Instant,
+    /// When a client was last served whose reply did not depend on the log's next write.
+    reader_seen: Option<Instant>,
 
     pub(crate) wishes: Vec<Wish>,
     dirty: Vec<ConnId>,
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
     parked: VecDeque<ConnId>,
+    pause: pause::Pause,
+    pub(crate) errands: Errands,
     yielding: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
 
@@ -153,8 +219,8 @@ pub(crate) struct Core {
     /// Set while the commands of a transaction run.
     pub(crate) transaction: Option<Transaction>,
     spare: Vec<Vec<u8>>,
-    garbage: Option<std::sync::mpsc::Sender<slimio_keyspace::Garbage>>,
-    pub(crate) peak_rss: u64,
+    pub(crate) freeing: Freeing,
+    memory: memory::Memory,
 }
 
 /// What the commands of a running transaction have done.
@@ -181,6 +247,9 @@ impl Core {
             undurable: Undurable::default(),
             keeps_undurable: false,
             stats: Stats::default(),
+            slowlog: SlowLog::default(),
+            latency: Latency::default(),
+            snapshots: Snapshots::new(),
             loading: None,
             shutdown: None,
             active_expire: true,
@@ -189,10 +258,13 @@ impl Core {
             now_ms: 0,
             lap: now,
             next_cron: now,
+            reader_seen: None,
             wishes: Vec::new(),
             dirty: Vec::new(),
             holding: Vec::new(),
             parked: VecDeque::new(),
+            pause: pause::Pause::default(),
+            errands: Errands::default(),
             yielding: VecDeque::new(),
             waiting: Vec::new(),
             effects: Effects::new(),
@@ -200,20 +272,32 @@ impl Core {
             payload: Payload::default(),
             transaction: None,
             spare: Vec::new(),
-            garbage: start_freeing(),
-            peak_rss: 0,
+            freeing: Freeing::start(),
+            memory: memory::Memory::default(),
         };
         core.stats.by_command.resize_with(crate::commands::entry_count(), Default::default);
+        core.note_startup_memory();
         core.tick();
+        core.snapshots.saved_at_s = core.now_ms / 1000;
         core
     }
 
     pub(crate) fn empty_keyspace(config: &Config, seed: u128) -> Keyspace {
-        let config = slimio_keyspace::Config {
+        let keyspace_config = slimio_keyspace::Config {
             db_count: config.int("databases") as usize,
             string_size_max: config.int("proto-max-bulk-len") as usize,
+            hash_limits: Self::hash_limits(config),
         };
-        Keyspace::new(config, seed)
+        let mut keyspace = Keyspace::new(keyspace_config, seed);
+        keyspace.set_eviction(memory::eviction(config));
+        keyspace
+    }
+
+    fn hash_limits(config: &Config) -> HashLimits {
+        HashLimits {
+            fields: config.int("hash-max-listpack-entries") as usize,
+            element_size: config.int("hash-max-listpack-value") as usize,
+        }
     }
 
     /// Looks at the clocks.
@@ -230,8 +314,18 @@ impl Core {
         for &name in names {
             match name {
                 "appendfsync" => self.policy_changed(),
+                "appendonly" => self.turn_log(),
                 "proto-max-bulk-len" => {
                     self.keyspace.set_string_size_max(self.settings.arg_size_max);
+                }
+                "slowlog-max-len" => self.slowlog.truncate(self.settings.slowlog_len_max),
+                "latency-tracking" if !self.settings.is_latency_tracked => {
+                    self.stats.by_command.iter_mut().for_each(|stats| stats.latency = None);
+                }
+                "maxmemory" | "maxmemory-policy" | "maxmemory-samples" | "lfu-log-factor"
+                | "lfu-decay-time" => self.eviction_changed(),
+                "hash-max-listpack-entries" | "hash-max-listpack-value" => {
+                    self.keyspace.set_hash_limits(Self::hash_limits(&self.config));
                 }
                 "loglevel" => crate::logging::set_level(self.config.choice("loglevel")),
                 _ => {}
@@ -286,12 +380,19 @@ impl Core {
     pub(crate) fn drop_client(&mut self, mut client: Box<Client>) {
         self.wishes.push(Wish::Close(client.conn));
         self.watches.clear(&mut client);
+        self.unpin(client.conn);
+        if let State::Yielding(command) = std::mem::replace(&mut client.state, State::Closing) {
+            self.free(command.yielded.into());
+        }
         self.clients.remove(client);
     }
 
     /// Puts a client back that was served, and has its replies looked at when the turn ends.
     pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
         let has_news = !client.out.is_empty() || client.is_closing();
+        if has_news && client.needs <= self.durable() {
+            self.reader_seen = Some(self.now);
+        }
         if has_news && !client.is_dirty {
             client.is_dirty = true;
             self.dirty.push(client.conn);
@@ -309,13 +410,6 @@ impl Core {
             self.spare.push(memory);
         }
     }
-}
-
-/// Starts the thread that frees what is large. Without it, it is freed where it is.
-fn start_freeing() -> Option<std::sync::mpsc::Sender<slimio_keyspace::Garbage>> {
-    let (sender, receiver) = std::sync::mpsc::channel::<slimio_keyspace::Garbage>();
-    let thread = std::thread::Builder::new().name("free".into());
-    thread.spawn(move || receiver.into_iter().for_each(drop)).ok().map(|_| sender)
 }
 
 const PROTECTED: &str = "DENIED Redis is running in protected mode because protected mode is \

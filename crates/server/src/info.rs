@@ -1,12 +1,17 @@
 //! The text of `INFO`: Redis's field names, and a section of our own.
 
+mod memory;
+mod persistence;
+
+pub(crate) use memory::{doctor, stats as memory_stats};
+
 use std::fmt::{Display, Write as _};
 
 use rustix::process::{Resource, getrlimit};
 use slimio_storage::{Policy, Room};
 
 use crate::clients::{Client, State};
-use crate::core::Core;
+use crate::core::{Core, MemoryUse};
 
 /// A section: its name, whether it is shown unasked, and what fills it.
 type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
@@ -15,14 +20,15 @@ type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
 const SECTIONS: &[Section] = &[
     ("Server", true, server),
     ("Clients", true, clients),
-    ("Memory", true, memory),
-    ("Persistence", true, persistence),
+    ("Memory", true, memory::section),
+    ("Persistence", true, persistence::section),
     ("Stats", true, stats),
     ("Replication", true, replication),
     ("CPU", true, cpu),
     ("Modules", true, |_, _, _| {}),
     ("Commandstats", false, commandstats),
     ("Errorstats", true, errorstats),
+    ("Latencystats", false, latencystats),
     ("Cluster", true, |text, _, _| text.field("cluster_enabled", 0)),
     ("Slimio", true, slimio),
     ("Keyspace", true, keyspace),
@@ -30,35 +36,37 @@ const SECTIONS: &[Section] = &[
 
 /// The sections asked for, by their names in lower case; none asks for the usual ones.
 pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> String {
-    core.peak_rss = core.peak_rss.max(resident_bytes());
+    let memory = core.memory_use(Some(client));
     let has = |name: &str| asked.iter().any(|a| a == name);
     let everything = has("all") || has("everything");
     let usual = asked.is_empty() || has("default");
     let room = core.wal.as_mut().map(|wal| wal.room(0));
-    let mut text = Text { text: String::with_capacity(8192), room };
+    let mut text = Text { out: String::with_capacity(8192), room, memory };
     for (name, is_usual, fill) in SECTIONS {
         if everything || (usual && *is_usual) || has(&name.to_ascii_lowercase()) {
-            if !text.text.is_empty() {
-                text.text.push_str("\r\n");
+            if !text.out.is_empty() {
+                text.out.push_str("\r\n");
             }
             text.line(format_args!("# {name}"));
             fill(&mut text, core, client);
         }
     }
-    text.text
+    text.out
 }
 
 /// Lines that end as Redis's do.
 struct Text {
-    text: String,
+    out: String,
     /// What the log has room for, which only its owner can ask.
     room: Option<Room>,
+    /// How memory stands, which is added up once.
+    memory: MemoryUse,
 }
 
 impl Text {
     fn line(&mut self, line: impl Display) {
         // Writing to a string does not fail.
-        let _ = write!(self.text, "{line}\r\n");
+        let _ = write!(self.out, "{line}\r\n");
     }
 
     fn field(&mut self, name: &str, value: impl Display) {
@@ -119,7 +127,8 @@ fn server(text: &mut Text, core: &Core, _: &Client) {
 
 fn clients(text: &mut Text, core: &Core, current: &Client) {
     let all = || core.clients.iter().chain([current]);
-    let blocked = all().filter(|c| matches!(c.state, State::Waiting(_))).count();
+    let timed = all().filter(|c| matches!(c.state, State::Waiting(_))).count();
+    let parked = all().filter(|c| matches!(c.state, State::Parked(_))).count();
     text.field("connected_clients", core.clients.len());
     text.field("cluster_connections", 0);
     text.field("maxclients", core.settings.clients_max);
@@ -127,85 +136,9 @@ fn clients(text: &mut Text, core: &Core, current: &Client) {
     let output = all().map(Client::output_size).max().unwrap_or(0);
     text.field("client_recent_max_input_buffer", input);
     text.field("client_recent_max_output_buffer", output);
-    text.field("blocked_clients", blocked);
+    text.field("blocked_clients", timed + parked);
     text.field("tracking_clients", 0);
-    text.field("clients_in_timeout_table", blocked);
-}
-
-/// Memory of the process that is in RAM, in bytes; 0 where it cannot be read.
-pub(crate) fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
-}
-
-fn memory(text: &mut Text, core: &Core, _: &Client) {
-    let resident = resident_bytes();
-    let pages = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total: u64 = pages
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.trim().split(' ').next()?.parse().ok())
-        .unwrap_or(0);
-    let overhead: usize =
-        core.clients.iter().map(|c| c.output_size() + c.input.capacity()).sum::<usize>();
-    text.bytes("used_memory", resident);
-    text.bytes("used_memory_rss", resident);
-    text.bytes("used_memory_peak", core.peak_rss);
-    text.field(
-        "used_memory_peak_perc",
-        format_args!("{:.2}%", resident as f64 / core.peak_rss.max(1) as f64 * 100.0),
-    );
-    text.bytes("total_system_memory", total * 1024);
-    text.bytes("maxmemory", 0);
-    text.field("maxmemory_policy", core.config.choice("maxmemory-policy"));
-    text.field("mem_fragmentation_ratio", "1.00");
-    text.field("mem_fragmentation_bytes", 0);
-    text.field("mem_clients_normal", overhead);
-    text.field("mem_allocator", crate::allocator_name());
-    text.field("active_defrag_running", 0);
-    text.field("lazyfree_pending_objects", 0);
-}
-
-fn persistence(text: &mut Text, core: &Core, _: &Client) {
-    text.field("loading", u8::from(core.loading.is_some()));
-    text.field("async_loading", 0);
-    if let Some(loading) = &core.loading {
-        let (done, total) = (loading.progress.bytes_done, loading.progress.bytes_total);
-        let seconds = core.now.saturating_duration_since(loading.since).as_secs_f64();
-        let left = total.saturating_sub(done) as f64 * seconds / done.max(1) as f64;
-        text.field("loading_start_time", loading.since_ms / 1000);
-        text.field("loading_total_bytes", total);
-        text.field("loading_loaded_bytes", done);
-        text.field(
-            "loading_loaded_perc",
-            format_args!("{:.2}", done as f64 / total.max(1) as f64 * 100.0),
-        );
-        text.field("loading_eta_seconds", left as u64);
-    }
-    text.field("rdb_changes_since_last_save", 0);
-    text.field("rdb_bgsave_in_progress", 0);
-    text.field("rdb_last_save_time", 0);
-    text.field("rdb_last_bgsave_status", "ok");
-    text.field("rdb_last_bgsave_time_sec", -1);
-    text.field("rdb_current_bgsave_time_sec", -1);
-    text.field("aof_enabled", u8::from(core.config.yes("appendonly")));
-    text.field("aof_rewrite_in_progress", 0);
-    text.field("aof_rewrite_scheduled", 0);
-    text.field("aof_last_rewrite_time_sec", -1);
-    text.field("aof_current_rewrite_time_sec", -1);
-    text.field("aof_last_bgrewrite_status", "ok");
-    text.field("aof_last_write_status", if core.is_latched() { "err" } else { "ok" });
-    if let Some(wal) = &core.wal {
-        let stats = wal.stats();
-        let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
-        text.field("aof_current_size", used);
-        text.field("aof_base_size", 0);
-        text.field("aof_pending_rewrite", 0);
-        text.field("aof_buffer_length", stats.backlog_bytes);
-        text.field("aof_pending_bio_fsync", stats.in_flight);
-        text.field("aof_delayed_fsync", 0);
-    }
+    text.field("clients_in_timeout_table", timed);
 }
 
 fn stats(text: &mut Text, core: &Core, _: &Client) {
@@ -221,8 +154,11 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.field("instantaneous_output_kbps", format_args!("{:.2}", output / 1024.0));
     text.field("rejected_connections", stats.rejected_connections);
     text.field("expired_keys", keyspace.expired_keys);
-    text.field("evicted_keys", 0);
+    text.field("evicted_keys", keyspace.evicted_keys);
     text.field("evicted_clients", 0);
+    let (exceeded, exceeded_now) = core.eviction_exceeded();
+    text.field("total_eviction_exceeded_time", exceeded.as_millis());
+    text.field("current_eviction_exceeded_time", exceeded_now.as_millis());
     text.field("keyspace_hits", keyspace.keyspace_hits);
     text.field("keyspace_misses", keyspace.keyspace_misses);
     text.field("pubsub_channels", 0);
@@ -287,6 +223,23 @@ fn commandstats(text: &mut Text, core: &Core, _: &Client) {
     }
 }
 
+fn latencystats(text: &mut Text, core: &Core, _: &Client) {
+    let asked = core.config.text("latency-tracking-info-percentiles");
+    let asked: Vec<(&str, f64)> =
+        asked.split_whitespace().filter_map(|word| Some((word, word.parse().ok()?))).collect();
+    for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
+        let Some(latency) = &stats.latency else { continue };
+        let values: Vec<String> = asked
+            .iter()
+            .map(|(word, percentile)| {
+                let us = latency.value_at_percentile(*percentile) as f64 / 1000.0;
+                format!("p{word}={us:.3}")
+            })
+            .collect();
+        text.line(format_args!("latency_percentiles_usec_{name}:{}", values.join(",")));
+    }
+}
+
 fn errorstats(text: &mut Text, core: &Core, _: &Client) {
     for (code, count) in &core.stats.errors {
         text.line(format_args!("errorstat_{code}:count={count}"));
@@ -304,6 +257,7 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     };
     text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
     text.field("replies_never_sent", core.stats.undelivered);
+    persistence::own_fields(text, core);
     let Some(wal) = &core.wal else {
         text.field("log_enabled", 0);
         return;
@@ -313,7 +267,7 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     let oldest =
         log.oldest_undurable().map_or(0, |at| core.now.saturating_duration_since(at).as_millis());
     let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
-    text.field("log_enabled", 1);
+    text.field("log_enabled", u8::from(core.is_log_on()));
     text.field(
         "log_policy",
         match log.policy() {
@@ -346,6 +300,7 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     text.field("log_records", stats.records);
     text.field("log_record_bytes", stats.record_bytes);
     text.field("log_batches", stats.batches);
+    text.field("log_writes_by_command_thread", wal.own_writes());
     text.field("log_flushes", stats.flushes);
     text.field("log_in_flight", stats.in_flight);
     text.field("log_backlog_bytes", stats.backlog_bytes);

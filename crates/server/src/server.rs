@@ -1,24 +1,26 @@
 //! The loop of the command thread: sleep, take what came, run it, log it, let replies leave.
 
+mod end;
+mod load;
+
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use slimio_device::LBA_SIZE;
+use slimio_device::{LBA_SIZE, OpenError};
 use slimio_storage::layout::WAL_SLOTS_MAX;
-use slimio_storage::{
-    Error, FormatOptions, Media, Progress, RecoverOptions, Volume, VolumeId, format, recover,
-};
+use slimio_storage::{Error, FormatOptions, Storage, Volume, VolumeId, format};
 
 use crate::config::{Config, ConfigError};
-use crate::core::{Core, Facts, Loading, policy};
+use crate::core::{Core, Facts, Shutdown};
 use crate::net::epoll::EpollNet;
 use crate::net::uring::UringNet;
 use crate::net::{ConnId, Event, Net, Peer, WatchId, listen};
+use crate::snapshot::SnapshotThread;
 use crate::wal::Wal;
 
 /// The device of the log has finished something.
@@ -27,29 +29,13 @@ const LOG: WatchId = WatchId(0);
 const KEEPER: WatchId = WatchId(1);
 /// The process is asked to end.
 const STOP: WatchId = WatchId(2);
+/// Something that was done for a client by another thread is done.
+const ERRAND: WatchId = WatchId(3);
+/// The snapshot thread has finished something, or can take more.
+const SNAPSHOT: WatchId = WatchId(4);
 
-/// How long replies may take to leave when the server ends.
-const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How long one wait for the log alone may take, while no client can have anything new to say.
 const LOG_WAIT_MAX: Duration = Duration::from_millis(5);
-/// Batches under way at once under `always` before records gather for the next one.
-const COMMITS_IN_FLIGHT: usize = 2;
-/// Time between two rounds of serving sockets while the log is read.
-const LOADING_TURN_EVERY: Duration = Duration::from_millis(10);
-
-/// A volume to serve from, and how it is reached.
-pub struct Storage {
-    /// Where the data are.
-    pub media: Box<dyn Media>,
-    /// Whether there is a volume; if not, one is made.
-    pub exists: bool,
-    /// Where it is, for people.
-    pub name: String,
-    /// How it is reached, for people.
-    pub io_path: String,
-    /// Why not in a better way; empty when there is none.
-    pub why_not_better: String,
-}
 
 /// A server with open sockets.
 pub struct Server {
@@ -114,23 +100,44 @@ impl Server {
     /// When the volume cannot be read, or the log failed so that what is in memory could not be
     /// made durable at the end.
     pub fn run(mut self, ready: impl FnOnce()) -> Result<(), String> {
+        let result = self.serve(ready);
+        if let Some(path) = &self.core.facts.unix_path {
+            // It may be gone already.
+            let _ = std::fs::remove_file(path);
+        }
+        if result.is_ok() {
+            log::info!("SlimIO is now ready to exit, bye bye...");
+        }
+        result
+    }
+
+    fn serve(&mut self, ready: impl FnOnce()) -> Result<(), String> {
         if let Some(fd) = &self.stop {
             self.net.watch(fd.as_fd(), STOP).map_err(|errno| format!("cannot watch: {errno}"))?;
         }
+        if let Some(fd) = self.core.errands.readiness() {
+            self.net.watch(fd, ERRAND).map_err(|errno| format!("cannot watch: {errno}"))?;
+        }
         self.banner();
-        if self.core.config.yes("appendonly")
-            && let Some(mut storage) = self.storage.take()
-        {
+        if let Some(mut storage) = self.storage.take() {
             let volume = self.load(&mut storage)?;
             // It holds the lock of the volume.
             self.storage = Some(storage);
-            let Some(volume) = volume else { return Ok(()) };
+            let Some(volume) = volume else {
+                log::info!("Stopped while loading: the volume is as it was");
+                return Ok(());
+            };
             self.start_log(volume)?;
         }
         ready();
         log::info!("Ready to accept connections");
-        while self.core.shutdown.is_none() {
-            self.turn();
+        loop {
+            while self.core.shutdown.is_none() {
+                self.turn();
+            }
+            if self.may_end() {
+                break;
+            }
         }
         self.finish()
     }
@@ -157,7 +164,9 @@ impl Server {
             );
         } else {
             log::info!(
-                "appendonly no: nothing outlives this process; sockets through {}",
+                "volume {}, appendonly no: what outlives this process are snapshots; sockets \
+                 through {}",
+                facts.volume,
                 facts.net_name
             );
         }
@@ -174,28 +183,32 @@ impl Server {
         let timeout = self.core.timeout();
         self.net.wait(timeout);
         self.core.tick();
-        self.take_events();
+        let had_events = self.take_events();
         let now = self.core.now;
-        if let Some(wal) = &mut self.core.wal {
-            wal.reap(now);
-        }
+        self.core.reap_log();
         self.core.forget_durable();
         self.core.retry_parked();
         self.core.resume_yielded();
         self.core.run_timers();
         // With one client, it is seen first whether there is anything to do but wait.
         let is_lone = self.core.clients.len() == 1;
+        let only_writers = self.core.only_writers_wait();
         if let Some(wal) = &mut self.core.wal {
             wal.drive(now);
+            if only_writers {
+                wal.run_if_quick(now);
+            }
             if !is_lone {
                 wal.kick();
             }
         }
+        self.core.forget_durable();
         self.core.flush(&mut *self.net);
         self.wait_for_log();
         if is_lone && let Some(wal) = &mut self.core.wal {
             wal.kick();
         }
+        self.core.drive_snapshots(!had_events);
     }
 
     /// While every client waits for the log, waits for nothing else: with one client under
@@ -213,8 +226,11 @@ impl Server {
         }
     }
 
-    fn take_events(&mut self) {
+    /// Deals with everything that has happened; whether anything has.
+    fn take_events(&mut self) -> bool {
+        let mut had_events = false;
         while let Some(event) = self.net.next() {
+            had_events = true;
             match event {
                 Event::Received(conn, bytes) => self.core.received(conn, bytes),
                 Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
@@ -231,9 +247,15 @@ impl Server {
                 Event::Ready(STOP) => {
                     if self.core.shutdown.is_none() {
                         log::info!("Asked to stop");
-                        self.core.shutdown = Some(crate::core::Shutdown::Asked);
+                        self.core.shutdown = Some(Shutdown::default());
                     }
                 }
+                Event::Ready(SNAPSHOT) => {
+                    if let Some(thread) = &self.core.snapshots.thread {
+                        thread.woken();
+                    }
+                }
+                Event::Ready(ERRAND) => self.core.end_errands(),
                 // What they tell of is taken in once per turn.
                 Event::Ready(_) => {}
             }
@@ -241,6 +263,7 @@ impl Server {
                 self.core.grant(&mut *self.net);
             }
         }
+        had_events
     }
 
     fn accepted(&mut self, conn: ConnId) {
@@ -264,140 +287,21 @@ impl Server {
         self.core.accepted(conn, peer);
     }
 
-    /// Recovers the data set, serving sockets in between. `None` when told to stop meanwhile.
-    fn load(&mut self, storage: &mut Storage) -> Result<Option<Volume>, String> {
-        let config = &self.core.config;
-        if !storage.exists {
-            make_volume(storage, config, false)?;
-            log::info!("made a new volume in {}", storage.name);
-        }
-        let options = RecoverOptions {
-            policy: policy(config.choice("appendfsync")),
-            buffer_count: config.int("log-buffers") as usize,
-            commits_in_flight: COMMITS_IN_FLIGHT,
-            salvage: config.yes("salvage"),
-            now: Instant::now(),
-        };
-        let began = Instant::now();
-        let mut next_turn = began;
-        let mut said_percent = 0;
-        let is_stopping = std::cell::Cell::new(false);
-        let mut keyspace =
-            std::mem::replace(&mut self.core.keyspace, Core::empty_keyspace(&self.core.config, 0));
-        self.core.loading = Some(Loading {
-            since: began,
-            since_ms: self.core.now_ms,
-            progress: Progress::default(),
-        });
-        let result = recover(
-            &mut *storage.media,
-            &options,
-            &mut |record| {
-                if is_stopping.get() {
-                    return Err("the server was told to stop".into());
-                }
-                let db = slimio_keyspace::DbIndex(record.db);
-                keyspace.apply(db, record.payload).map_err(|e| e.to_string())
-            },
-            &mut |progress| {
-                if let Some(loading) = &mut self.core.loading {
-                    loading.progress = progress;
-                }
-                let percent = progress.bytes_done * 100 / progress.bytes_total.max(1);
-                if percent >= said_percent + 10 && progress.bytes_total > 64 << 20 {
-                    said_percent = percent;
-                    log::info!("loading: {percent} % of {} MB", progress.bytes_total >> 20);
-                }
-                if Instant::now() >= next_turn {
-                    self.loading_turn();
-                    is_stopping.set(self.core.shutdown.is_some());
-                    next_turn = Instant::now() + LOADING_TURN_EVERY;
-                }
-            },
-        );
-        self.core.keyspace = keyspace;
-        self.core.loading = None;
-        let volume = match result {
-            Ok(volume) => volume,
-            Err(_) if is_stopping.get() => return Ok(None),
-            Err(e) => {
-                return Err(format!("cannot open the volume {}: {}", storage.name, explain(&e)));
-            }
-        };
-        let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
-        log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());
-        Ok(Some(volume))
-    }
-
-    /// Answers what can be answered while the log is read.
-    fn loading_turn(&mut self) {
-        self.net.wait(Some(Duration::ZERO));
-        self.core.tick();
-        self.take_events();
-        self.core.flush(&mut *self.net);
-    }
-
     fn start_log(&mut self, volume: Volume) -> Result<(), String> {
-        let wal = Wal::new(volume).map_err(|e| format!("cannot start the keeper: {e}"))?;
+        let (wal, slot_paths) =
+            Wal::new(volume).map_err(|e| format!("cannot start the keeper: {e}"))?;
+        let snapshots = SnapshotThread::start(slot_paths)
+            .map_err(|e| format!("cannot start the snapshot thread: {e}"))?;
         let (device, keeper) = wal.readiness();
         let watched = device.map_or(Ok(()), |fd| self.net.watch(fd, LOG));
         watched
             .and_then(|()| self.net.watch(keeper, KEEPER))
-            .map_err(|errno| format!("cannot watch the log: {errno}"))?;
+            .and_then(|()| self.net.watch(snapshots.readiness(), SNAPSHOT))
+            .map_err(|errno| format!("cannot watch the volume: {errno}"))?;
+        self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
         self.core.policy_changed();
         Ok(())
-    }
-
-    /// Makes the log durable and lets the last replies leave.
-    fn finish(mut self) -> Result<(), String> {
-        let mut result = Ok(());
-        if let Some(wal) = &mut self.core.wal {
-            wal.request_durable();
-            loop {
-                let now = Instant::now();
-                wal.reap(now);
-                if let Some(latch) = wal.log().latched() {
-                    result = Err(format!("the log could not be made durable: {latch}"));
-                    break;
-                }
-                if wal.log().durable() >= wal.log().appended() {
-                    break;
-                }
-                wal.drive(now);
-                wal.kick();
-                if wal.is_in_flight() {
-                    wal.wait(LOG_WAIT_MAX, now);
-                } else {
-                    // The keeper is making room: there is nothing of the device's to wait for.
-                    std::thread::sleep(LOG_WAIT_MAX);
-                }
-            }
-        }
-        let deadline = Instant::now() + GOODBYE_MAX;
-        self.core.tick();
-        self.core.forget_durable();
-        self.core.flush(&mut *self.net);
-        while self.core.has_output() && Instant::now() < deadline {
-            self.net.wait(Some(deadline.saturating_duration_since(Instant::now())));
-            self.core.tick();
-            while let Some(event) = self.net.next() {
-                match event {
-                    Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
-                    Event::Ended(conn) => self.core.ended(conn),
-                    _ => {}
-                }
-            }
-            self.core.flush(&mut *self.net);
-        }
-        if let Some(path) = &self.core.facts.unix_path {
-            // It may be gone already.
-            let _ = std::fs::remove_file(path);
-        }
-        if result.is_ok() {
-            log::info!("SlimIO is now ready to exit, bye bye...");
-        }
-        result
     }
 }
 
@@ -407,6 +311,13 @@ impl Server {
 /// # Errors
 /// A sentence with a remedy.
 pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Result<(), String> {
+    let failed = |what: &str| format!("cannot make a volume in {}: {what}", storage.name);
+    if storage.exists && !replace {
+        // Also when no copy of its superblock can be read: the rest may still be of worth.
+        return Err(failed(
+            "there is one already, or what is left of it; use --force to replace it",
+        ));
+    }
     let lba = LBA_SIZE as u64;
     let batch_size = config.int("log-buffer-size") as u64;
     let segment_size = (config.int("log-segment-size") as u64).max(2 * batch_size);
@@ -417,15 +328,19 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
         wal_slots_max: WAL_SLOTS_MAX,
         replace,
     };
-    format(&mut *storage.media, &options)
-        .map_err(|error| format!("cannot make a volume in {}: {}", storage.name, explain(&error)))
+    format(&mut *storage.media, &options).map_err(|error| failed(&explain(&error)))
 }
 
 /// What is wrong with a volume, and what can be done about it.
 pub fn explain(error: &Error) -> String {
     let remedy = match error {
+        Error::Open(OpenError::Incomplete { .. }) => {
+            "restore it from a backup, or accept the loss of what only it held with --salvage yes"
+        }
         Error::Open(_) => "check that nothing else uses it, its permissions and its device",
-        Error::NoVolume => "make one with slimio format, or check --volume",
+        Error::NoVolume => {
+            "check --volume, restore a backup, or replace what is there with slimio format --force"
+        }
         Error::AlreadyFormatted => "use --force to replace it",
         Error::OtherVersion { .. } => "use the version of SlimIO that made it",
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
@@ -433,6 +348,12 @@ pub fn explain(error: &Error) -> String {
         Error::Damaged { .. } => {
             "restore a backup, or accept the loss of everything behind that point with --salvage yes"
         }
+        Error::SnapshotDamaged { .. } => {
+            "restore a backup, recover from the on-demand snapshot if there is one, or accept the \
+             loss of what was damaged with --salvage yes"
+        }
+        Error::NoOnDemandSnapshot => "recover from the root and its log instead",
+        Error::ChunkRefused { .. } => "use the version of SlimIO that wrote it",
         Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
         Error::Device { .. } => "check the device and the kernel's messages",
         Error::TooSmall { .. } => "make room, or choose a smaller log-segment-size",

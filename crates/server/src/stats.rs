@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
+
 /// Samples that a rate is the mean of.
 const RATE_SAMPLES: usize = 16;
 /// Time between two samples.
@@ -11,13 +13,40 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// Most different codes of error replies that are counted apart.
 const ERROR_CODES_MAX: usize = 128;
 
+/// Longest time that the histogram of a command's times tells from longer ones, in nanoseconds.
+const LATENCY_NS_MAX: u64 = 1_000_000_000;
+/// Significant digits of the times in it.
+const LATENCY_DIGITS: u8 = 2;
+
 /// Counters of one command.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CommandStats {
     pub(crate) calls: u64,
     pub(crate) nanoseconds: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
+    /// How long its calls took, in nanoseconds; none before the first call with `latency-tracking`.
+    pub(crate) latency: Option<Box<Histogram<u64>>>,
+}
+
+impl CommandStats {
+    /// Counts a call.
+    pub(crate) fn count(&mut self, took: Duration, is_tracking: bool) {
+        let nanoseconds = took.as_nanos() as u64;
+        self.calls += 1;
+        self.nanoseconds += nanoseconds;
+        if is_tracking {
+            self.latency
+                .get_or_insert_with(|| Box::new(new_histogram()))
+                .saturating_record(nanoseconds.max(1));
+        }
+    }
+}
+
+#[cold]
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
+        .expect("the bounds are constants within what is allowed")
 }
 
 /// Counters of the server.

@@ -10,6 +10,7 @@ use crate::net::ConnId;
 
 /// A transaction that is being queued.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct Multi {
     pub(crate) requests: Vec<OwnedRequest>,
     /// A request could not be queued: `EXEC` will refuse.
@@ -20,6 +21,8 @@ pub(crate) struct Multi {
     pub(crate) writes: bool,
     /// Whether all that write only make room.
     pub(crate) only_frees: bool,
+    /// Whether any of them may need more memory.
+    pub(crate) needs_memory: bool,
 }
 
 /// Which connections watch a key.

@@ -1,14 +1,15 @@
 //! The whole server, over both ways to the kernel, by its bytes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../cli/src/block.rs"]
-mod block;
 mod common;
+mod held;
+mod loading;
+mod memory;
 mod undurable;
-#[path = "../../cli/src/volume.rs"]
-mod volume;
 
-use common::{BACK_ENDS, Client, Running, encode, start};
+use std::time::Instant;
+
+use common::{BACK_ENDS, Client, PATIENCE, Running, encode, start};
 
 /// Runs a check against a server with these directives, over both back ends.
 fn serving(directives: &str, check: impl Fn(&Running)) {
@@ -25,6 +26,28 @@ fn info(client: &mut Client, field: &str) -> String {
     let text = client.call(&["INFO", "everything"]);
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {field} in INFO")).trim().to_owned()
+}
+
+#[test]
+fn writes_among_writers_need_no_other_thread() {
+    serving("appendfsync always", |server| {
+        let mut writers = [server.connect(), server.connect()];
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for _ in 0..50 {
+                for writer in &mut writers {
+                    writer.send(&["INCR", "n"]);
+                }
+                for writer in &mut writers {
+                    assert!(writer.read().starts_with(b":"));
+                }
+            }
+            if info(&mut writers[0], "log_writes_by_command_thread") != "0" {
+                break;
+            }
+            assert!(Instant::now() < deadline, "each write was handed over");
+        }
+    });
 }
 
 #[test]

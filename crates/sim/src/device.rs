@@ -180,6 +180,10 @@ impl Device for SimDevice {
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.disk.lock().grow(self.space, lba_count)
     }
+
+    fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.disk.lock().shrink(self.space, lba_count)
+    }
 }
 
 const _: () = assert!(LBA_SIZE.is_multiple_of(512), "blocks are whole sectors");

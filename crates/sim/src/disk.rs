@@ -266,6 +266,17 @@ impl Medium {
         Ok(())
     }
 
+    pub(crate) fn shrink(&mut self, space: usize, lbas: u64) -> Result<(), DeviceError> {
+        if self.step() || self.faults.gone {
+            return Err(GONE);
+        }
+        self.space_lbas[space] = self.space_lbas[space].min(lbas);
+        for blocks in [&mut self.current, &mut self.stable] {
+            blocks.retain(|&(other, lba), _| other != space || lba < lbas);
+        }
+        Ok(())
+    }
+
     fn block(&self, space: usize, lba: u64) -> [u8; LBA_SIZE] {
         self.current.get(&(space, lba)).map_or([FRESH; LBA_SIZE], |block| **block)
     }

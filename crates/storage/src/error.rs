@@ -4,7 +4,7 @@ use std::fmt;
 
 use slimio_device::{DeviceError, OpenError};
 
-use crate::Lsn;
+use crate::{Area, Lsn, SlotName};
 
 /// Why a volume can't be made, opened or read; by what its owner can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,23 @@ pub enum Error {
         lsn: Lsn,
         /// Where and why, as a sentence.
         what: String,
+    },
+    /// A snapshot can't be read. The others, and what of this one is whole, can.
+    SnapshotDamaged {
+        /// The slot that it is in.
+        slot: SlotName,
+        /// Where and why, as a sentence.
+        what: String,
+    },
+    /// There is no on-demand snapshot to recover from.
+    NoOnDemandSnapshot,
+    /// A chunk of a snapshot is whole, but who loads it refused it: another version wrote it, or a
+    /// bug.
+    ChunkRefused {
+        /// Its place among the snapshot's chunks, from 0.
+        index: u64,
+        /// Why, as the end of a sentence.
+        why: String,
     },
     /// A record is whole, but who applies it refused it: another version wrote it, or a bug.
     Refused {
@@ -81,6 +98,13 @@ impl fmt::Display for Error {
             }
             Self::Damaged { lsn, what } => {
                 write!(f, "the log is damaged; it is whole up to LSN {lsn}: {what}")
+            }
+            Self::SnapshotDamaged { slot, what } => {
+                write!(f, "the snapshot in {} is damaged: {what}", Area::Snapshot(*slot).name())
+            }
+            Self::NoOnDemandSnapshot => write!(f, "the volume has no on-demand snapshot"),
+            Self::ChunkRefused { index, why } => {
+                write!(f, "chunk {index} of the snapshot was refused: {why}")
             }
             Self::Refused { lsn, why } => write!(f, "the record at LSN {lsn} was refused: {why}"),
             Self::Device { doing, error } => write!(f, "the device failed while {doing}: {error}"),

@@ -1,9 +1,13 @@
 //! Looking at a volume without opening it: nothing is written.
 
-use crate::recover::chain::Sink;
-use crate::recover::examine::examine;
+use slimio_device::Device;
+
+use crate::recover::examine::{Examined, examine};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
-use crate::{Area, Error, Media, Progress, Report};
+use crate::{
+    Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
+    RootChoice, SlotPaths, SlotReader, SlotSummary, VolumeId,
+};
 
 /// What is on a volume.
 #[derive(Clone, Debug)]
@@ -14,6 +18,8 @@ pub struct Inspection {
     pub superblock: Option<Superblock>,
     /// The segments of the log in order, each with its slot.
     pub segments: Vec<(u64, u32)>,
+    /// The snapshots that are held, each with what is wrong with it.
+    pub slots: Vec<(SlotSummary, Result<(), Error>)>,
     /// What opening the volume would find.
     pub log: Result<Report, Error>,
 }
@@ -30,18 +36,88 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     });
     let superblock = valid.max_by_key(|superblock| superblock.sequence).cloned();
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
-    let log = verify(media, &mut |_| {});
-    Ok(Inspection { copies, superblock, segments, log })
+    let mut slots = Vec::new();
+    if let Some(superblock) = &superblock {
+        let mut paths = SlotPaths::open(media)?;
+        for held in superblock.snapshots.all() {
+            let checked = check_slot(paths.get(held.slot), superblock.volume_id, *held);
+            slots.push((*held, checked));
+        }
+    }
+    let log = examine_root(media, RootChoice::InForce, &mut Check(&mut |_| {}))
+        .map(|examined| examined.report);
+    Ok(Inspection { copies, superblock, segments, slots, log })
 }
 
-/// Reads everything that opening the volume would read, and checks it.
+/// Checks chunks, and does nothing with records.
+struct Check<'a>(&'a mut dyn FnMut(Progress));
+
+impl RecoverSink for Check<'_> {
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
+        chunk.payload().map(drop)
+    }
+
+    fn record(&mut self, _: Record<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        (self.0)(progress);
+    }
+}
+
+/// Reads everything that opening the volume would read, and the other snapshots, and checks it.
 ///
 /// # Errors
-/// What [`recover`](crate::recover) would refuse the volume for.
+/// What [`recover`](crate::recover) would refuse the volume for; then, what is wrong with a snapshot
+/// that is not the root.
 pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
+    let examined = examine_root(media, RootChoice::InForce, &mut Check(progress))?;
+    let Superblock { volume_id, snapshots, .. } = &examined.superblock;
+    let mut slots = SlotPaths::open(media)?;
+    for summary in snapshots.all().filter(|held| snapshots.root() != Some(held)) {
+        check_slot(slots.get(summary.slot), *volume_id, *summary)?;
+    }
+    Ok(examined.report)
+}
+
+fn examine_root(
+    media: &mut dyn Media,
+    root: RootChoice,
+    sink: &mut dyn RecoverSink,
+) -> Result<Examined, Error> {
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let mut wal = media.open_path(Area::Wal)?;
-    let mut sink = Sink { apply: &mut |_| Ok(()), progress };
-    examine(media, &mut *superblock_path, &mut *wal, false, &mut sink)
-        .map(|examined| examined.report)
+    let mut slots = SlotPaths::open(media)?;
+    examine(media, &mut *superblock_path, &mut *wal, &mut slots, false, root, sink)
+}
+
+/// Reads a whole snapshot, and checks it.
+///
+/// # Errors
+/// What is wrong with it, or with the device.
+pub fn check_slot(
+    device: &mut dyn Device,
+    volume_id: VolumeId,
+    summary: SlotSummary,
+) -> Result<(), Error> {
+    let mut reader = SlotReader::open(device, volume_id, summary, READ_AHEAD_CHUNKS)?;
+    while let Some(chunk) = reader.next_chunk(device)? {
+        chunk.payload()?;
+        reader.give_back(chunk.into_buffer());
+    }
+    Ok(())
+}
+
+/// Reads what opening the volume would read, and hands it to `sink`; nothing is written, and nothing
+/// is ready for more afterwards.
+///
+/// # Errors
+/// As [`recover`](crate::recover).
+pub fn read(
+    media: &mut dyn Media,
+    root: RootChoice,
+    sink: &mut dyn RecoverSink,
+) -> Result<Report, Error> {
+    examine_root(media, root, sink).map(|examined| examined.report)
 }

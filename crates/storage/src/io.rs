@@ -1,5 +1,7 @@
 //! One operation at a time, for those who may block.
 
+use std::time::Duration;
+
 use slimio_device::{Buffer, Completion, Device, DeviceError, Op, Token};
 
 /// Runs one operation to its end and gives its buffer back. Nothing else may be in flight.
@@ -21,6 +23,32 @@ pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, Dev
 pub(crate) fn wait_for_one(device: &mut dyn Device, completions: &mut Vec<Completion>) {
     while completions.is_empty() && device.in_flight() > 0 {
         device.wait(None, completions);
+    }
+}
+
+/// As [`wait_for_one`], with `idle` called again and again meanwhile.
+pub(crate) fn wait_idling(
+    device: &mut dyn Device,
+    completions: &mut Vec<Completion>,
+    idle: &mut dyn FnMut(),
+) {
+    while completions.is_empty() && device.in_flight() > 0 {
+        device.wait(Some(IDLE_EVERY), completions);
+        if completions.is_empty() {
+            idle();
+        }
+    }
+}
+
+/// Longest time between two calls of `idle`.
+const IDLE_EVERY: Duration = Duration::from_millis(10);
+
+/// Waits until nothing is in flight; what came of it is dropped.
+pub(crate) fn drain(device: &mut dyn Device) {
+    let mut completions = Vec::new();
+    while device.in_flight() > 0 {
+        wait_for_one(device, &mut completions);
+        completions.clear();
     }
 }
 

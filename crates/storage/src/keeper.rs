@@ -6,10 +6,14 @@
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token};
 
 use crate::superblock::Superblock;
-use crate::{LogStart, io};
+use crate::{LogStart, Lsn, SlotSummary, Snapshots, io};
 
 /// Blocks written at once when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
+
+/// Bytes of free slots in a file that keep their blocks in any case, to be written over: a durable
+/// write to a hole is slow, and zeroing one again is work.
+const FREE_SIZE_KEPT: u64 = 1 << 30;
 
 /// Owner of the superblock: prepares segments ahead of the log and releases those behind it.
 ///
@@ -20,8 +24,8 @@ pub struct Keeper {
     /// Checksum of `superblock`.
     checksum: u64,
     needs_zeroing: bool,
-    /// Slots of the log's area up to here have been written to.
-    zeroed_slots: usize,
+    /// For each slot of the log's area whether its blocks have been written to, and not given back.
+    written_slots: Vec<bool>,
 }
 
 /// The keeper's own paths.
@@ -43,8 +47,24 @@ impl std::fmt::Debug for KeeperPaths {
 pub enum Job {
     /// Prepare one more segment.
     Prepare,
-    /// The log starts here from now on; what is before is free.
+    /// The data set was empty where the log starts from now on: what is before is free, and there
+    /// is no root.
     Release(LogStart),
+    /// Take a complete snapshot into its role.
+    Adopt(Adoption),
+    /// The log ends here: nothing behind it counts.
+    EndLog(Lsn),
+}
+
+/// A complete snapshot, and what becomes of the log with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// The snapshot: stable, as all records up to its LSN are.
+    pub summary: SlotSummary,
+    /// Where the log starts when it goes on from this snapshot.
+    pub start: Option<LogStart>,
+    /// The log had ended, and goes on from this snapshot.
+    pub continues_log: bool,
 }
 
 /// What became of a job.
@@ -65,6 +85,24 @@ pub enum Outcome {
     Released {
         /// Where it starts.
         start: LogStart,
+        /// Which snapshots there are now.
+        snapshots: Box<Snapshots>,
+        /// The superblock in force.
+        superblock_sequence: u64,
+    },
+    /// The snapshot is in its role; whom it replaced is a reserve.
+    Adopted {
+        /// What was adopted.
+        adoption: Adoption,
+        /// Which snapshots there are now.
+        snapshots: Box<Snapshots>,
+        /// The superblock in force.
+        superblock_sequence: u64,
+    },
+    /// The log has ended.
+    LogEnded {
+        /// Which snapshots there are, and where the log has ended.
+        snapshots: Box<Snapshots>,
         /// The superblock in force.
         superblock_sequence: u64,
     },
@@ -75,8 +113,9 @@ pub enum Outcome {
 impl Keeper {
     /// `superblock` is on the device, with this checksum.
     pub(crate) fn new(superblock: Superblock, checksum: u64, needs_zeroing: bool) -> Self {
-        let zeroed_slots = superblock.wal_slots.len();
-        Self { superblock, checksum, needs_zeroing, zeroed_slots }
+        // Some may have been given back by a former process: they are slower once.
+        let written_slots = vec![true; superblock.wal_slots.len()];
+        Self { superblock, checksum, needs_zeroing, written_slots }
     }
 
     /// The superblock in force.
@@ -89,6 +128,8 @@ impl Keeper {
         match job {
             Job::Prepare => self.prepare(paths),
             Job::Release(start) => self.release(paths, start),
+            Job::Adopt(adoption) => self.adopt(paths, adoption),
+            Job::EndLog(lsn) => self.end_log(paths, lsn),
         }
     }
 
@@ -123,7 +164,7 @@ impl Keeper {
         if wal_slot >= self.superblock.geometry.wal_slots_max as usize {
             return Err(DeviceError::NoSpace);
         }
-        if wal_slot >= self.zeroed_slots {
+        if !self.written_slots.get(wal_slot).is_some_and(|is_written| *is_written) {
             let segment_lbas = self.superblock.geometry.segment_lbas;
             let end = (wal_slot as u64 + 1) * segment_lbas;
             if wal.geometry().lba_count < end {
@@ -132,33 +173,92 @@ impl Keeper {
             if self.needs_zeroing {
                 zero(wal, Lba(end - segment_lbas), segment_lbas)?;
             }
-            self.zeroed_slots = wal_slot + 1;
+            self.written_slots.resize(self.written_slots.len().max(wal_slot + 1), false);
+            self.written_slots[wal_slot] = true;
         }
         Ok(wal_slot)
     }
 
     fn release(&mut self, paths: &mut KeeperPaths, start: LogStart) -> Outcome {
+        let updated = self.start_log_at(paths, start, Snapshots::forget_root);
+        self.outcome(updated, |snapshots, superblock_sequence| Outcome::Released {
+            start,
+            snapshots,
+            superblock_sequence,
+        })
+    }
+
+    fn adopt(&mut self, paths: &mut KeeperPaths, adoption: Adoption) -> Outcome {
+        let Adoption { summary, start, continues_log } = adoption;
+        let change = |snapshots: &mut Snapshots| snapshots.adopt(summary, continues_log);
+        let updated = match start {
+            Some(start) if cfg!(feature = "plant-start-before-root") => self
+                .start_log_at(paths, start, |_| {})
+                .and_then(|()| self.start_log_at(paths, start, change)),
+            Some(start) => self.start_log_at(paths, start, change),
+            None => self.update(&mut *paths.superblock, |new| change(&mut new.snapshots)),
+        };
+        self.outcome(updated, |snapshots, superblock_sequence| Outcome::Adopted {
+            adoption,
+            snapshots,
+            superblock_sequence,
+        })
+    }
+
+    fn end_log(&mut self, paths: &mut KeeperPaths, lsn: Lsn) -> Outcome {
+        let updated = if self.superblock.snapshots.log_end().is_some() {
+            Ok(())
+        } else {
+            self.update(&mut *paths.superblock, |new| new.snapshots.set_log_end(Some(lsn)))
+        };
+        self.outcome(updated, |snapshots, superblock_sequence| Outcome::LogEnded {
+            snapshots,
+            superblock_sequence,
+        })
+    }
+
+    /// What an update of the superblock has come to.
+    fn outcome(
+        &self,
+        updated: Result<(), DeviceError>,
+        done: impl FnOnce(Box<Snapshots>, u64) -> Outcome,
+    ) -> Outcome {
+        match updated {
+            Ok(()) => done(Box::new(self.superblock.snapshots), self.superblock.sequence),
+            Err(error) => Outcome::SuperblockFailed(error),
+        }
+    }
+
+    /// Lets the log start there, with one update of the superblock, and then frees what is before.
+    fn start_log_at(
+        &mut self,
+        paths: &mut KeeperPaths,
+        start: LogStart,
+        change: impl FnOnce(&mut Snapshots),
+    ) -> Result<(), DeviceError> {
         let segment_lbas = self.superblock.geometry.segment_lbas;
+        let is_free = |segment: Option<u64>| segment.is_none_or(|segment| segment < start.segment);
         let mut free: Vec<u64> = (0..)
-            .zip(&self.superblock.wal_slots)
-            .filter(|(_, segment)| segment.is_some_and(|segment| segment < start.segment))
+            .zip(self.superblock.wal_slots.iter().zip(&self.written_slots))
+            .filter(|&(_, (segment, is_written))| is_free(*segment) && *is_written)
             .map(|(wal_slot, _)| wal_slot)
             .collect();
-        free.sort_unstable();
+        if self.needs_zeroing {
+            // As many as the log had will be needed again. Those beyond are given back.
+            let used = self.superblock.wal_slots.iter().flatten().count();
+            let kept =
+                used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);
+            free.drain(..free.len().min(kept));
+        }
         if cfg!(feature = "plant-release-before-superblock") {
             deallocate(&mut *paths.wal, &free, segment_lbas);
         }
-        let updated = self.update(&mut *paths.superblock, |superblock| {
-            superblock.start = start;
-            for wal_slot in &mut superblock.wal_slots {
-                wal_slot.take_if(|segment| *segment < start.segment);
-            }
-        });
-        if let Err(error) = updated {
-            return Outcome::SuperblockFailed(error);
-        }
+        self.update(&mut *paths.superblock, |superblock| superblock.start_log_at(start, change))?;
         deallocate(&mut *paths.wal, &free, segment_lbas);
-        Outcome::Released { start, superblock_sequence: self.superblock.sequence }
+        for wal_slot in free {
+            self.written_slots[wal_slot as usize] = false;
+        }
+        Ok(())
     }
 
     /// Changes the superblock and makes that durable.

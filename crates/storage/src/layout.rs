@@ -4,7 +4,7 @@
 //! zero.
 
 /// Version of the format that this program writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Blocks of one copy of the superblock.
 pub const SUPERBLOCK_COPY_LBAS: u64 = 4;
@@ -27,11 +27,30 @@ pub const FIRST_SEGMENT: u64 = 1;
 /// Most batches in flight at once.
 pub const WAL_IN_FLIGHT_MAX: usize = 32;
 
+/// Snapshot slots of a volume.
+pub const SLOT_COUNT: usize = 3;
+
+/// Blocks of the largest chunk of a snapshot, its header included. One read fetches a chunk.
+pub const CHUNK_LBAS_MAX: u64 = 256;
+
+/// Bytes of the largest payload of a chunk.
+pub const CHUNK_PAYLOAD_SIZE_MAX: usize =
+    CHUNK_LBAS_MAX as usize * slimio_device::LBA_SIZE - chunk::SIZE;
+
 /// First bytes of every copy of the superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"SlimIO\r\n";
 
 /// First bytes of every batch.
 pub const BATCH_MAGIC: [u8; 4] = *b"SlWB";
+
+/// First bytes of every snapshot slot that was written to.
+pub const SLOT_MAGIC: [u8; 8] = *b"SlimSn\r\n";
+
+/// First bytes of the last block of a complete snapshot.
+pub const TRAILER_MAGIC: [u8; 8] = *b"SlimSnEn";
+
+/// First bytes of every chunk of a snapshot.
+pub const CHUNK_MAGIC: [u8; 4] = *b"SlSC";
 
 /// One field of a structure on the volume.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +101,11 @@ pub mod superblock {
     pub(crate) const CUT_PARENT: usize = 160;
     pub(crate) const WAL_SLOT_COUNT: usize = 168;
     pub(crate) const PLACEMENT: usize = 176;
-    pub(crate) const ROOT: usize = 192;
+    pub(crate) const ROOT_SLOT: usize = 192;
+    pub(crate) const LOG_STATE: usize = 196;
+    pub(crate) const LOG_END: usize = 200;
     pub(crate) const REPLICATION: usize = 256;
+    pub(crate) const SLOTS: usize = 320;
     pub(crate) const MAP: usize = 4096;
     /// What a map entry holds in its top byte when the log has the slot; the rest is the sequence.
     pub(crate) const MAP_WAL: u64 = 1;
@@ -115,14 +137,173 @@ pub mod superblock {
         field("cut_parent", CUT_PARENT, 8, "... checksum of the batch before"),
         field("wal_slot_count", WAL_SLOT_COUNT, 4, "slots that the log's area has"),
         field("placement", PLACEMENT, 16, "zero (placement ids of the areas)"),
-        field("root", ROOT, 64, "zero (the snapshot that the log goes on from)"),
+        field("root_slot", ROOT_SLOT, 4, "the root: 0 none; 1, 2, 3 the snapshot in slot a, b, c"),
+        field("log_state", LOG_STATE, 4, "0 the log goes on; 1 it has ended"),
+        field("log_end", LOG_END, 8, "where it has ended: records behind do not count; else 0"),
         field("replication", REPLICATION, 64, "zero (replication id and offsets)"),
+        field(
+            "slots",
+            SLOTS,
+            super::SLOT_COUNT * super::slot_record::SIZE,
+            "for each snapshot slot, what it holds: see below",
+        ),
         field(
             "map",
             MAP,
             8 * super::WAL_SLOTS_MAX as usize,
             "for each slot: 0 when free, else 1 in the top byte and a segment's sequence",
         ),
+    ];
+}
+
+/// What the superblock says of a snapshot slot. All zero: it holds nothing that counts.
+pub mod slot_record {
+    use super::{Field, field};
+
+    /// Length of the record, in bytes.
+    pub const SIZE: usize = 80;
+    pub(crate) const ROLE: usize = 0;
+    pub(crate) const EPOCH: usize = 8;
+    pub(crate) const NUMBER: usize = 16;
+    pub(crate) const LSN: usize = 24;
+    pub(crate) const LEN_LBAS: usize = 32;
+    pub(crate) const CHECKSUM: usize = 40;
+    pub(crate) const CHUNK_COUNT: usize = 48;
+    pub(crate) const ENTRY_COUNT: usize = 56;
+    pub(crate) const PAYLOAD_SIZE: usize = 64;
+    pub(crate) const CREATED_MS: usize = 72;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("role", ROLE, 4, "0 reserve; 1 WAL-snapshot; 2 on-demand snapshot"),
+        field("epoch", EPOCH, 8, "epoch in which it was written"),
+        field("number", NUMBER, 8, "counts snapshots that were begun"),
+        field("lsn", LSN, 8, "it holds what records up to here have done"),
+        field("len_lbas", LEN_LBAS, 8, "its blocks, from header to trailer"),
+        field("checksum", CHECKSUM, 8, "that of its trailer"),
+        field("chunk_count", CHUNK_COUNT, 8, "chunks in it"),
+        field("entry_count", ENTRY_COUNT, 8, "entries in them"),
+        field("payload_size", PAYLOAD_SIZE, 8, "bytes of their payloads"),
+        field("created_ms", CREATED_MS, 8, "when it was begun, in ms since 1970"),
+    ];
+}
+
+/// The first block of a snapshot slot.
+pub mod slot_header {
+    use super::{Field, field};
+
+    /// Length of the header, in bytes.
+    pub const SIZE: usize = 88;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VERSION: usize = 8;
+    pub(crate) const SLOT: usize = 12;
+    pub(crate) const VOLUME_ID: usize = 16;
+    pub(crate) const EPOCH: usize = 32;
+    pub(crate) const NUMBER: usize = 40;
+    pub(crate) const LSN: usize = 48;
+    pub(crate) const CREATED_MS: usize = 56;
+    pub(crate) const SUPERBLOCK_SEQUENCE: usize = 64;
+    pub(crate) const KIND: usize = 72;
+    pub(crate) const CHECKSUM: usize = 80;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("magic", MAGIC, 8, "`SlimSn\\r\\n`"),
+        field("version", VERSION, 4, "format version"),
+        field("slot", SLOT, 4, "1, 2, 3 for slot a, b, c"),
+        field("volume_id", VOLUME_ID, 16, "random name of the volume"),
+        field("epoch", EPOCH, 8, "epoch in which it was written"),
+        field("number", NUMBER, 8, "counts snapshots that were begun"),
+        field("lsn", LSN, 8, "the snapshot holds what records up to here have done"),
+        field("created_ms", CREATED_MS, 8, "when it was begun, in ms since 1970"),
+        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force then"),
+        field("kind", KIND, 4, "what it was begun as: 1 WAL-snapshot; 2 on-demand snapshot"),
+        field("checksum", CHECKSUM, 8, "of the fields above"),
+    ];
+}
+
+/// The header of a chunk. A chunk is a header, a payload, and zeros up to a whole block.
+pub mod chunk {
+    use super::{Field, field};
+
+    /// Length of the header, in bytes.
+    pub const SIZE: usize = 48;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VOLUME: usize = 4;
+    pub(crate) const EPOCH: usize = 8;
+    pub(crate) const NUMBER: usize = 16;
+    pub(crate) const INDEX: usize = 24;
+    pub(crate) const PAYLOAD_SIZE: usize = 32;
+    pub(crate) const ENTRY_COUNT: usize = 36;
+    pub(crate) const CHECKSUM: usize = 40;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("magic", MAGIC, 4, "`SlSC`"),
+        field("volume", VOLUME, 4, "low half of the volume id's low half"),
+        field("epoch", EPOCH, 8, "epoch in which it was written"),
+        field("number", NUMBER, 8, "number of the snapshot that it is part of"),
+        field("index", INDEX, 8, "counts the snapshot's chunks, from 0"),
+        field("payload_size", PAYLOAD_SIZE, 4, "bytes of its payload"),
+        field("entry_count", ENTRY_COUNT, 4, "entries in it"),
+        field("checksum", CHECKSUM, 8, "of the fields above and the payload"),
+    ];
+}
+
+/// What the index says of a chunk. The index is one of these for each chunk, and zeros up to a
+/// whole block.
+pub mod index_entry {
+    use super::{Field, field};
+
+    /// Length of an entry, in bytes.
+    pub const SIZE: usize = 24;
+    pub(crate) const LBA: usize = 0;
+    pub(crate) const PAYLOAD_SIZE: usize = 8;
+    pub(crate) const ENTRY_COUNT: usize = 12;
+    pub(crate) const CHECKSUM: usize = 16;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("lba", LBA, 8, "block of the slot where the chunk starts"),
+        field("payload_size", PAYLOAD_SIZE, 4, "bytes of its payload"),
+        field("entry_count", ENTRY_COUNT, 4, "entries in it"),
+        field("checksum", CHECKSUM, 8, "that of the chunk"),
+    ];
+}
+
+/// The last block of a snapshot.
+pub mod trailer {
+    use super::{Field, field};
+
+    /// Length of the trailer, in bytes.
+    pub const SIZE: usize = 96;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const EPOCH: usize = 8;
+    pub(crate) const NUMBER: usize = 16;
+    pub(crate) const LSN: usize = 24;
+    pub(crate) const LEN_LBAS: usize = 32;
+    pub(crate) const CHUNK_COUNT: usize = 40;
+    pub(crate) const ENTRY_COUNT: usize = 48;
+    pub(crate) const PAYLOAD_SIZE: usize = 56;
+    pub(crate) const INDEX_LBA: usize = 64;
+    pub(crate) const INDEX_CHECKSUM: usize = 72;
+    pub(crate) const HEADER_CHECKSUM: usize = 80;
+    pub(crate) const CHECKSUM: usize = 88;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("magic", MAGIC, 8, "`SlimSnEn`"),
+        field("epoch", EPOCH, 8, "epoch in which it was written"),
+        field("number", NUMBER, 8, "number of the snapshot"),
+        field("lsn", LSN, 8, "it holds what records up to here have done"),
+        field("len_lbas", LEN_LBAS, 8, "its blocks, from header to trailer"),
+        field("chunk_count", CHUNK_COUNT, 8, "chunks in it"),
+        field("entry_count", ENTRY_COUNT, 8, "entries in them"),
+        field("payload_size", PAYLOAD_SIZE, 8, "bytes of their payloads"),
+        field("index_lba", INDEX_LBA, 8, "block of the slot where the index starts"),
+        field("index_checksum", INDEX_CHECKSUM, 8, "of the index"),
+        field("header_checksum", HEADER_CHECKSUM, 8, "that of the slot's header"),
+        field("checksum", CHECKSUM, 8, "of the fields above"),
     ];
 }
 
@@ -191,6 +372,7 @@ pub mod record {
     ];
 }
 
+const _: () = assert!(superblock::SLOTS + SLOT_COUNT * slot_record::SIZE <= superblock::MAP);
 const _: () = assert!(superblock::MAP + 8 * WAL_SLOTS_MAX as usize == superblock::SIZE);
 const _: () =
     assert!(BATCH_LBAS_MAX as usize * slimio_device::LBA_SIZE <= record::LENGTH_MASK as usize);
@@ -230,6 +412,11 @@ mod tests {
             (superblock::FIELDS, superblock::SIZE),
             (batch::FIELDS, batch::SIZE),
             (record::FIELDS, record::SIZE),
+            (slot_record::FIELDS, slot_record::SIZE),
+            (slot_header::FIELDS, slot_header::SIZE),
+            (chunk::FIELDS, chunk::SIZE),
+            (index_entry::FIELDS, index_entry::SIZE),
+            (trailer::FIELDS, trailer::SIZE),
         ] {
             let mut end = 0;
             for field in fields {

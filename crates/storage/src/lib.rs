@@ -26,16 +26,22 @@ mod lsn;
 mod media;
 mod policy;
 mod recover;
+mod snapshot;
 mod superblock;
 
 pub use error::{Error, Latch, LatchCause};
-pub use inspect::{Inspection, inspect, verify};
-pub use keeper::{Job, Keeper, KeeperPaths, Outcome};
-pub use log::{Log, LogStats};
+pub use inspect::{Inspection, check_slot, inspect, read, verify};
+pub use keeper::{Adoption, Job, Keeper, KeeperPaths, Outcome};
+pub use log::{Log, LogState, LogStats, SnapshotEvent};
 pub use lsn::Lsn;
-pub use media::{Area, Media};
+pub use media::{Area, Media, SlotName, Storage};
 pub use policy::{ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Policy, Room, WRITE_AFTER};
 pub use recover::{
-    FormatOptions, Progress, Record, RecoverOptions, Report, Volume, format, recover,
+    FormatOptions, Phase, Progress, Record, RecoverOptions, RecoverSink, Report, RootChoice,
+    Volume, format, recover,
+};
+pub use snapshot::{
+    Chunk, READ_AHEAD_CHUNKS, SlotPaths, SlotReader, SlotSummary, SlotWriter, SnapshotKind,
+    SnapshotPlan, Snapshots, WriterOptions, give_back,
 };
 pub use superblock::{Cut, LogStart, Superblock, SuperblockCopy, VolumeGeometry, VolumeId};

@@ -2,6 +2,8 @@
 
 use slimio_device::{Buffer, Device, OpenError};
 
+use crate::layout::SLOT_COUNT;
+
 /// A named part of a volume. Addresses inside an area are relative to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Area {
@@ -9,6 +11,29 @@ pub enum Area {
     Superblock,
     /// The segments of the log.
     Wal,
+    /// A place for a snapshot.
+    Snapshot(SlotName),
+}
+
+/// One of the three places where a snapshot may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SlotName {
+    /// The first.
+    A,
+    /// The second.
+    B,
+    /// The third.
+    C,
+}
+
+impl SlotName {
+    /// All of them, in order.
+    pub const ALL: [Self; SLOT_COUNT] = [Self::A, Self::B, Self::C];
+
+    /// Counted from zero.
+    pub fn index(self) -> usize {
+        self as usize
+    }
 }
 
 impl Area {
@@ -17,6 +42,9 @@ impl Area {
         match self {
             Self::Superblock => "super",
             Self::Wal => "wal",
+            Self::Snapshot(SlotName::A) => "snapshot-a",
+            Self::Snapshot(SlotName::B) => "snapshot-b",
+            Self::Snapshot(SlotName::C) => "snapshot-c",
         }
     }
 }
@@ -25,14 +53,16 @@ impl Area {
 ///
 /// The owner of a medium holds its lock: two programs never have the same volume open.
 pub trait Media {
-    /// Opens one more path to an area. Paths share nothing above the kernel.
+    /// Opens one more path to an area. Paths share nothing above the kernel. A snapshot slot that is
+    /// missing is made again, empty: whether something is missed in it, the superblock says.
     ///
     /// # Errors
     /// When the area does not exist or can't be opened.
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError>;
 
     /// Makes the areas of a new volume: the superblock's with `super_lbas` blocks, the log's with
-    /// `wal_lbas` (it grows later, where it can). Durable when this returns.
+    /// `wal_lbas` (it grows later, where it can), and the snapshot slots, which may be empty.
+    /// Durable when this returns.
     ///
     /// # Errors
     /// When there is no room, or something is there that is not to be overwritten.
@@ -58,4 +88,18 @@ pub trait Media {
     /// Whether blocks that were never written must be before the log uses them: in a file, the
     /// first write to a block costs a commit of the file system's journal.
     fn fresh_blocks_need_zeroing(&self) -> bool;
+}
+
+/// What holds a volume, and how it is reached.
+pub struct Storage {
+    /// Where the data are.
+    pub media: Box<dyn Media>,
+    /// Whether there is a volume; if not, one is to be made.
+    pub exists: bool,
+    /// Where it is, for people.
+    pub name: String,
+    /// How it is reached, for people.
+    pub io_path: String,
+    /// Why not in a better way; empty when there is none.
+    pub why_not_better: String,
 }

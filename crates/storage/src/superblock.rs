@@ -11,7 +11,7 @@ use crate::layout::{
     self, SUPERBLOCK_COPIES, SUPERBLOCK_COPY_LBAS, put_u32, put_u64, superblock as at, u32_at,
     u64_at,
 };
-use crate::{Error, Lsn, io};
+use crate::{Error, Lsn, Snapshots, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
 /// together with it, so nothing of another volume is ever taken for its own.
@@ -79,6 +79,8 @@ pub struct Superblock {
     pub start: LogStart,
     /// Where the last recovery cut it.
     pub cut: Cut,
+    /// Which snapshots there are, the root among them, and whether the log goes on.
+    pub snapshots: Snapshots,
     /// For each slot of the log's area, the sequence of the segment that it holds.
     pub wal_slots: Vec<Option<u64>>,
 }
@@ -142,6 +144,7 @@ impl Superblock {
         put_u64(&mut bytes, at::CUT_LBA, self.cut.lba);
         put_u64(&mut bytes, at::CUT_LSN, self.cut.lsn.0);
         put_u64(&mut bytes, at::CUT_PARENT, self.cut.parent);
+        self.snapshots.encode(&mut bytes);
         put_u32(&mut bytes, at::WAL_SLOT_COUNT, self.wal_slots.len() as u32);
         for (index, slot) in self.wal_slots.iter().enumerate() {
             let entry = slot.map_or(0, |segment| at::MAP_WAL << at::MAP_KIND_SHIFT | segment);
@@ -216,6 +219,7 @@ impl Superblock {
                 lsn: Lsn(u64_at(bytes, at::CUT_LSN)),
                 parent: u64_at(bytes, at::CUT_PARENT),
             },
+            snapshots: Snapshots::decode(bytes)?,
             wal_slots,
         };
         superblock.geometry.check()?;
@@ -234,6 +238,15 @@ impl Superblock {
             .collect();
         segments.sort_unstable();
         segments
+    }
+
+    /// The log starts there; segments before are free, and `change` is made to the snapshots.
+    pub(crate) fn start_log_at(&mut self, start: LogStart, change: impl FnOnce(&mut Snapshots)) {
+        self.start = start;
+        for wal_slot in &mut self.wal_slots {
+            wal_slot.take_if(|segment| *segment < start.segment);
+        }
+        change(&mut self.snapshots);
     }
 
     /// Writes this superblock into both of its copies, one after the other, each durable.

@@ -52,7 +52,8 @@ fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
     let plots = plot::draw(comparison)?;
     let errors = comparison.errors();
     if errors.is_empty() {
-        let files = [&[RUNS_FILE, REPORT_FILE], &plots[..]].concat().join(", ");
+        let names = [RUNS_FILE, REPORT_FILE].into_iter().chain(plots.iter().map(String::as_str));
+        let files = names.collect::<Vec<_>>().join(", ");
         return Ok(format!("{report}\nWritten to {}: {files}\n", out.display()));
     }
     let text = format!("{} runs failed:\n{}", errors.len(), errors.join("\n"));
@@ -131,7 +132,7 @@ fn pick(names: Option<&str>) -> Result<Vec<&'static Scenario>> {
 }
 
 fn list() -> String {
-    let line = |row: &Scenario| format!("{:<26}{}, {}\n", row.name, row.title, row.policy);
+    let line = |row: &Scenario| format!("{:<34}{}, {}\n", row.name, row.title, row.policy);
     SCENARIOS.iter().map(line).collect()
 }
 

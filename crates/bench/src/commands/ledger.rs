@@ -11,7 +11,7 @@ use crate::run::fresh_directory;
 use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 
 /// Flags without a value.
-pub const SWITCHES: &[&str] = &["keep"];
+pub const SWITCHES: &[&str] = &["keep", "snapshots"];
 
 /// What the flags of `ledger` mean.
 pub const HELP: &str = "\
@@ -23,6 +23,7 @@ ledger: kills a server at random moments and checks that all it acknowledged is 
   --clients N        concurrent clients (8)
   --units N          a life ends after 1 to N acknowledged units (5000)
   --death D          kill or term (kill)
+  --snapshots          asks for BGSAVE and BGREWRITEAOF all the time
   --sabotage S       truncate:BYTES (stock) or stale: must be noticed (none)
   --dir DIR          the server's data (a directory for temporary files)
   --keep             leaves the data where it is
@@ -44,7 +45,7 @@ pub fn run(mut args: Args) -> Result<String> {
     }
     Ok(format!(
         "{} lives of {} under {}, seed {}: {} units acknowledged, all there; of those in flight \
-         {} were there, {} not; {} values seen by other clients; {} keys\n",
+         {} were there, {} not; {} values seen by other clients; {} keys; {} snapshots begun\n",
         report.lives,
         config.server.kind,
         config.server.policy,
@@ -53,7 +54,8 @@ pub fn run(mut args: Args) -> Result<String> {
         report.in_flight_kept,
         report.in_flight_gone,
         report.observed,
-        report.keys
+        report.keys,
+        report.snapshots
     ))
 }
 
@@ -93,6 +95,7 @@ fn config(args: &mut Args) -> Result<LedgerConfig> {
         clients: args.value("clients", 8)?,
         units_per_life_max: args.value("units", 5000)?,
         death,
+        snapshots: args.switch("snapshots"),
         sabotage: Sabotage::named(&args.value("sabotage", "none".to_owned())?)?,
         seed: args.value("seed", clock.as_nanos() as u64)?,
     })

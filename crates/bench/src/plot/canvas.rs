@@ -16,6 +16,8 @@ use embedded_graphics::text::{Baseline, Text};
 pub(super) enum Ink {
     /// Grid lines.
     Pale,
+    /// The time of a snapshot.
+    Shade,
     /// The stock server.
     Grey,
     /// SlimIO.
@@ -26,6 +28,7 @@ impl Ink {
     fn color(self) -> Rgb888 {
         match self {
             Self::Pale => Rgb888::new(225, 225, 225),
+            Self::Shade => Rgb888::new(255, 240, 200),
             Self::Grey => Rgb888::new(130, 130, 130),
             Self::Blue => Rgb888::new(30, 100, 200),
         }

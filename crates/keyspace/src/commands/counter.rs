@@ -6,6 +6,7 @@ use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
 use crate::long_double::LongDouble;
+use crate::value::ValueType;
 
 pub(super) fn incr(context: &mut Context<'_>) -> Outcome {
     add(context, 1)
@@ -32,13 +33,16 @@ pub(super) fn decrby(context: &mut Context<'_>) -> Outcome {
 
 fn add(context: &mut Context<'_>, value: i64) -> Outcome {
     let found = context.find(1);
-    let old = match context.value(&found).map(|value| value.as_arg().to_i64()) {
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    let old = match context.string(&found).map(|value| value.as_arg().to_i64()) {
         None => 0,
         Some(Some(old)) => old,
         Some(None) => return context.error(text::NOT_AN_INTEGER),
     };
     let Some(new) = old.checked_add(value) else {
-        return context.error("ERR increment or decrement would overflow");
+        return context.error(text::INTEGER_OVERFLOW);
     };
     let mut digits = DecimalBuffer::new();
     let expiry = context.expires_at_ms(&found);
@@ -49,7 +53,10 @@ fn add(context: &mut Context<'_>, value: i64) -> Outcome {
 
 pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     let found = context.find(1);
-    let old = match context.value(&found) {
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    let old = match context.string(&found) {
         None => Some(LongDouble::ZERO),
         Some(value) => parse_float(value.as_arg()),
     };
@@ -57,7 +64,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
         return context.error(text::NOT_A_FLOAT);
     };
     let Some(new) = old.add(value) else {
-        return context.error("ERR increment would produce NaN or Infinity");
+        return context.error(text::NOT_FINITE);
     };
     let new = new.format();
     let expiry = context.expires_at_ms(&found);
@@ -72,7 +79,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-fn parse_float(arg: Arg<'_>) -> Option<LongDouble> {
+pub(super) fn parse_float(arg: Arg<'_>) -> Option<LongDouble> {
     match arg {
         // Most are integers, which need no digits read one by one.
         Arg::Bytes(bytes) if parse_i64(bytes).is_none() => LongDouble::parse(bytes),

@@ -8,7 +8,8 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Outcome {
     if !valid_flush(context) {
         return context.error(text::SYNTAX);
     }
-    clear(context, context.db);
+    context.keyspace.clear_db(context.db);
+    context.effects.touch_db(context.db);
     context.log_request();
     context.ok()
 }
@@ -17,8 +18,9 @@ pub(super) fn flushall(context: &mut Context<'_>) -> Outcome {
     if !valid_flush(context) {
         return context.error(text::SYNTAX);
     }
-    for index in 0..context.keyspace.dbs.len() {
-        clear(context, DbIndex(index as u16));
+    context.keyspace.clear_all();
+    for index in 0..context.keyspace.db_count() {
+        context.effects.touch_db(DbIndex(index as u16));
     }
     context.log_request();
     context.ok()
@@ -28,12 +30,6 @@ pub(super) fn flushall(context: &mut Context<'_>) -> Outcome {
 fn valid_flush(context: &Context<'_>) -> bool {
     let args = context.args;
     args.len() == 1 || args.len() == 2 && (args.get(1).is("sync") || args.get(1).is("async"))
-}
-
-fn clear(context: &mut Context<'_>, db: DbIndex) {
-    let (cleared, garbage) = context.db_and_garbage(db);
-    cleared.clear(garbage);
-    context.effects.touch_db(db);
 }
 
 pub(super) fn swapdb(context: &mut Context<'_>) -> Outcome {
@@ -47,7 +43,7 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Outcome {
     let (Some(a), Some(b)) = (context.db_number(numbers[0]), context.db_number(numbers[1])) else {
         return context.error(text::DB_OUT_OF_RANGE);
     };
-    context.keyspace.dbs.swap(usize::from(a.0), usize::from(b.0));
+    context.keyspace.swap_dbs(a, b);
     context.effects.touch_db(a);
     context.effects.touch_db(b);
     context.log_request();

@@ -130,7 +130,7 @@ pub(super) fn pexpiretime(context: &mut Context<'_>) -> Outcome {
 }
 
 fn reply_expiry(context: &mut Context<'_>, unit: Unit) -> Outcome {
-    let found = context.read(1);
+    let found = context.peek_read(1);
     if found.spot.is_none() {
         return context.integer(-2);
     }

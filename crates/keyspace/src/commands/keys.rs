@@ -2,6 +2,7 @@
 
 use super::lookup::Found;
 use super::text;
+use crate::access::Access;
 use crate::context::{Context, Outcome};
 use crate::value::{Value, ValueRef};
 
@@ -23,24 +24,27 @@ pub(super) fn unlink(context: &mut Context<'_>) -> Outcome {
 }
 
 pub(super) fn exists(context: &mut Context<'_>) -> Outcome {
-    count_present(context)
+    let mut count = 0;
+    for index in 1..context.args.len() {
+        count += i64::from(context.peek_read(index).spot.is_some());
+    }
+    context.integer(count)
 }
 
 pub(super) fn touch(context: &mut Context<'_>) -> Outcome {
-    count_present(context)
-}
-
-fn count_present(context: &mut Context<'_>) -> Outcome {
     let mut count = 0;
     for index in 1..context.args.len() {
-        count += i64::from(context.read(index).spot.is_some());
+        let found = context.peek_read(index);
+        // This is what it is for, also for a client that leaves no trace otherwise.
+        context.touch_access(&found);
+        count += i64::from(found.spot.is_some());
     }
     context.integer(count)
 }
 
 pub(super) fn type_key(context: &mut Context<'_>) -> Outcome {
-    let found = context.read(1);
-    let name = context.value(&found).map_or("none", ValueRef::type_name);
+    let found = context.peek_read(1);
+    let name = context.value(&found).map_or("none", |value| value.value_type().name());
     context.reply.simple(name);
     Outcome::Reply
 }
@@ -72,20 +76,22 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
     }
     context.delete(&to);
     // Deleting may have moved the other key.
-    let from = context.find(1);
-    let (value, expiry) = take(context, &from)?;
-    context.insert_value(&to, value, expiry);
+    let from = context.peek(1);
+    let (value, expiry, access) = take(context, &from)?;
+    context.insert_value(&to, value, expiry, access);
     context.log_request();
     Some(true)
 }
 
 /// Takes a key out, to go somewhere else.
-fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<(Value, Option<i64>)> {
+fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<(Value, Option<i64>, Access)> {
     let spot = found.spot?;
     let expiry = context.expires_at_ms(found);
-    let value = context.keyspace.db_mut(found.db).take(spot);
+    let (db, past) = context.db_and_past(found.db);
+    let access = db.access(spot);
+    let value = db.take(spot, past);
     context.touch(found);
-    Some((value, expiry))
+    Some((value, expiry, access))
 }
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
@@ -101,8 +107,8 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
     if to.spot.is_some() {
         return context.integer(0);
     }
-    if let Some((value, expiry)) = take(context, &from) {
-        context.insert_value(&to, value, expiry);
+    if let Some((value, expiry, access)) = take(context, &from) {
+        context.insert_value(&to, value, expiry, access);
         context.log_request();
     }
     context.integer(1)
@@ -139,10 +145,11 @@ pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
     }
     context.delete(&to);
     // Deleting may have moved the other key.
-    let from = context.find(1);
+    let from = context.peek(1);
     let expiry = context.expires_at_ms(&from);
     if let Some(value) = context.value(&from).map(ValueRef::to_value) {
-        context.insert_value(&to, value, expiry);
+        let access = context.new_access();
+        context.insert_value(&to, value, expiry, access);
         context.log_request();
     }
     context.integer(1)

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 
 use slimio_resp::Arg;
 
+use crate::access::Access;
 use crate::context::{Context, Mode, Outcome};
 use crate::db::Db;
 use crate::effects::Part;
 use crate::keyspace::DbIndex;
+use crate::past::Past;
 use crate::table::Spot;
-use crate::value::{Value, ValueRef};
+use crate::value::{StringRef, Value, ValueRef, ValueType};
 
 /// A key of the request, and where it is.
 pub(super) struct Found<'a> {
@@ -30,6 +32,19 @@ impl<'a> Context<'a> {
 
     /// As [`find`](Self::find), in another database.
     pub(super) fn find_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
+        let found = self.peek_in(db, index);
+        if !self.keyspace.is_untouched {
+            self.touch_access(&found);
+        }
+        found
+    }
+
+    /// As [`find`](Self::find), but it is no use of the key.
+    pub(super) fn peek(&mut self, index: usize) -> Found<'a> {
+        self.peek_in(self.db, index)
+    }
+
+    fn peek_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let key = self.args.bytes(index);
         let hash = self.keyspace.hash(&key);
         let mut spot = self.keyspace.db(db).find(hash, &key);
@@ -47,11 +62,40 @@ impl<'a> Context<'a> {
     /// As [`find`](Self::find), counted as a read of the key.
     pub(super) fn read(&mut self, index: usize) -> Found<'a> {
         let found = self.find(index);
+        self.count_read(&found);
+        found
+    }
+
+    /// As [`peek`](Self::peek), counted as a read of the key.
+    pub(super) fn peek_read(&mut self, index: usize) -> Found<'a> {
+        let found = self.peek(index);
+        self.count_read(&found);
+        found
+    }
+
+    fn count_read(&mut self, found: &Found<'_>) {
         match found.spot {
             Some(_) => self.keyspace.stats.keyspace_hits += 1,
             None => self.keyspace.stats.keyspace_misses += 1,
         }
-        found
+    }
+
+    /// Notes that a key is used, if it is there.
+    pub(super) fn touch_access(&mut self, found: &Found<'_>) {
+        if let Some(spot) = found.spot {
+            let now_ms = self.access_ms();
+            self.keyspace.touch_access(found.db, spot, now_ms);
+        }
+    }
+
+    /// The last use of a key, as that of one that is made now.
+    pub(super) fn new_access(&self) -> Access {
+        self.keyspace.new_access(self.access_ms())
+    }
+
+    /// When keys are used. A record of the log does not say it.
+    fn access_ms(&self) -> i64 {
+        if self.mode == Mode::Replay { self.keyspace.replay_ms } else { self.now_ms }
     }
 
     /// Whether an entry's time is over. In replay it never is: the log says what expired.
@@ -69,32 +113,55 @@ impl<'a> Context<'a> {
         Some(self.keyspace.db(found.db).value(found.spot?))
     }
 
+    /// The string at a key; `None` if there is none, or something else.
+    pub(super) fn string(&self, found: &Found<'_>) -> Option<StringRef<'_>> {
+        self.value(found)?.as_string()
+    }
+
+    /// Whether a key holds something else than is wanted; the error is replied then.
+    pub(super) fn is_wrong(&mut self, found: &Found<'_>, wanted: ValueType) -> bool {
+        let is_wrong = self.value(found).is_some_and(|value| value.value_type() != wanted);
+        if is_wrong {
+            self.reply.error(super::text::WRONG_TYPE);
+        }
+        is_wrong
+    }
+
     pub(super) fn expires_at_ms(&self, found: &Found<'_>) -> Option<i64> {
         self.keyspace.db(found.db).expires_at_ms(found.spot?)
     }
 
     /// Gives a key this value and expiry, whether it is there or not.
     pub(super) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
-        let (db, garbage) = self.db_and_garbage(found.db);
-        match found.spot {
-            Some(spot) => db.replace(spot, value, expiry, garbage),
-            None => {
-                db.insert(found.hash, &found.key, value, expiry);
-            }
+        let access = self.new_access();
+        let (db, past) = self.db_and_past(found.db);
+        if let Some(spot) = found.spot {
+            db.replace(spot, value, expiry, past);
+        } else {
+            db.insert(found.hash, &found.key, value, expiry, access, past.capture.epoch());
         }
         self.touch(found);
     }
 
-    /// Gives a key this value, which it takes over, and expiry. The key must not be there.
-    pub(super) fn insert_value(&mut self, found: &Found<'_>, value: Value, expiry: Option<i64>) {
-        self.keyspace.db_mut(found.db).insert_value(found.hash, &found.key, value, expiry);
+    /// Gives a key this value, which it takes over, expiry, and last use. The key must not be there.
+    pub(super) fn insert_value(
+        &mut self,
+        found: &Found<'_>,
+        value: Value,
+        expiry: Option<i64>,
+        access: Access,
+    ) {
+        let (db, past) = self.db_and_past(found.db);
+        let epoch = past.capture.epoch();
+        db.insert_value(found.hash, &found.key, value, expiry, access, epoch);
         self.touch(found);
     }
 
     /// Gives a key that is there another time to expire, or none.
     pub(super) fn set_expiry(&mut self, found: &Found<'_>, expiry: Option<i64>) {
         if let Some(spot) = found.spot {
-            self.keyspace.db_mut(found.db).set_expiry(spot, expiry);
+            let (db, past) = self.db_and_past(found.db);
+            db.set_expiry(spot, expiry, past);
             self.touch(found);
         }
     }
@@ -102,8 +169,8 @@ impl<'a> Context<'a> {
     /// Deletes a key; says whether it was there.
     pub(super) fn delete(&mut self, found: &Found<'_>) -> bool {
         let Some(spot) = found.spot else { return false };
-        let (db, garbage) = self.db_and_garbage(found.db);
-        db.remove(spot, garbage);
+        let (db, past) = self.db_and_past(found.db);
+        db.remove(spot, past);
         self.touch(found);
         true
     }
@@ -123,23 +190,19 @@ impl<'a> Context<'a> {
         self.effects.log(self.db, parts);
     }
 
-    pub(super) fn db_and_garbage(
-        &mut self,
-        db: DbIndex,
-    ) -> (&mut Db, &mut crate::garbage::Garbage) {
-        (&mut self.keyspace.dbs[usize::from(db.0)], &mut self.keyspace.garbage)
+    /// A database, and where goes what its entries were.
+    pub(super) fn db_and_past(&mut self, db: DbIndex) -> (&mut Db, &mut Past) {
+        self.keyspace.db_and_past(db)
     }
 
-    /// Replies with a string.
-    pub(super) fn reply_value(&mut self, found: &Found<'_>) {
-        let Some(spot) = found.spot else {
-            self.reply.null();
-            return;
-        };
-        match self.keyspace.db(found.db).value(spot) {
-            ValueRef::Bytes(bytes) => self.reply.bulk(bytes),
-            ValueRef::Piece(piece) => self.reply.bulk_piece(piece, 0..piece.len()),
-            ValueRef::Blob(blob) => self.reply.bulk_blob(blob, 0..blob.size()),
+    /// Replies with a string; with nothing if there is none, or something else.
+    pub(super) fn reply_string(&mut self, found: &Found<'_>) {
+        let value = found.spot.map(|spot| self.keyspace.db(found.db).value(spot));
+        match value.and_then(ValueRef::as_string) {
+            None => self.reply.null(),
+            Some(StringRef::Inline(bytes)) => self.reply.bulk(bytes),
+            Some(StringRef::Piece(piece)) => self.reply.bulk_piece(piece, 0..piece.len()),
+            Some(StringRef::Blob(blob)) => self.reply.bulk_blob(blob, 0..blob.size()),
         }
     }
 
@@ -192,6 +255,6 @@ impl<'a> Context<'a> {
     /// The database of that number, if there is one.
     pub(super) fn db_number(&self, number: i64) -> Option<DbIndex> {
         let index = u16::try_from(number).ok()?;
-        (usize::from(index) < self.keyspace.dbs.len()).then_some(DbIndex(index))
+        (usize::from(index) < self.keyspace.db_count()).then_some(DbIndex(index))
     }
 }

@@ -4,14 +4,17 @@ use slimio_resp::Arg;
 
 use super::text;
 use crate::context::{Context, Mode, Outcome};
-use crate::value::ValueRef;
+use crate::value::{StringRef, ValueType};
 
 /// Longest string in bytes that a log is believed to hold.
 const REPLAYED_SIZE_MAX: i64 = 1 << 40;
 
 pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
-    let size = context.value(&found).map_or(0, ValueRef::size);
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    let size = context.string(&found).map_or(0, StringRef::size);
     context.integer(size as i64)
 }
 
@@ -23,11 +26,15 @@ pub(super) fn append(context: &mut Context<'_>) -> Outcome {
         context.log_request();
         return context.integer(more.size() as i64);
     };
-    let size = context.keyspace.db(found.db).value(spot).size();
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    let size = context.string(&found).map_or(0, StringRef::size);
     if !fits(context, size as i64, more.size()) {
         return context.error(text::STRING_TOO_LONG);
     }
-    context.keyspace.db_mut(found.db).update(spot, |value| value.append(more));
+    let (db, past) = context.db_and_past(found.db);
+    db.update(spot, past, |value| value.append(more));
     context.touch(&found);
     context.log_request();
     context.integer((size + more.size()) as i64)
@@ -40,7 +47,10 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
         return context.error("ERR offset is out of range");
     }
     let found = context.find(1);
-    let size = context.value(&found).map_or(0, ValueRef::size);
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    let size = context.string(&found).map_or(0, StringRef::size);
     if patch.size() == 0 {
         return context.integer(size as i64);
     }
@@ -48,10 +58,13 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
         return context.error(text::STRING_TOO_LONG);
     }
     let offset = offset as usize;
-    let db = context.keyspace.db_mut(found.db);
-    let spot =
-        found.spot.unwrap_or_else(|| db.insert(found.hash, &found.key, Arg::Bytes(b""), None));
-    db.update(spot, |value| value.write_at(offset, patch));
+    let access = context.new_access();
+    let (db, past) = context.db_and_past(found.db);
+    let spot = found.spot.unwrap_or_else(|| {
+        let epoch = past.capture.epoch();
+        db.insert(found.hash, &found.key, Arg::Bytes(b""), None, access, epoch)
+    });
+    db.update(spot, past, |value| value.write_at(offset, patch));
     context.touch(&found);
     context.log_request();
     context.integer(size.max(offset + patch.size()) as i64)
@@ -75,11 +88,14 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Outcome {
     let Some(start) = context.integer_arg(2) else { return Outcome::Reply };
     let Some(end) = context.integer_arg(3) else { return Outcome::Reply };
     let found = context.read(1);
-    let Some(spot) = found.spot else {
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    let value = found.spot.and_then(|spot| context.keyspace.db(found.db).value(spot).as_string());
+    let Some(value) = value else {
         context.reply.bulk(b"");
         return Outcome::Reply;
     };
-    let value = context.keyspace.db(found.db).value(spot);
     let size = value.size() as i64;
     let from_start = |position: i64| if position < 0 { position + size } else { position }.max(0);
     let (from, to) = (from_start(start), from_start(end).min(size - 1));
@@ -89,9 +105,9 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Outcome {
     }
     let range = from as usize..to as usize + 1;
     match value {
-        ValueRef::Bytes(bytes) => context.reply.bulk(&bytes[range]),
-        ValueRef::Piece(piece) => context.reply.bulk_piece(piece, range),
-        ValueRef::Blob(blob) => context.reply.bulk_blob(blob, range),
+        StringRef::Inline(bytes) => context.reply.bulk(&bytes[range]),
+        StringRef::Piece(piece) => context.reply.bulk_piece(piece, range),
+        StringRef::Blob(blob) => context.reply.bulk_blob(blob, range),
     }
     Outcome::Reply
 }

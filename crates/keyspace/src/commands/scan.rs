@@ -44,6 +44,8 @@ impl KeysWalk {
         let mut examined = 0;
         while self.position != Position::END {
             if context.mode.yields() && examined >= STEP_KEYS_MAX {
+                // So that the last step need not copy them all.
+                self.found.seal();
                 return Outcome::Yield(Yielded::Keys(self));
             }
             let (next, entries) = context.keyspace.db(context.db).table().walk(self.position);
@@ -67,18 +69,19 @@ impl KeysWalk {
 
 pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     let Some(cursor) = parse_cursor(&context.args.bytes(1)) else {
-        return context.error("ERR invalid cursor");
+        return context.error(text::INVALID_CURSOR);
     };
-    let Some(options) = scan_options(context) else { return Outcome::Reply };
-    let ScanOptions { count, pattern, type_name } = options;
+    let Some(options) = scan_options(context, 2, true) else { return Outcome::Reply };
+    let count = options.count;
     let mut step = Step::default();
     let mut buckets = count.saturating_mul(SCAN_BUCKETS_PER_KEY);
     let mut position = Position(cursor);
     // A cursor that no scan gave out is a scan that has ended.
     while position < Position::END {
         position = step.bucket(context, position, |key, type_found| {
-            pattern.as_ref().is_none_or(|pattern| matches(pattern, key))
-                && type_name.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(type_found))
+            let type_name = options.type_name.as_ref();
+            options.matches(key)
+                && type_name.is_none_or(|name| name.eq_ignore_ascii_case(type_found))
         });
         buckets -= 1;
         if buckets == 0 || step.keys.len() >= count || step.examined >= STEP_KEYS_MAX {
@@ -86,13 +89,18 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
         }
     }
     let cursor = if position < Position::END { position.0 } else { 0 };
-    context.reply.array(2);
-    context.reply.bulk_integer(cursor as i64);
-    context.reply.array(step.keys.len());
+    reply_scan(context.reply, cursor, step.keys.len());
     for key in &step.keys {
         context.reply.bulk(key);
     }
     Outcome::Reply
+}
+
+/// The head of a scan's reply: the cursor to go on with, and how many strings follow.
+pub(super) fn reply_scan(reply: &mut ReplyBuf, cursor: u64, len: usize) {
+    reply.array(2);
+    reply.bulk_integer(cursor as i64);
+    reply.array(len);
 }
 
 /// `*` alone means all keys, even the empty one.
@@ -100,16 +108,27 @@ fn matches(pattern: &[u8], key: &[u8]) -> bool {
     pattern == b"*" || glob_match(pattern, key)
 }
 
-struct ScanOptions {
-    count: usize,
+/// Options of `SCAN` and its kin.
+pub(super) struct ScanOptions {
+    pub(super) count: usize,
     pattern: Option<Vec<u8>>,
     type_name: Option<Vec<u8>>,
 }
 
-/// Reads the options, or replies what is wrong with them.
-fn scan_options(context: &mut Context<'_>) -> Option<ScanOptions> {
+impl ScanOptions {
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| matches(pattern, name))
+    }
+}
+
+/// Reads the options from argument `index` on, or replies what is wrong with them. Only where keys
+/// are scanned there are types to choose from.
+pub(super) fn scan_options(
+    context: &mut Context<'_>,
+    mut index: usize,
+    of_keys: bool,
+) -> Option<ScanOptions> {
     let mut options = ScanOptions { count: 10, pattern: None, type_name: None };
-    let mut index = 2;
     while index < context.args.len() {
         let arg = context.args.get(index);
         let value = (index + 1 < context.args.len()).then_some(index + 1);
@@ -125,7 +144,7 @@ fn scan_options(context: &mut Context<'_>) -> Option<ScanOptions> {
             Some(value) if arg.is("match") => {
                 options.pattern = Some(context.args.bytes(value).into_owned());
             }
-            Some(value) if arg.is("type") => {
+            Some(value) if of_keys && arg.is("type") => {
                 options.type_name = Some(context.args.bytes(value).into_owned());
             }
             _ => {
@@ -140,7 +159,7 @@ fn scan_options(context: &mut Context<'_>) -> Option<ScanOptions> {
 
 /// Reads a cursor by the rules of C's `strtoul`, which Redis leaves it to: a sign is allowed, and
 /// nothing at all is zero.
-fn parse_cursor(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_cursor(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return Some(0);
     }
@@ -217,7 +236,7 @@ impl Step {
         let mut any_over = false;
         for (spot, slot) in entries {
             self.examined += 1;
-            if wanted(slot.key(), slot.value().type_name().as_bytes()) {
+            if wanted(slot.key(), slot.value().value_type().name().as_bytes()) {
                 any_over |= context.is_over(context.db, spot);
                 self.keys.push(slot.key().to_vec());
             }

@@ -5,10 +5,14 @@ use super::options::{self, Condition, Expiry, Unit};
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::value::ValueType;
 
 pub(super) fn get(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
-    context.reply_value(&found);
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    context.reply_string(&found);
     Outcome::Reply
 }
 
@@ -25,7 +29,10 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     };
     let found = if options.get {
         let found = context.read(1);
-        context.reply_value(&found);
+        if context.is_wrong(&found, ValueType::String) {
+            return Outcome::Reply;
+        }
+        context.reply_string(&found);
         found
     } else {
         context.find(1)
@@ -84,7 +91,10 @@ fn set_until(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
 
 pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
-    context.reply_value(&found);
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    context.reply_string(&found);
     context.set(&found, context.args.get(2), None);
     context.log(&[Part::Bytes(b"SET"), Part::Request(1), Part::Request(2)]);
     Outcome::Reply
@@ -92,7 +102,10 @@ pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
 
 pub(super) fn getdel(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
-    context.reply_value(&found);
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
+    context.reply_string(&found);
     delete_and_log(context, &found);
     Outcome::Reply
 }
@@ -106,12 +119,15 @@ pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
         context.reply.null();
         return Outcome::Reply;
     }
+    if context.is_wrong(&found, ValueType::String) {
+        return Outcome::Reply;
+    }
     match options.expiry {
         Expiry::At { unit, index } => {
             let Some(at_ms) = context.expiry_arg(index, unit, "getex") else {
                 return Outcome::Reply;
             };
-            context.reply_value(&found);
+            context.reply_string(&found);
             if unit.absolute && context.is_past(at_ms) {
                 delete_and_log(context, &found);
             } else {
@@ -120,13 +136,13 @@ pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
             }
         }
         Expiry::Persist => {
-            context.reply_value(&found);
+            context.reply_string(&found);
             if context.expires_at_ms(&found).is_some() {
                 context.set_expiry(&found, None);
                 context.log(&[Part::Bytes(b"PERSIST"), Part::Request(1)]);
             }
         }
-        Expiry::Unsaid | Expiry::Keep => context.reply_value(&found),
+        Expiry::Unsaid | Expiry::Keep => context.reply_string(&found),
     }
     Outcome::Reply
 }
@@ -135,7 +151,7 @@ pub(super) fn mget(context: &mut Context<'_>) -> Outcome {
     context.reply.array(context.args.len() - 1);
     for index in 1..context.args.len() {
         let found = context.read(index);
-        context.reply_value(&found);
+        context.reply_string(&found);
     }
     Outcome::Reply
 }

@@ -1,10 +1,7 @@
 //! One key with its value, as compact as it goes.
 //!
-//! A short key with a short value is one allocation without any waste:
-//!
-//! ```text
-//! | expires at, ms: i64, only if it does | key size: 1 or 2 bytes | key ... | value ... |
-//! ```
+//! A short key with a short value is one allocation without any waste: the time it expires, the key
+//! and the value, one behind the other.
 //!
 //! Whatever is longer is a box with the key, and the value in memory of its own, so that a value of
 //! 4096 bytes is an allocation of 4096 bytes. Flags, access time and part of the hash stand beside
@@ -15,13 +12,13 @@ use std::sync::Arc;
 
 use slimio_resp::Arg;
 
+use super::large::Large;
+use super::meta::{Epoch, Kind, Meta};
+use super::small::{self, EXPIRY_SIZE, SMALL_SIZE_MAX};
+use crate::access::Access;
+use crate::hash::HashForm;
+use crate::memory::allocated;
 use crate::value::{Value, ValueRef};
-
-/// Longest entry, in bytes of key, value and their head, that is one allocation.
-const SMALL_SIZE_MAX: usize = 1024;
-
-/// Size in bytes of a time in a small entry.
-const EXPIRY_SIZE: usize = 8;
 
 /// A place in a bucket.
 #[derive(Debug)]
@@ -33,21 +30,6 @@ pub(crate) struct Slot {
     entry: Entry,
 }
 
-/// What is known of an entry without looking at it.
-///
-/// ```text
-/// 31                 26       25      24       23                     0
-/// |    not used      | epoch | expires |  access time or frequency     |
-/// ```
-///
-/// `epoch` says whether a running snapshot has taken the entry. The last access is for eviction.
-#[derive(Clone, Copy, Debug, Default)]
-struct Meta(u32);
-
-impl Meta {
-    const EXPIRES: u32 = 1 << 24;
-}
-
 #[derive(Debug)]
 enum Entry {
     Small(Box<[u8]>),
@@ -56,51 +38,15 @@ enum Entry {
 
 // What each key costs beside its bytes: a change of this is a change of a promise.
 const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Slot>() == 24);
-const _: () = assert!(size_of::<Large>() == 48);
-
-#[derive(Debug)]
-struct Large {
-    key: Key,
-    /// Means nothing unless the slot says that the key expires.
-    expires_at_ms: i64,
-    value: Value,
-}
-
-/// A key in the box of a large entry.
-#[derive(Debug)]
-enum Key {
-    Inline { size: u8, bytes: [u8; Key::INLINE_SIZE_MAX] },
-    Heap(Box<[u8]>),
-}
-
-impl Key {
-    const INLINE_SIZE_MAX: usize = 22;
-
-    fn new(key: &[u8]) -> Self {
-        if key.len() > Self::INLINE_SIZE_MAX {
-            return Key::Heap(key.into());
-        }
-        let mut bytes = [0; Self::INLINE_SIZE_MAX];
-        bytes[..key.len()].copy_from_slice(key);
-        Key::Inline { size: key.len() as u8, bytes }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Key::Inline { size, bytes } => &bytes[..usize::from(*size)],
-            Key::Heap(bytes) => bytes,
-        }
-    }
-}
 
 impl Slot {
     /// A new entry.
     pub(crate) fn new(hash: u32, key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Self {
-        let entry = match small(key, value, expires_at_ms) {
+        let entry = match small::make(key, value, expires_at_ms) {
             Some(bytes) => Entry::Small(bytes),
             None => large(key, Value::from_arg(value), expires_at_ms),
         };
-        Self::of(hash, entry, expires_at_ms)
+        Self::of(hash, entry, Kind::String, expires_at_ms)
     }
 
     /// A new entry of a value that exists already.
@@ -110,105 +56,165 @@ impl Slot {
         value: Value,
         expires_at_ms: Option<i64>,
     ) -> Self {
-        let entry = match small(key, value.as_ref().as_arg(), expires_at_ms) {
+        let (kind, bytes) = match value.as_ref() {
+            ValueRef::String(string) => (Kind::String, Some(string.as_arg())),
+            ValueRef::Hash(packed) => (Kind::Hash, packed.listpack().map(Arg::Bytes)),
+        };
+        let entry = match bytes.and_then(|bytes| small::make(key, bytes, expires_at_ms)) {
             Some(bytes) => Entry::Small(bytes),
             None => large(key, value, expires_at_ms),
         };
-        Self::of(hash, entry, expires_at_ms)
+        Self::of(hash, entry, kind, expires_at_ms)
     }
 
-    fn of(hash: u32, entry: Entry, expires_at_ms: Option<i64>) -> Self {
-        let meta = Meta(if expires_at_ms.is_some() { Meta::EXPIRES } else { 0 });
-        Self { hash, meta, entry }
+    /// A new entry of a hash without fields.
+    pub(crate) fn of_empty_hash(hash: u32, key: &[u8]) -> Self {
+        let bytes = crate::hash::empty();
+        match small::make(key, Arg::Bytes(bytes), None) {
+            Some(bytes) => Self::of(hash, Entry::Small(bytes), Kind::Hash, None),
+            None => Self::with_value(hash, key, Value::PackedHash(Arc::new(bytes.to_vec())), None),
+        }
+    }
+
+    fn of(hash: u32, entry: Entry, kind: Kind, expires_at_ms: Option<i64>) -> Self {
+        Self { hash, meta: Meta::new(kind, expires_at_ms.is_some()), entry }
     }
 
     /// Whether the key will expire.
     pub(crate) fn expires(&self) -> bool {
-        self.meta.0 & Meta::EXPIRES != 0
+        self.meta.expires()
+    }
+
+    /// Which capture was the last to take the entry, or found it there as a new one.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.meta.epoch()
+    }
+
+    pub(crate) fn set_epoch(&mut self, epoch: Epoch) {
+        self.meta.set_epoch(epoch);
+    }
+
+    /// What is known of the entry without looking at it.
+    pub(crate) fn meta(&self) -> Meta {
+        self.meta
+    }
+
+    /// All of an entry, by its form.
+    pub(crate) fn form(&self) -> Form<'_> {
+        match &self.entry {
+            Entry::Small(bytes) => Form::Small(bytes),
+            Entry::Large(large) => Form::Large(large),
+        }
+    }
+
+    /// The last use of the entry.
+    pub(crate) fn access(&self) -> Access {
+        self.meta.access()
+    }
+
+    /// Notes the last use of the entry.
+    pub(crate) fn set_access(&mut self, access: Access) {
+        self.meta.set_access(access);
     }
 
     pub(crate) fn key(&self) -> &[u8] {
         match &self.entry {
-            Entry::Small(bytes) => split_small(bytes, self.expires()).0,
+            Entry::Small(bytes) => small::split(bytes, self.expires()).0,
             Entry::Large(large) => large.key.as_bytes(),
         }
     }
 
     pub(crate) fn value(&self) -> ValueRef<'_> {
         match &self.entry {
-            Entry::Small(bytes) => ValueRef::Bytes(split_small(bytes, self.expires()).1),
+            Entry::Small(bytes) => self.meta.kind().view(small::split(bytes, self.expires()).1),
             Entry::Large(large) => large.value.as_ref(),
+        }
+    }
+
+    /// Bytes that the entry takes in memory beside its slot.
+    pub(crate) fn memory(&self) -> usize {
+        match &self.entry {
+            Entry::Small(bytes) => allocated(bytes.len()),
+            Entry::Large(large) => large.memory(),
         }
     }
 
     /// Milliseconds since 1970.
     pub(crate) fn expires_at_ms(&self) -> Option<i64> {
-        if !self.expires() {
-            return None;
+        match &self.entry {
+            Entry::Small(bytes) => small::expiry(bytes, self.meta),
+            Entry::Large(large) => large.expires_at_ms(self.meta),
         }
-        Some(match &self.entry {
-            Entry::Small(bytes) => {
-                i64::from_le_bytes(bytes[..EXPIRY_SIZE].try_into().expect("eight bytes"))
-            }
-            Entry::Large(large) => large.expires_at_ms,
-        })
     }
 
     /// Gives the entry another time to expire, or none.
     pub(crate) fn set_expiry(&mut self, expires_at_ms: Option<i64>) {
         match (&mut self.entry, expires_at_ms) {
             (Entry::Large(large), _) => large.expires_at_ms = expires_at_ms.unwrap_or(0),
-            (Entry::Small(bytes), Some(at)) if self.meta.0 & Meta::EXPIRES != 0 => {
+            (Entry::Small(bytes), Some(at)) if self.meta.expires() => {
                 bytes[..EXPIRY_SIZE].copy_from_slice(&at.to_le_bytes());
             }
-            (Entry::Small(_), None) if self.meta.0 & Meta::EXPIRES == 0 => {}
+            (Entry::Small(_), None) if !self.meta.expires() => {}
             (Entry::Small(_), _) => {
                 let value = self.value().to_value();
                 let slot = Slot::with_value(self.hash, self.key(), value, expires_at_ms);
                 self.entry = slot.entry;
             }
         }
-        self.meta.0 &= !Meta::EXPIRES;
-        if expires_at_ms.is_some() {
-            self.meta.0 |= Meta::EXPIRES;
+        self.meta.set_expires(expires_at_ms.is_some());
+    }
+
+    /// Replaces the value by a string, in place where the old one has the same size and nobody
+    /// shares it. Returns an old value that is worth dropping elsewhere.
+    pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
+        let stays_large = self.stays_large(value, expires_at_ms);
+        let fits = match (&mut self.entry, value) {
+            (Entry::Small(bytes), Arg::Bytes(new)) => {
+                let (expires, expired) = (expires_at_ms.is_some(), self.meta.expires());
+                let start = small::value_start(bytes, expired);
+                let fits = expires == expired && bytes.len() - start == new.len();
+                if fits {
+                    bytes[start..].copy_from_slice(new);
+                    self.meta.set_kind(Kind::String);
+                }
+                fits
+            }
+            (Entry::Large(large), _) if stays_large => overwrite(&mut large.value, value),
+            _ => false,
+        };
+        if fits {
+            self.set_expiry(expires_at_ms);
+            return None;
+        }
+        self.exchange(value, expires_at_ms).and_then(|large| worth_deferring(large.value))
+    }
+
+    /// Replaces the value and leaves the memory of the old one alone. Returns a large entry as it
+    /// was.
+    pub(crate) fn exchange(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Large> {
+        let stays_large = self.stays_large(value, expires_at_ms);
+        if let Entry::Large(large) = &mut self.entry
+            && stays_large
+        {
+            // The box and the key stay.
+            let old = replace(&mut large.value, Value::from_arg(value));
+            let was = Large { key: large.key.clone(), value: old, ..**large };
+            self.set_expiry(expires_at_ms);
+            return Some(was);
+        }
+        let new = Slot::new(self.hash, self.key(), value, expires_at_ms);
+        let old = replace(&mut self.entry, new.entry);
+        self.meta.set_expires(new.meta.expires());
+        self.meta.set_kind(new.meta.kind());
+        match old {
+            Entry::Small(_) => None,
+            Entry::Large(large) => Some(*large),
         }
     }
 
-    /// Replaces the value, in place where the old one has the same size and nobody shares it.
-    /// Returns an old value that is worth dropping elsewhere.
-    pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
-        let expires = self.expires();
-        let stays_large = small_size(self.key(), value, expires_at_ms) > SMALL_SIZE_MAX;
-        match (&mut self.entry, value) {
-            (Entry::Small(bytes), Arg::Bytes(new))
-                if expires == expires_at_ms.is_some()
-                    && bytes.len() - value_start(bytes, expires) == new.len() =>
-            {
-                let start = value_start(bytes, expires);
-                bytes[start..].copy_from_slice(new);
-                self.set_expiry(expires_at_ms);
-                None
-            }
-            // The box and the key stay.
-            (Entry::Large(large), _) if stays_large => {
-                let old = if overwrite(&mut large.value, value) {
-                    None
-                } else {
-                    Some(replace(&mut large.value, Value::from_arg(value)))
-                };
-                self.set_expiry(expires_at_ms);
-                old.and_then(worth_deferring)
-            }
-            _ => {
-                let new = Slot::new(self.hash, self.key(), value, expires_at_ms);
-                let old = replace(&mut self.entry, new.entry);
-                self.meta.0 = self.meta.0 & !Meta::EXPIRES | new.meta.0;
-                match old {
-                    Entry::Small(_) => None,
-                    Entry::Large(large) => worth_deferring(large.value),
-                }
-            }
-        }
+    fn stays_large(&self, value: Arg<'_>, expires_at_ms: Option<i64>) -> bool {
+        matches!(self.entry, Entry::Large(_))
+            && small::size(self.key(), value, expires_at_ms) > SMALL_SIZE_MAX
     }
 
     /// Changes the value by taking it out and putting another in.
@@ -220,8 +226,66 @@ impl Slot {
                 let mut value = self.value().to_value();
                 change(&mut value);
                 let new = Slot::with_value(self.hash, self.key(), value, expires_at_ms);
+                self.meta.set_kind(new.meta.kind());
                 self.entry = new.entry;
             }
+        }
+    }
+
+    /// Changes a hash in place, or to another form.
+    ///
+    /// Panics if the value is none.
+    pub(crate) fn update_hash<R>(&mut self, change: impl FnOnce(&mut HashForm<'_>) -> R) -> R {
+        assert!(matches!(self.value(), ValueRef::Hash(_)), "a value that is no hash");
+        let (expires, expires_at_ms) = (self.expires(), self.expires_at_ms());
+        match &mut self.entry {
+            Entry::Small(entry) => {
+                let base = small::value_start(entry, expires);
+                let bytes = std::mem::take(entry).into_vec();
+                let mut form = HashForm::Packed { bytes, base };
+                let result = change(&mut form);
+                match form {
+                    HashForm::Packed { bytes, .. } if bytes.len() <= SMALL_SIZE_MAX => {
+                        *entry = bytes.into_boxed_slice();
+                    }
+                    HashForm::Packed { bytes, base } => {
+                        let value = Value::PackedHash(Arc::new(bytes[base..].to_vec()));
+                        self.entry = large(small::split(&bytes, expires).0, value, expires_at_ms);
+                    }
+                    HashForm::Grown { bytes, tree } => {
+                        self.entry = large(
+                            small::split(&bytes, expires).0,
+                            Value::Hash(tree),
+                            expires_at_ms,
+                        );
+                    }
+                    HashForm::Tree(_) => unreachable!("a small entry holds no tree"),
+                }
+                result
+            }
+            Entry::Large(large) => match &mut large.value {
+                Value::PackedHash(piece) => {
+                    let bytes = std::mem::take(Arc::make_mut(piece));
+                    let mut form = HashForm::Packed { bytes, base: 0 };
+                    let result = change(&mut form);
+                    match form {
+                        HashForm::Packed { bytes, .. } => *Arc::make_mut(piece) = bytes,
+                        HashForm::Grown { tree, .. } => large.value = Value::Hash(tree),
+                        HashForm::Tree(_) => unreachable!("a listpack is no tree"),
+                    }
+                    result
+                }
+                Value::Hash(tree) => change(&mut HashForm::Tree(tree)),
+                Value::Piece(_) | Value::Blob(_) => unreachable!("it was looked at"),
+            },
+        }
+    }
+
+    /// A large entry, taken over; `None` of a small one.
+    pub(crate) fn into_large(self) -> Option<Large> {
+        match self.entry {
+            Entry::Small(_) => None,
+            Entry::Large(large) => Some(*large),
         }
     }
 
@@ -234,14 +298,35 @@ impl Slot {
     }
 }
 
+/// An entry by its form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form<'a> {
+    Small(&'a [u8]),
+    Large(&'a Large),
+}
+
+impl<'a> Form<'a> {
+    /// Looks at an entry of which `meta` is known.
+    pub(crate) fn view(self, meta: Meta) -> (&'a [u8], ValueRef<'a>, Option<i64>) {
+        match self {
+            Form::Small(bytes) => {
+                let (key, value) = small::split(bytes, meta.expires());
+                (key, meta.kind().view(value), small::expiry(bytes, meta))
+            }
+            Form::Large(large) => {
+                (large.key.as_bytes(), large.value.as_ref(), large.expires_at_ms(meta))
+            }
+        }
+    }
+}
+
 /// Values whose freeing takes noticeable time.
 pub(crate) fn worth_deferring(value: Value) -> Option<Value> {
-    matches!(value, Value::Blob(_)).then_some(value)
+    value.as_ref().is_large().then_some(value)
 }
 
 fn large(key: &[u8], value: Value, expires_at_ms: Option<i64>) -> Entry {
-    let expires_at_ms = expires_at_ms.unwrap_or(0);
-    Entry::Large(Box::new(Large { key: Key::new(key), expires_at_ms, value }))
+    Entry::Large(Box::new(Large::new(key, value, expires_at_ms)))
 }
 
 /// Writes a string over one whose memory it fits exactly, unless that is shared.
@@ -255,58 +340,6 @@ fn overwrite(value: &mut Value, new: Arg<'_>) -> bool {
         }
         _ => false,
     }
-}
-
-/// Size in bytes of the length of a key in a small entry.
-fn head_size(key: &[u8]) -> usize {
-    if key.len() < 0x80 { 1 } else { 2 }
-}
-
-/// Size in bytes of a small entry, whether it may be one or not.
-fn small_size(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> usize {
-    let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
-    expiry_size + head_size(key) + key.len() + value.size()
-}
-
-/// A small entry, if it is one.
-fn small(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[u8]>> {
-    let size = small_size(key, value, expires_at_ms);
-    if size > SMALL_SIZE_MAX {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(size);
-    if let Some(at) = expires_at_ms {
-        bytes.extend_from_slice(&at.to_le_bytes());
-    }
-    if head_size(key) == 1 {
-        bytes.push(key.len() as u8);
-    } else {
-        bytes.extend_from_slice(&[key.len() as u8 | 0x80, (key.len() >> 7) as u8]);
-    }
-    bytes.extend_from_slice(key);
-    value.chunks().for_each(|chunk| bytes.extend_from_slice(chunk));
-    Some(bytes.into_boxed_slice())
-}
-
-/// Key and value of a small entry.
-fn split_small(bytes: &[u8], expires: bool) -> (&[u8], &[u8]) {
-    let (start, size) = small_key(bytes, expires);
-    bytes[start..].split_at(size)
-}
-
-fn value_start(bytes: &[u8], expires: bool) -> usize {
-    let (start, size) = small_key(bytes, expires);
-    start + size
-}
-
-/// Start and size of the key of a small entry.
-fn small_key(bytes: &[u8], expires: bool) -> (usize, usize) {
-    let head = if expires { EXPIRY_SIZE } else { 0 };
-    let low = usize::from(bytes[head]);
-    if low < 0x80 {
-        return (head + 1, low);
-    }
-    (head + 2, low & 0x7f | usize::from(bytes[head + 1]) << 7)
 }
 
 #[cfg(test)]
@@ -332,26 +365,30 @@ mod tests {
 
     const EXPIRIES: [Option<i64>; 3] = [None, Some(0), Some(i64::MAX)];
 
-    fn string(size: usize, byte: u8) -> Vec<u8> {
+    fn string(slot: &Slot) -> Arg<'_> {
+        slot.value().as_string().expect("a string").as_arg()
+    }
+
+    fn pattern(size: usize, byte: u8) -> Vec<u8> {
         (0..size).map(|i| (i % 199) as u8 ^ byte).collect()
     }
 
     fn check(slot: &Slot, key: &[u8], value: &[u8], expires_at_ms: Option<i64>) {
         assert!(slot.key() == key, "key of {}", key.len());
-        assert!(*slot.value().as_arg().to_bytes() == *value, "value of {}", value.len());
+        assert!(*string(slot).to_bytes() == *value, "value of {}", value.len());
         assert_eq!(slot.expires_at_ms(), expires_at_ms);
         assert_eq!(slot.expires(), expires_at_ms.is_some());
-        let arg = slot.value().as_arg();
+        let arg = string(slot);
         assert_eq!(matches!(arg, Arg::Blob(_)), value.len() > BLOB_PIECE_SIZE);
     }
 
     #[test]
     fn an_entry_holds_what_it_is_given() {
         for key_size in SIZES {
-            let key = string(key_size, 1);
+            let key = pattern(key_size, 1);
             for expiry in EXPIRIES {
                 for size in SIZES {
-                    let value = string(size, 2);
+                    let value = pattern(size, 2);
                     let slot = Slot::new(7, &key, Arg::Bytes(&value), expiry);
                     check(&slot, &key, &value, expiry);
                     let blob = Blob::from_bytes(&value);
@@ -365,10 +402,10 @@ mod tests {
 
     #[test]
     fn an_entry_changes_from_any_form_to_any_other() {
-        let key = string(20, 1);
+        let key = pattern(20, 1);
         for (from, before) in SIZES.into_iter().flat_map(|size| EXPIRIES.map(|at| (size, at))) {
             for (to, after) in SIZES.into_iter().flat_map(|size| EXPIRIES.map(|at| (size, at))) {
-                let (old, new) = (string(from, 2), string(to, 3));
+                let (old, new) = (pattern(from, 2), pattern(to, 3));
                 let mut slot = Slot::new(7, &key, Arg::Bytes(&old), before);
                 let garbage = slot.set(Arg::Bytes(&new), after);
                 assert_eq!(garbage.is_some(), from > BLOB_PIECE_SIZE);
@@ -384,7 +421,7 @@ mod tests {
         let mut slot = Slot::new(7, b"key", Arg::Bytes(b""), Some(5));
         let mut expected = Vec::new();
         for size in [1, 100, 2000, 1, 60_000, 250_000, 3, 600_000] {
-            let more = string(size, 9);
+            let more = pattern(size, 9);
             slot.update(|value| value.append(Arg::Bytes(&more)));
             expected.extend_from_slice(&more);
             check(&slot, b"key", &expected, Some(5));
@@ -399,7 +436,7 @@ mod tests {
     #[test]
     fn a_value_of_the_same_size_is_replaced_in_place() {
         for size in [16, SMALL_SIZE_MAX - 8, 4096] {
-            let (old, new) = (string(size, 1), string(size, 2));
+            let (old, new) = (pattern(size, 1), pattern(size, 2));
             for expiry in [None, Some(1)] {
                 let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), expiry);
                 let info = allocation_counter::measure(|| {
@@ -413,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_value_that_somebody_reads_is_left_alone() {
-        let (old, new) = (string(4096, 1), string(4096, 2));
+        let (old, new) = (pattern(4096, 1), pattern(4096, 2));
         let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), None);
         let Value::Piece(reader) = slot.value().to_value() else { panic!("a piece") };
         slot.set(Arg::Bytes(&new), None);

@@ -14,8 +14,23 @@
 //! its own half, and a position in that order means the same before and after.
 
 mod entry;
+mod large;
+mod marks;
+mod meta;
+mod small;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use entry::{Slot, worth_deferring};
+pub(crate) use entry::{Form, Slot, worth_deferring};
+pub(crate) use large::Large;
+pub(crate) use meta::{Epoch, Meta};
+pub(crate) use small::SMALL_SIZE_MAX;
+
+use std::iter::Flatten;
+
+use crate::access::Access;
+use crate::memory::allocated;
+use marks::Marks;
 
 /// Buckets in a segment, and segments in a group.
 const SEGMENT_LEN: usize = 1024;
@@ -32,7 +47,14 @@ const BUCKET_GROWTH: usize = 2;
 /// Places of a bucket that a random draw reaches: more than a bucket ever has.
 const DRAW_PLACES: usize = 64;
 
-type Bucket = Vec<Slot>;
+/// The same for entries that expire. There can be few of them in a bucket, so each place more is a
+/// draw in vain more often; beyond these places, an entry has to wait until there are fewer.
+const DRAW_EXPIRING_PLACES: usize = 32;
+
+pub(crate) type Bucket = Vec<Slot>;
+
+/// The buckets of a table that is no longer one.
+pub(crate) type Buckets = Flatten<Flatten<std::vec::IntoIter<Vec<Vec<Bucket>>>>>;
 
 /// A position in hash order; `END` is behind all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,11 +81,27 @@ pub(crate) struct Table {
     groups: Vec<Vec<Vec<Bucket>>>,
     bucket_count: usize,
     len: usize,
+    /// Count of entries that expire.
+    expiring: usize,
+    /// The buckets they are in.
+    marks: Marks,
+    /// What the entries take in memory, the slots not included.
+    entry_bytes: usize,
+    /// What the slots take, those included that are not used yet.
+    slot_bytes: usize,
 }
 
 impl Default for Table {
     fn default() -> Self {
-        let mut table = Self { groups: Vec::new(), bucket_count: 0, len: 0 };
+        let mut table = Self {
+            groups: Vec::new(),
+            bucket_count: 0,
+            len: 0,
+            expiring: 0,
+            marks: Marks::default(),
+            entry_bytes: 0,
+            slot_bytes: 0,
+        };
         table.push_bucket(Bucket::new());
         table
     }
@@ -73,6 +111,21 @@ impl Table {
     /// Count of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Count of entries that expire.
+    pub(crate) fn expiring(&self) -> usize {
+        self.expiring
+    }
+
+    /// Bytes that the entries take in memory, with their keys and values.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        self.entry_bytes
+    }
+
+    /// Bytes that the table itself takes.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.slot_bytes + self.bucket_count * size_of::<Bucket>()
     }
 
     pub(crate) fn bucket_count(&self) -> usize {
@@ -91,11 +144,37 @@ impl Table {
         Some(Spot { bucket, slot })
     }
 
+    /// An entry by the low bits of its hash alone.
+    pub(crate) fn find_hash(&self, hash: u32) -> Option<Spot> {
+        let bucket = self.index(hash);
+        let slot = self.bucket(bucket).iter().position(|slot| slot.hash == hash)?;
+        Some(Spot { bucket, slot })
+    }
+
+    /// Notes the last use of an entry.
+    pub(crate) fn set_access(&mut self, spot: Spot, access: Access) {
+        self.get_mut(spot).set_access(access);
+    }
+
     pub(crate) fn get(&self, spot: Spot) -> &Slot {
         &self.bucket(spot.bucket)[spot.slot]
     }
 
-    pub(crate) fn get_mut(&mut self, spot: Spot) -> &mut Slot {
+    /// Changes an entry, but not its key, and keeps account of it.
+    pub(crate) fn change<R>(&mut self, spot: Spot, change: impl FnOnce(&mut Slot) -> R) -> R {
+        let slot = self.get_mut(spot);
+        let (memory, expired) = (slot.memory(), slot.expires());
+        let result = change(slot);
+        let (memory_after, expires) = (slot.memory(), slot.expires());
+        self.entry_bytes = self.entry_bytes - memory + memory_after;
+        if expires != expired {
+            self.expiring = self.expiring + usize::from(expires) - usize::from(expired);
+            self.mark(spot.bucket);
+        }
+        result
+    }
+
+    fn get_mut(&mut self, spot: Spot) -> &mut Slot {
         &mut self.bucket_mut(spot.bucket)[spot.slot]
     }
 
@@ -105,20 +184,66 @@ impl Table {
             self.split();
         }
         self.len += 1;
+        self.entry_bytes += slot.memory();
+        let bucket = self.index(slot.hash);
+        if slot.expires() {
+            self.expiring += 1;
+            self.marks.set(bucket, true);
+        }
+        let slots = self.bucket_mut(bucket);
+        let before = slots.capacity();
+        push(slots, slot);
+        let (after, len) = (slots.capacity(), slots.len());
+        self.resized(before, after);
+        Spot { bucket, slot: len - 1 }
+    }
+
+    /// Makes room for so many entries, if there are none yet: then no bucket is split on the way.
+    pub(crate) fn reserve(&mut self, len: usize) {
+        while self.len == 0 && self.bucket_count * LOAD_MAX < len {
+            self.push_bucket(Bucket::new());
+        }
+    }
+
+    /// Adds an entry, unless its key is there already: then it is given back.
+    pub(crate) fn try_insert(&mut self, slot: Slot) -> Result<(), Slot> {
+        if self.find(slot.hash, slot.key()).is_some() {
+            return Err(slot);
+        }
         let bucket = self.index(slot.hash);
         let slots = self.bucket_mut(bucket);
-        push(slots, slot);
-        Spot { bucket, slot: slots.len() - 1 }
+        if slots.capacity() == 0 {
+            // As many more are likely to come, an allocation for every two would be a waste.
+            slots.reserve_exact(LOAD_MAX - 1);
+            let after = slots.capacity();
+            self.resized(0, after);
+        }
+        self.insert(slot);
+        Ok(())
+    }
+
+    /// Brings in from memory what adding these entries is going to look at: all of it at once takes
+    /// less time than one after the other. Returns a number that depends on it.
+    pub(crate) fn bring_in(&self, slots: &[Slot]) -> usize {
+        slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
 
     /// Takes an entry out. Merges at most two buckets.
     pub(crate) fn remove(&mut self, spot: Spot) -> Slot {
         let bucket = self.bucket_mut(spot.bucket);
         let slot = bucket.swap_remove(spot.slot);
-        if bucket.capacity() > bucket.len() + 2 * BUCKET_GROWTH {
+        let before = bucket.capacity();
+        if before > bucket.len() + 2 * BUCKET_GROWTH {
             bucket.shrink_to(bucket.len() + BUCKET_GROWTH);
         }
+        let after = bucket.capacity();
+        self.resized(before, after);
         self.len -= 1;
+        self.entry_bytes -= slot.memory();
+        if slot.expires() {
+            self.expiring -= 1;
+            self.mark(spot.bucket);
+        }
         if self.bucket_count > 1 && self.len < self.bucket_count * LOAD_MIN {
             self.merge();
         }
@@ -127,13 +252,7 @@ impl Table {
 
     /// The bucket at a position: its entries from that position on, and where the next one begins.
     pub(crate) fn walk(&self, from: Position) -> (Position, impl Iterator<Item = (Spot, &Slot)>) {
-        let hash = (from.0 as u32).reverse_bits();
-        let bucket = self.index(hash);
-        let half = 1 << self.bucket_count.ilog2();
-        let is_split = bucket >= half || bucket + half < self.bucket_count;
-        let bits = half.trailing_zeros() + u32::from(is_split);
-        let step = 1u64 << (32 - bits);
-        let next = Position((from.0 & !(step - 1)) + step);
+        let (bucket, next) = self.at(from);
         let entries = self
             .bucket(bucket)
             .iter()
@@ -143,6 +262,43 @@ impl Table {
         (next, entries)
     }
 
+    /// Lets `take` look at all entries of the bucket at a position that do not carry this epoch, and
+    /// lets them carry it. Returns where the next bucket begins, and the count of entries.
+    pub(crate) fn take_bucket(
+        &mut self,
+        from: Position,
+        epoch: Epoch,
+        mut take: impl FnMut(&Slot),
+    ) -> (Position, usize) {
+        let (bucket, next) = self.at(from);
+        let slots = self.bucket_mut(bucket);
+        for slot in slots.iter_mut().filter(|slot| slot.epoch() != epoch) {
+            take(slot);
+            slot.set_epoch(epoch);
+        }
+        (next, slots.len())
+    }
+
+    /// Gives an entry an epoch.
+    pub(crate) fn set_epoch(&mut self, spot: Spot, epoch: Epoch) {
+        self.get_mut(spot).set_epoch(epoch);
+    }
+
+    /// Gives up the buckets, to be emptied one by one.
+    pub(crate) fn into_buckets(self) -> Buckets {
+        self.groups.into_iter().flatten().flatten()
+    }
+
+    /// The bucket at a position, and where the next one begins.
+    fn at(&self, from: Position) -> (usize, Position) {
+        let bucket = self.index((from.0 as u32).reverse_bits());
+        let half = 1 << self.bucket_count.ilog2();
+        let is_split = bucket >= half || bucket + half < self.bucket_count;
+        let bits = half.trailing_zeros() + u32::from(is_split);
+        let step = 1u64 << (32 - bits);
+        (bucket, Position((from.0 & !(step - 1)) + step))
+    }
+
     /// An entry that a random number chooses, every one as likely as any other; `None` if the
     /// number points at a place that is empty, as most are: to be called again.
     pub(crate) fn draw(&self, random: u64) -> Option<Spot> {
@@ -150,6 +306,34 @@ impl Table {
         let places = if self.bucket_count == 1 { self.len.max(1) } else { DRAW_PLACES };
         let slot = (random as u32) as usize % places;
         (slot < self.bucket(bucket).len()).then_some(Spot { bucket, slot })
+    }
+
+    /// As [`draw`](Self::draw), among the entries that expire.
+    pub(crate) fn draw_expiring(&self, random: u64) -> Option<Spot> {
+        let bucket = self.marks.nth((random >> 32) as usize % self.marks.count().max(1))?;
+        let place = (random as u32) as usize % DRAW_EXPIRING_PLACES;
+        let slots = self.bucket(bucket).iter().enumerate();
+        let (slot, _) = slots.filter(|(_, slot)| slot.expires()).nth(place)?;
+        Some(Spot { bucket, slot })
+    }
+
+    /// The entries of a bucket that a random number chooses, every bucket as likely; `None` if the
+    /// table is empty.
+    pub(crate) fn draw_bucket(&self, random: u64) -> Option<&[Slot]> {
+        let bucket = (random >> 32) as usize % self.bucket_count;
+        (self.len > 0).then(|| self.slots(bucket))
+    }
+
+    /// As [`draw_bucket`](Self::draw_bucket), among the buckets that hold entries which expire;
+    /// `None` if there are none.
+    pub(crate) fn draw_expiring_bucket(&self, random: u64) -> Option<&[Slot]> {
+        let bucket = self.marks.nth((random >> 32) as usize % self.marks.count().max(1))?;
+        Some(self.slots(bucket))
+    }
+
+    /// The first bucket from number `from` on that holds entries which expire.
+    pub(crate) fn next_expiring_bucket(&self, from: usize) -> Option<usize> {
+        self.marks.next(from)
     }
 
     fn index(&self, hash: u32) -> usize {
@@ -179,8 +363,19 @@ impl Table {
         let count = source.iter().filter(|slot| moves(slot)).count();
         let mut target = Bucket::with_capacity(count);
         target.extend(source.extract_if(.., |slot| moves(slot)));
+        if cfg!(feature = "plant-split-drops-epoch") {
+            for slot in &mut target {
+                slot.set_epoch(Epoch::default());
+            }
+        }
+        let before = source.capacity();
         source.shrink_to_fit();
+        let after = source.capacity();
+        self.resized(before, after);
+        self.resized(0, target.capacity());
         self.push_bucket(target);
+        self.mark(self.bucket_count - 1 - half);
+        self.mark(self.bucket_count - 1);
     }
 
     /// Undoes the last split.
@@ -197,9 +392,29 @@ impl Table {
             }
         }
         let half = 1usize << last.ilog2();
+        self.resized(slots.capacity(), 0);
         let target = self.bucket_mut(last - half);
+        let before = target.capacity();
         target.reserve_exact(slots.len());
         target.extend(slots);
+        let after = target.capacity();
+        self.resized(before, after);
+        self.marks.set(last, false);
+        self.mark(last - half);
+    }
+
+    /// Keeps account of the places that a bucket has.
+    fn resized(&mut self, before: usize, after: usize) {
+        let bytes = |places: usize| allocated(places * size_of::<Slot>());
+        self.slot_bytes = self.slot_bytes - bytes(before) + bytes(after);
+    }
+
+    /// Keeps account of whether a bucket holds entries that expire.
+    fn mark(&mut self, bucket: usize) {
+        if self.expiring > 0 || self.marks.count() > 0 {
+            let is_marked = self.bucket(bucket).iter().any(Slot::expires);
+            self.marks.set(bucket, is_marked);
+        }
     }
 
     fn push_bucket(&mut self, bucket: Bucket) {
@@ -226,182 +441,4 @@ fn push(bucket: &mut Bucket, slot: Slot) {
         bucket.reserve_exact(BUCKET_GROWTH);
     }
     bucket.push(slot);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::hash_map::Entry;
-    use std::collections::{HashMap, HashSet};
-
-    use slimio_resp::Arg;
-
-    use super::*;
-
-    /// Keys from here on are not touched while others come and go.
-    const STAY: u32 = 1_000_000;
-
-    /// A table beside what it should hold. The hash of a key is chosen, not computed.
-    #[derive(Default)]
-    struct Model {
-        table: Table,
-        keys: HashMap<u32, u32>,
-        state: u64,
-    }
-
-    impl Model {
-        fn random(&mut self) -> u32 {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (self.state >> 33) as u32 ^ (self.state >> 11) as u32
-        }
-
-        fn insert(&mut self, key: u32, hash: u32) {
-            if let Entry::Vacant(place) = self.keys.entry(key) {
-                place.insert(hash);
-                self.table.insert(Slot::new(hash, &key.to_le_bytes(), Arg::Bytes(b"v"), None));
-            }
-        }
-
-        fn remove(&mut self, key: u32) {
-            if let Some(hash) = self.keys.remove(&key) {
-                let spot = self.table.find(hash, &key.to_le_bytes()).expect("it is there");
-                assert_eq!(self.table.remove(spot).key(), key.to_le_bytes());
-            }
-        }
-
-        fn check(&self) {
-            assert_eq!(self.table.len(), self.keys.len());
-            for (key, hash) in &self.keys {
-                assert!(self.table.find(*hash, &key.to_le_bytes()).is_some());
-            }
-            let slots: usize =
-                (0..self.table.bucket_count()).map(|bucket| self.table.slots(bucket).len()).sum();
-            assert_eq!(slots, self.keys.len());
-        }
-    }
-
-    fn key(slot: &Slot) -> u32 {
-        u32::from_le_bytes(slot.key().try_into().expect("four bytes"))
-    }
-
-    #[test]
-    fn growing_and_shrinking_lose_nothing() {
-        let mut model = Model::default();
-        for round in 0..6 {
-            for _ in 0..20_000 {
-                let (key, hash) = (model.random() % 30_000, model.random());
-                // Rounds of growth and rounds of decay.
-                if model.random() % 10 < if round % 2 == 0 { 8 } else { 1 } {
-                    model.insert(key, hash);
-                } else {
-                    model.remove(key);
-                }
-            }
-            model.check();
-        }
-        let keys: Vec<u32> = model.keys.keys().copied().collect();
-        for key in keys {
-            model.remove(key);
-        }
-        model.check();
-        assert_eq!(model.table.bucket_count(), 1, "an empty table is small again");
-    }
-
-    #[test]
-    fn one_operation_splits_or_merges_one_bucket() {
-        let mut model = Model::default();
-        let mut before = model.table.bucket_count();
-        for key in 0..50_000 {
-            let hash = model.random();
-            model.insert(key, hash);
-            assert!(model.table.bucket_count() <= before + 1);
-            before = model.table.bucket_count();
-        }
-        let longest = (0..before).map(|bucket| model.table.slots(bucket).len()).max();
-        assert!(longest < Some(DRAW_PLACES), "{longest:?} entries in a bucket");
-        for key in 0..50_000 {
-            model.remove(key);
-            assert!(model.table.bucket_count() + 1 >= before);
-            before = model.table.bucket_count();
-        }
-    }
-
-    /// What is there all the while is met exactly once, whatever is split and merged meanwhile.
-    #[test]
-    fn a_walk_survives_splits_and_merges() {
-        for (from, to) in [(2_000, 30_000), (30_000, 2_000), (10, 3_000), (5_000, 0)] {
-            let mut model = Model::default();
-            for key in 0..500 {
-                let hash = model.random();
-                model.insert(STAY + key, hash);
-            }
-            for key in 0..from {
-                let hash = model.random();
-                model.insert(key, hash);
-            }
-            let mut met = Vec::new();
-            let (mut position, mut steps, mut other) = (Position::START, 0, from);
-            while position != Position::END {
-                let (next, entries) = model.table.walk(position);
-                met.extend(entries.map(|(_, slot)| key(slot)).filter(|key| *key >= STAY));
-                assert!(next > position);
-                position = next;
-                steps += 1;
-                for _ in 0..20 {
-                    let hash = model.random();
-                    if other < to {
-                        model.insert(other, hash);
-                        other += 1;
-                    } else if other > to {
-                        other -= 1;
-                        model.remove(other);
-                    }
-                }
-            }
-            let distinct: HashSet<u32> = met.iter().copied().collect();
-            assert_eq!((met.len(), distinct.len()), (500, 500), "{from} to {to} in {steps} steps");
-        }
-    }
-
-    #[test]
-    fn equal_hashes_overflow_a_bucket_and_split_nothing_for_ever() {
-        let mut model = Model::default();
-        for key in 0..2_000 {
-            model.insert(key, 0x1234_5678);
-        }
-        model.check();
-        assert!(model.table.bucket_count() <= 2_000 / LOAD_MAX + 1);
-        let mut position = Position::START;
-        let mut met = 0;
-        while position != Position::END {
-            let (next, entries) = model.table.walk(position);
-            met += entries.count();
-            position = next;
-        }
-        assert_eq!(met, 2_000);
-    }
-
-    #[test]
-    fn draws_are_even() {
-        const DRAWS: usize = 200_000;
-        let mut model = Model::default();
-        // A count for which half of the buckets are split and hold half as many.
-        for key in 0..200 {
-            let hash = model.random();
-            model.insert(key, hash);
-        }
-        let mut counts = HashMap::new();
-        let mut drawn = 0;
-        while drawn < DRAWS {
-            let random = u64::from(model.random()) << 32 | u64::from(model.random());
-            if let Some(spot) = model.table.draw(random) {
-                *counts.entry(key(model.table.get(spot))).or_insert(0usize) += 1;
-                drawn += 1;
-            }
-        }
-        let expected = DRAWS / model.keys.len();
-        for key in model.keys.keys() {
-            let count = counts.get(key).copied().unwrap_or(0);
-            assert!(count.abs_diff(expected) < expected / 4, "{count} draws, not {expected}");
-        }
-    }
 }

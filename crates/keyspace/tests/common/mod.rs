@@ -155,6 +155,26 @@ const COMMANDS: &[&str] = &[
     "getex",
     "getrange",
     "getset",
+    "hdel",
+    "hdel",
+    "hexists",
+    "hget",
+    "hgetall",
+    "hincrby",
+    "hincrbyfloat",
+    "hkeys",
+    "hlen",
+    "hmget",
+    "hmset",
+    "hrandfield",
+    "hscan",
+    "hset",
+    "hset",
+    "hset",
+    "hset",
+    "hsetnx",
+    "hstrlen",
+    "hvals",
     "incr",
     "incrby",
     "incrbyfloat",
@@ -231,7 +251,9 @@ impl Generator {
         let mut shape = match name {
             "append" | "getset" | "set" | "setnx" => b"kv".to_vec(),
             "decr" | "expiretime" | "get" | "getdel" | "incr" | "persist" | "pexpiretime"
-            | "pttl" | "strlen" | "ttl" | "type" => b"k".to_vec(),
+            | "pttl" | "strlen" | "ttl" | "type" | "hgetall" | "hkeys" | "hlen" | "hvals" => {
+                b"k".to_vec()
+            }
             "decrby" | "incrby" => b"kn".to_vec(),
             "incrbyfloat" => b"kf".to_vec(),
             "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.below(4)],
@@ -240,6 +262,14 @@ impl Generator {
             "expireat" => b"kS".to_vec(),
             "pexpireat" => b"kT".to_vec(),
             "getrange" | "substr" => b"krr".to_vec(),
+            "hset" | "hmset" => [b"k".to_vec(), b"hv".repeat(1 + self.rng.below(4))].concat(),
+            "hsetnx" => b"khv".to_vec(),
+            "hget" | "hexists" | "hstrlen" => b"kh".to_vec(),
+            "hmget" | "hdel" => [b"k".to_vec(), b"h".repeat(1 + self.rng.below(4))].concat(),
+            "hincrby" => b"khn".to_vec(),
+            "hincrbyfloat" => b"khf".to_vec(),
+            "hrandfield" => b"kq".to_vec(),
+            "hscan" => b"k0".to_vec(),
             "keys" => b"p".to_vec(),
             "move" => b"kd".to_vec(),
             "mset" | "msetnx" => b"kv".repeat(1 + self.rng.below(3)),
@@ -257,6 +287,8 @@ impl Generator {
             "expire" | "pexpire" | "expireat" | "pexpireat" => &[b"N", b"X", b">", b"<"],
             "copy" => &[b"R", b"Ed"],
             "scan" => &[b"Mp", b"#c", b"Yy"],
+            "hscan" => &[b"Mp", b"#c"],
+            "hrandfield" => &[b"W"],
             "flushall" | "flushdb" => &[b"a", b"b"],
             _ => &[],
         };
@@ -273,6 +305,7 @@ impl Generator {
         let text = match kind {
             b'k' => return self.key(),
             b'v' => return self.value(),
+            b'h' => return self.field(),
             b'n' => return self.number(),
             b'f' => return self.float(),
             b's' => {
@@ -287,7 +320,8 @@ impl Generator {
             b'd' => self.rng.below(3).to_string(),
             b'c' => self.rng.pick(&["1", "3", "10", "1000", "0", "-1"]).to_string(),
             b'p' => self.rng.pick(&["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"]).to_owned(),
-            b'y' => self.rng.pick(&["string", "STRING", "list", "nosuch"]).to_owned(),
+            b'q' => self.rng.pick(&["0", "1", "3", "-1", "-4", "200", "-200"]).to_owned(),
+            b'y' => self.rng.pick(&["string", "STRING", "hash", "list", "nosuch"]).to_owned(),
             b'0' => "0".to_owned(),
             option => {
                 let name = match option {
@@ -307,6 +341,7 @@ impl Generator {
                     b'M' => "MATCH",
                     b'#' => "COUNT",
                     b'Y' => "TYPE",
+                    b'W' => "WITHVALUES",
                     b'a' => "ASYNC",
                     b'b' => "SYNC",
                     other => panic!("no word for {other}"),
@@ -331,6 +366,15 @@ impl Generator {
         let index =
             if self.rng.one_in(10) { self.rng.below(keys.len()) } else { self.rng.below(10) };
         keys[index].clone()
+    }
+
+    /// Few that come again, and some that make the hash a large one.
+    fn field(&mut self) -> Vec<u8> {
+        match self.rng.below(60) {
+            0 => self.value(),
+            1..=20 => format!("field {}", self.rng.below(300)).into_bytes(),
+            _ => format!("f{}", self.rng.below(8)).into_bytes(),
+        }
     }
 
     fn value(&mut self) -> Vec<u8> {

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use slimio_keyspace::{Mode, debug_populate};
 use slimio_resp::Args;
 
-use crate::clients::Client;
+use crate::clients::{Client, State};
 use crate::core::{Core, Shutdown};
 
 /// Longest `DEBUG SLEEP`, in seconds.
@@ -30,7 +31,8 @@ pub(super) fn time(_: &mut Core, client: &mut Client, _: Args<'_>) {
 }
 
 pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let (mut nosave, mut save, mut abort, mut now_or_force) = (false, false, false, false);
+    let (mut nosave, mut save, mut abort) = (false, false, false);
+    let (mut now, mut is_forced) = (false, false);
     for index in 1..args.len() {
         let option = args.get(index);
         if option.is("nosave") {
@@ -39,14 +41,16 @@ pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
             save = true;
         } else if option.is("abort") {
             abort = true;
-        } else if option.is("now") || option.is("force") {
-            now_or_force = true;
+        } else if option.is("now") {
+            now = true;
+        } else if option.is("force") {
+            is_forced = true;
         } else {
             client.out.error("ERR syntax error");
             return;
         }
     }
-    if (abort && (nosave || save || now_or_force)) || (nosave && save) {
+    if (abort && (nosave || save || now || is_forced)) || (nosave && save) {
         client.out.error("ERR syntax error");
         return;
     }
@@ -56,8 +60,14 @@ pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     log::info!("SHUTDOWN asked for by client {}", client.address());
-    core.shutdown = Some(Shutdown::Asked);
-    client.close_after_replies();
+    let save = (save || nosave).then_some(save);
+    let shutdown = Shutdown { save, is_forced, by: Some(client.conn) };
+    core.shutdown = Some(shutdown);
+    if core.saves_at_shutdown(shutdown) {
+        client.state = State::Saving;
+    } else {
+        client.close_after_replies();
+    }
 }
 
 pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
@@ -71,11 +81,26 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
     } else if sub.is("set-active-expire") && args.len() == 3 {
         core.active_expire = !args.get(2).is("0");
         client.out.ok();
+    } else if sub.is("object") && args.len() == 3 {
+        match core.keyspace.describe(client.db, &args.bytes(2), core.now_ms) {
+            Some(line) => client.out.simple(&line),
+            None => client.out.error("ERR no such key"),
+        }
+    } else if sub.is("populate") && (3..=5).contains(&args.len()) {
+        let Ok(row) = core.find(args) else { unreachable!("it was found when it began") };
+        let mode = if core.transaction.is_some() { Mode::Atomic } else { Mode::Client };
+        let before = client.out.len();
+        core.run_data(client, row, debug_populate, args, mode, before);
     } else if sub.is("help") {
         super::help(
             client,
             &[
                 "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+                "OBJECT <key>",
+                "    Show low level info about `key` and associated value.",
+                "POPULATE <count> [<prefix>] [<size>]",
+                "    Create <count> string keys named key:<num>. If <prefix> is specified then",
+                "    it is used instead of the 'key' prefix.",
                 "SLEEP <seconds>",
                 "    Stop the server for <seconds>. Decimals allowed.",
                 "SET-ACTIVE-EXPIRE <0|1>",
@@ -83,10 +108,6 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
             ],
         );
     } else {
-        let sub = args.bytes(1);
-        let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]).into_owned();
-        client.out.error(&format!(
-            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try DEBUG HELP."
-        ));
+        super::wrong_sub(client, "DEBUG", args);
     }
 }

@@ -213,6 +213,18 @@ fn kill_matching(core: &mut Core, client: &mut Client, filter: &Filter) -> i64 {
     doomed.len() as i64 + i64::from(kills_caller)
 }
 
+pub(super) fn no_touch(_: &mut Core, client: &mut Client, args: Args<'_>) {
+    client.no_touch = match args.get(2) {
+        word if word.is("on") => true,
+        word if word.is("off") => false,
+        _ => {
+            client.out.error("ERR syntax error");
+            return;
+        }
+    };
+    client.out.ok();
+}
+
 pub(super) fn no_evict(_: &mut Core, client: &mut Client, args: Args<'_>) {
     client.no_evict = match args.get(2) {
         on if on.is("on") => true,
@@ -274,14 +286,22 @@ pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
             "      Return clients of specified type.",
             "    * ID <id> [<id> ...]",
             "      Return clients with these IDs.",
+            "PAUSE <timeout> [WRITE|ALL]",
+            "    Suspend all, or just write, clients for <timeout> milliseconds.",
             "REPLY (ON|OFF|SKIP)",
             "    Control the replies sent to the current connection.",
             "SETINFO <option> <value>",
             "    Set the name or version of the client's library (LIB-NAME, LIB-VER).",
             "SETNAME <name>",
             "    Assign the name <name> to the current connection.",
+            "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+            "    Unblock the specified blocked client.",
+            "UNPAUSE",
+            "    Stop the current client pause, resuming traffic.",
             "NO-EVICT (ON|OFF)",
             "    Protect current client connection from eviction.",
+            "NO-TOUCH (ON|OFF)",
+            "    Will not touch LRU/LFU stats when this mode is on.",
         ],
     );
 }

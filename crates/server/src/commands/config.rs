@@ -42,6 +42,29 @@ pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
+pub(super) fn rewrite(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    let Some(rewrite) = core.config.rewrite() else {
+        client.out.error("ERR The server is running without a config file");
+        return;
+    };
+    core.do_errand(client, move || match rewrite.run() {
+        Ok(()) => {
+            log::info!("CONFIG REWRITE executed with success");
+            Ok(())
+        }
+        Err(error) => {
+            log::warn!("CONFIG REWRITE failed: {error}");
+            Err(format!("ERR Rewriting config file: {}", reason(&error)))
+        }
+    });
+}
+
+/// The kernel's words, as other programs show them.
+fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.find(" (os error").map_or(text.clone(), |end| text[..end].to_owned())
+}
+
 pub(super) fn resetstat(core: &mut Core, client: &mut Client, _: Args<'_>) {
     core.stats.reset();
     core.keyspace.reset_stats();
@@ -57,6 +80,8 @@ pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
             "    Return parameters matching the glob-like <pattern> and their values.",
             "SET <directive> <value>",
             "    Set the configuration <directive> to <value>.",
+            "REWRITE",
+            "    Rewrite the configuration file with the configuration in force.",
             "RESETSTAT",
             "    Reset statistics reported by the INFO command.",
         ],

@@ -164,6 +164,7 @@ pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.db = DbIndex(0);
     client.name.clear();
     client.no_evict = false;
+    client.no_touch = false;
     client.is_authenticated = core.settings.password.is_none();
     client.replies = Replies::On;
     Core::set_protocol(client, Protocol::Resp2);

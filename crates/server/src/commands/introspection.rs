@@ -34,7 +34,7 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 /// A command, or a subcommand as `config|get`.
-fn find(core: &Core, name: &[u8]) -> Option<&'static Command<Entry>> {
+pub(super) fn find(core: &Core, name: &[u8]) -> Option<&'static Command<Entry>> {
     let mut words = name.split(|byte| *byte == b'|');
     let row = core.table.lookup(words.next()?)?;
     let Some(sub) = words.next() else { return Some(row) };

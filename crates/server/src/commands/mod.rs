@@ -5,7 +5,12 @@ mod client;
 mod config;
 mod connection;
 mod introspection;
+mod latency;
+mod memory;
+mod persistence;
 mod rows;
+mod slimio;
+mod slowlog;
 mod transaction;
 mod wait;
 
@@ -52,6 +57,9 @@ pub(crate) struct Rows(&'static [Row]);
 
 const ENDS_QUEUEING: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "watch"];
 
+/// Bytes of a subcommand's name that an error repeats.
+const SUBCOMMAND_SHOWN_MAX: usize = 128;
+
 /// All commands.
 pub(crate) fn table() -> &'static CommandTable<Entry> {
     &tables().table
@@ -93,8 +101,12 @@ fn tables() -> &'static Tables {
                 Run::Container(Rows(subcommands)) => {
                     let subcommands = subcommands.iter().map(|sub| {
                         let name = format!("{}|{}", row.name, sub.name).leak();
-                        let Run::Server(run) = sub.run else { unreachable!("one level") };
-                        sub.with_run(entry(Run::Server(run), name, &mut names))
+                        let run = match sub.run {
+                            Run::Data(run) => Run::Data(run),
+                            Run::Server(run) => Run::Server(run),
+                            Run::Container(_) => unreachable!("one level"),
+                        };
+                        sub.with_run(entry(run, name, &mut names))
                     });
                     // Made once in the life of the process.
                     let subcommands: &'static [_] = subcommands.collect::<Vec<_>>().leak();
@@ -115,6 +127,15 @@ fn tables() -> &'static Tables {
 fn entry(run: Run, name: &'static str, names: &mut Vec<&'static str>) -> Entry {
     names.push(name);
     Entry { run, name, id: names.len() - 1, ends_queueing: ENDS_QUEUEING.contains(&name) }
+}
+
+/// Replies that a subcommand is not to be called like this.
+fn wrong_sub(client: &mut Client, name: &str, args: Args<'_>) {
+    let sub = args.bytes(1);
+    let sub = String::from_utf8_lossy(&sub[..sub.len().min(SUBCOMMAND_SHOWN_MAX)]).into_owned();
+    client.out.error(&format!(
+        "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try {name} HELP."
+    ));
 }
 
 /// Replies with the lines of a `HELP`.

@@ -2,17 +2,20 @@
 
 use slimio_keyspace::{Command, Flags, KeyRange, KeySpec};
 
-use super::{Row, Rows, Run, admin, client, config, connection, introspection, transaction, wait};
+use super::{
+    Row, Rows, Run, admin, client, config, connection, introspection, latency, memory, persistence,
+    slimio, slowlog, transaction, wait,
+};
 
 const ANYTIME: Flags = FAST.and(Flags::NOSCRIPT).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
 const CONNECTION: Flags = INFO.and(Flags::NOSCRIPT);
 const ADMIN: Flags = CONNECTION.and(Flags::ADMIN);
-const INFO: Flags = Flags::LOADING.and(Flags::STALE);
+pub(super) const INFO: Flags = Flags::LOADING.and(Flags::STALE);
 const FAST: Flags = INFO.and(Flags::FAST);
 const TRANSACTION: Flags = FAST.and(Flags::NOSCRIPT).and(Flags::ALLOW_BUSY);
 
 /// What most rows have in common.
-const ROW: Row = Command {
+pub(super) const ROW: Row = Command {
     name: "",
     arity: 0,
     flags: Flags::NONE,
@@ -34,6 +37,18 @@ pub(super) const ROWS: &[Row] = &[
         name: "auth", arity: -2,
         flags: ANYTIME, categories: &["@fast", "@connection"], complexity: "O(N) where N is the number of passwords defined for the user",
         summary: "Authenticate to the server", run: Run::Server(connection::auth),
+        ..ROW
+    },
+    Command {
+        name: "bgrewriteaof", arity: 1,
+        flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING), categories: &["@admin", "@slow", "@dangerous"], group: "server", since: "1.0.0", complexity: "O(1)",
+        summary: "Asynchronously rewrite the append-only file", run: Run::Server(persistence::bgrewriteaof),
+        ..ROW
+    },
+    Command {
+        name: "bgsave", arity: -1,
+        flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING), categories: &["@admin", "@slow", "@dangerous"], group: "server", since: "1.0.0", complexity: "O(1)",
+        summary: "Asynchronously save the dataset to disk", run: Run::Server(persistence::bgsave),
         ..ROW
     },
     Command {
@@ -91,9 +106,33 @@ pub(super) const ROWS: &[Row] = &[
         ..ROW
     },
     Command {
+        name: "lastsave", arity: 1,
+        flags: FAST, categories: &["@admin", "@fast", "@dangerous"], tips: &["nondeterministic_output"], group: "server", since: "1.0.0", complexity: "O(1)",
+        summary: "Get the UNIX time stamp of the last successful save to disk", run: Run::Server(persistence::lastsave),
+        ..ROW
+    },
+    Command {
+        name: "latency", arity: -2,
+        categories: &["@slow"], group: "server", since: "2.8.13", complexity: "Depends on subcommand.",
+        summary: "A container for latency diagnostics commands", run: Run::Container(Rows(LATENCY)),
+        ..ROW
+    },
+    Command {
+        name: "memory", arity: -2,
+        categories: &["@slow"], group: "server", since: "4.0.0", complexity: "Depends on subcommand.",
+        summary: "A container for memory diagnostics commands", run: Run::Container(Rows(memory::MEMORY)),
+        ..ROW
+    },
+    Command {
         name: "multi", arity: 1,
         flags: TRANSACTION, categories: &["@fast", "@transaction"], group: "transactions", since: "1.2.0",
         summary: "Mark the start of a transaction block", run: Run::Server(transaction::multi),
+        ..ROW
+    },
+    Command {
+        name: "object", arity: -2,
+        categories: &["@slow"], group: "generic", since: "2.2.3", complexity: "Depends on subcommand.",
+        summary: "A container for object introspection commands", run: Run::Container(Rows(memory::OBJECT)),
         ..ROW
     },
     Command {
@@ -115,6 +154,12 @@ pub(super) const ROWS: &[Row] = &[
         ..ROW
     },
     Command {
+        name: "save", arity: 1,
+        flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING).and(Flags::NO_MULTI), categories: &["@admin", "@slow", "@dangerous"], group: "server", since: "1.0.0", complexity: "O(N) where N is the total number of keys in all databases",
+        summary: "Synchronously save the dataset to disk", run: Run::Server(persistence::save),
+        ..ROW
+    },
+    Command {
         name: "select", arity: 2,
         flags: FAST, categories: &["@fast", "@connection"],
         summary: "Change the selected database for the current connection", run: Run::Server(connection::select),
@@ -124,6 +169,18 @@ pub(super) const ROWS: &[Row] = &[
         name: "shutdown", arity: -1,
         flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE).and(Flags::NO_MULTI).and(Flags::ALLOW_BUSY), categories: &["@admin", "@slow", "@dangerous"], group: "server", complexity: "O(N) when saving, where N is the total number of keys in all databases when saving data, otherwise O(1)",
         summary: "Synchronously save the dataset to disk and then shut down the server", run: Run::Server(admin::shutdown),
+        ..ROW
+    },
+    Command {
+        name: "slimio", arity: -2,
+        categories: &["@slow"], group: "server", complexity: "Depends on subcommand.",
+        summary: "A container for what only SlimIO has", run: Run::Container(Rows(SLIMIO)),
+        ..ROW
+    },
+    Command {
+        name: "slowlog", arity: -2,
+        categories: &["@slow"], group: "server", since: "2.2.12", complexity: "Depends on subcommand.",
+        summary: "A container for slow log commands", run: Run::Container(Rows(SLOWLOG)),
         ..ROW
     },
     Command {
@@ -198,6 +255,18 @@ const CLIENT: &[Row] = &[
         ..ROW
     },
     Command {
+        name: "no-touch", arity: 3,
+        flags: CONNECTION, categories: &["@slow", "@connection"], since: "7.2.0",
+        summary: "Controls whether commands sent by the client will alter the LRU/LFU of the keys they access.", run: Run::Server(client::no_touch),
+        ..ROW
+    },
+    Command {
+        name: "pause", arity: -3,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous", "@connection"], since: "2.9.50",
+        summary: "Stop processing commands from clients for some time", run: Run::Server(wait::pause),
+        ..ROW
+    },
+    Command {
         name: "reply", arity: 3,
         flags: CONNECTION, categories: &["@slow", "@connection"], since: "3.2.0",
         summary: "Instruct the server whether to reply to commands", run: Run::Server(client::reply),
@@ -213,6 +282,18 @@ const CLIENT: &[Row] = &[
         name: "setname", arity: 3,
         flags: CONNECTION, categories: &["@slow", "@connection"], since: "2.6.9",
         summary: "Set the current connection name", run: Run::Server(client::setname),
+        ..ROW
+    },
+    Command {
+        name: "unblock", arity: -3,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous", "@connection"], since: "5.0.0", complexity: "O(log N) where N is the number of client connections",
+        summary: "Unblock a client blocked in a blocking command from a different connection", run: Run::Server(wait::unblock),
+        ..ROW
+    },
+    Command {
+        name: "unpause", arity: 2,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous", "@connection"], since: "6.2.0", complexity: "O(N) Where N is the number of paused clients",
+        summary: "Resume processing of clients that were paused", run: Run::Server(wait::unpause),
         ..ROW
     },
 ];
@@ -280,9 +361,108 @@ const CONFIG: &[Row] = &[
         ..ROW
     },
     Command {
+        name: "rewrite", arity: 2,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], group: "server", since: "2.8.0",
+        summary: "Rewrite the configuration file with the in memory configuration", run: Run::Server(config::rewrite),
+        ..ROW
+    },
+    Command {
         name: "set", arity: -4,
         flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["request_policy:all_nodes", "response_policy:all_succeeded"], group: "server", since: "2.0.0", complexity: "O(N) when N is the number of configuration parameters provided",
         summary: "Set configuration parameters to the given values", run: Run::Server(config::set),
+        ..ROW
+    },
+];
+
+/// What follows `LATENCY`.
+#[rustfmt::skip]
+const LATENCY: &[Row] = &[
+    Command {
+        name: "doctor", arity: 2,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"], group: "server", since: "2.8.13", complexity: "O(1)",
+        summary: "Return a human readable latency analysis report.", run: Run::Server(latency::doctor),
+        ..ROW
+    },
+    Command {
+        name: "graph", arity: 3,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"], group: "server", since: "2.8.13", complexity: "O(1)",
+        summary: "Return a latency graph for the event.", run: Run::Server(latency::graph),
+        ..ROW
+    },
+    Command {
+        name: "help", arity: 2,
+        flags: INFO, categories: &["@slow"], group: "server", since: "2.8.13", complexity: "O(1)",
+        summary: "Show helpful text about the different subcommands.", run: Run::Server(latency::help),
+        ..ROW
+    },
+    Command {
+        name: "histogram", arity: -2,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"], group: "server", since: "7.0.0", complexity: "O(N) where N is the number of commands with latency information being retrieved.",
+        summary: "Return the cumulative distribution of latencies of a subset of commands or all.", run: Run::Server(latency::histogram),
+        ..ROW
+    },
+    Command {
+        name: "history", arity: 3,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"], group: "server", since: "2.8.13", complexity: "O(1)",
+        summary: "Return timestamp-latency samples for the event.", run: Run::Server(latency::history),
+        ..ROW
+    },
+    Command {
+        name: "latest", arity: 2,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"], group: "server", since: "2.8.13", complexity: "O(1)",
+        summary: "Return the latest latency samples for all events.", run: Run::Server(latency::latest),
+        ..ROW
+    },
+    Command {
+        name: "reset", arity: -2,
+        flags: ADMIN, categories: &["@admin", "@slow", "@dangerous"], tips: &["request_policy:all_nodes", "response_policy:all_succeeded"], group: "server", since: "2.8.13", complexity: "O(1)",
+        summary: "Reset latency data for one or more events.", run: Run::Server(latency::reset),
+        ..ROW
+    },
+];
+
+/// What follows `SLOWLOG`.
+#[rustfmt::skip]
+const SLOWLOG: &[Row] = &[
+    Command {
+        name: "get", arity: -2,
+        flags: INFO.and(Flags::ADMIN), categories: &["@admin", "@slow", "@dangerous"], tips: &["request_policy:all_nodes", "nondeterministic_output"], group: "server", since: "2.2.12", complexity: "O(N) where N is the number of entries returned",
+        summary: "Get the slow log's entries", run: Run::Server(slowlog::get),
+        ..ROW
+    },
+    Command {
+        name: "help", arity: 2,
+        flags: INFO, categories: &["@slow"], group: "server", since: "6.2.0", complexity: "O(1)",
+        summary: "Show helpful text about the different subcommands", run: Run::Server(slowlog::help),
+        ..ROW
+    },
+    Command {
+        name: "len", arity: 2,
+        flags: INFO.and(Flags::ADMIN), categories: &["@admin", "@slow", "@dangerous"], tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"], group: "server", since: "2.2.12", complexity: "O(1)",
+        summary: "Get the slow log's length", run: Run::Server(slowlog::len),
+        ..ROW
+    },
+    Command {
+        name: "reset", arity: 2,
+        flags: INFO.and(Flags::ADMIN), categories: &["@admin", "@slow", "@dangerous"], tips: &["request_policy:all_nodes", "response_policy:all_succeeded"], group: "server", since: "2.2.12", complexity: "O(N) where N is the number of entries in the slowlog",
+        summary: "Clear all entries from the slow log", run: Run::Server(slowlog::reset),
+        ..ROW
+    },
+];
+
+/// What follows `SLIMIO`.
+#[rustfmt::skip]
+const SLIMIO: &[Row] = &[
+    Command {
+        name: "help", arity: 2,
+        flags: INFO, categories: &["@slow"], group: "server",
+        summary: "Show helpful text about the different subcommands", run: Run::Server(slimio::help),
+        ..ROW
+    },
+    Command {
+        name: "pin", arity: -2,
+        flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_MULTI).and(Flags::NO_ASYNC_LOADING), categories: &["@admin", "@slow", "@dangerous"], group: "server",
+        summary: "Keep a snapshot as it is until the connection ends", run: Run::Server(slimio::pin),
         ..ROW
     },
 ];

@@ -1,4 +1,4 @@
-//! `WAITAOF`
+//! Waiting, and being made to wait: `WAITAOF`, `CLIENT PAUSE UNPAUSE UNBLOCK`.
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +7,7 @@ use slimio_storage::Lsn;
 
 use crate::clients::{Client, State, Wait};
 use crate::core::Core;
+use crate::net::ConnId;
 
 pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let numbers = (args.get(1).to_i64(), args.get(2).to_i64(), args.get(3).to_i64());
@@ -72,7 +73,75 @@ fn reply(core: &Core, client: &mut Client) {
     client.out.integer(0);
 }
 
+pub(super) fn pause(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let is_all = match args.len() {
+        3 => true,
+        4 if args.get(3).is("all") => true,
+        4 if args.get(3).is("write") => false,
+        4 => return client.out.error("ERR CLIENT PAUSE mode must be WRITE or ALL"),
+        _ => return client.out.error(&wrong_count(args)),
+    };
+    match args.get(2).to_i64() {
+        Some(timeout) if timeout >= 0 => {
+            core.pause(core.now.checked_add(Duration::from_millis(timeout as u64)), is_all);
+            client.out.ok();
+        }
+        Some(_) => client.out.error("ERR timeout is negative"),
+        None => client.out.error("ERR timeout is not an integer or out of range"),
+    }
+}
+
+pub(super) fn unpause(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    core.unpause();
+    client.out.ok();
+}
+
+pub(super) fn unblock(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let with_error = match args.len() {
+        3 => false,
+        4 if args.get(3).is("timeout") => false,
+        4 if args.get(3).is("error") => true,
+        4 => {
+            return client.out.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
+        }
+        _ => return client.out.error(&wrong_count(args)),
+    };
+    let Some(id) = args.get(2).to_i64() else {
+        return client.out.error("ERR value is not an integer or out of range");
+    };
+    // Who waits for room, or for the end of a pause, is not in a command that blocks.
+    let blocked = core
+        .clients
+        .iter()
+        .find(|c| i64::try_from(c.id) == Ok(id) && matches!(c.state, State::Waiting(_)));
+    let Some(conn) = blocked.map(|blocked| blocked.conn) else { return client.out.integer(0) };
+    core.end_wait(conn, with_error);
+    client.out.integer(1);
+}
+
+fn wrong_count(args: Args<'_>) -> String {
+    let name = args.bytes(1);
+    let name = String::from_utf8_lossy(&name);
+    format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLIENT HELP.")
+}
+
 impl Core {
+    /// Lets a client go on as if its time were over, or with an error.
+    fn end_wait(&mut self, conn: ConnId, with_error: bool) {
+        self.waiting.retain(|waiting| *waiting != conn);
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.state = State::Running;
+        if with_error {
+            let before = client.out.len();
+            client.out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+            self.count_error(&client, before);
+        } else {
+            reply(self, &mut client);
+        }
+        self.resume(&mut client);
+        self.put_back(client);
+    }
+
     /// Replies to those whose wait is over.
     pub(crate) fn check_waiting(&mut self) {
         if self.waiting.is_empty() {

@@ -4,10 +4,12 @@
 //! bounds. Code asks for a value by the directive's name, at start or after a change, never per
 //! request.
 
+mod rewrite;
 mod table;
 mod value;
 mod words;
 
+pub use rewrite::Rewrite;
 pub use table::{
     APPENDFSYNC, DIRECTIVES, Directive, Effect, IO_BACKEND, LOGLEVEL, VOLUME_FALLBACK,
 };
@@ -15,13 +17,13 @@ pub use value::{Kind, OUTPUT_CLASSES, OutputLimit, Value};
 pub use words::split;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Deepest nesting of `include`.
 const INCLUDE_DEPTH_MAX: usize = 16;
 
 /// Why a configuration was not accepted: a sentence that says where and what to do.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(pub String);
 
 impl fmt::Display for ConfigError {
@@ -39,8 +41,16 @@ pub struct Config {
     /// Directives that were set and have no effect here, for one warning each.
     inert: Vec<&'static str>,
     /// The file read, for INFO; empty if none.
-    file: String,
+    file: PathBuf,
+    /// Somebody has set `save`: what follows is added to it.
+    is_save_set: bool,
+    /// Directives that were given a value that they cannot have here, and what to say of it. What
+    /// is read later may still set them right.
+    refused: Vec<(usize, ConfigError)>,
 }
+
+/// What `save` is when nobody sets it and there is no log.
+const SAVE_WITHOUT_LOG: &str = "3600 1 300 100 60 10000";
 
 impl Default for Config {
     fn default() -> Self {
@@ -56,7 +66,13 @@ impl Default for Config {
                 row.kind.parse(&words, None).expect("defaults are checked by a test")
             })
             .collect();
-        Self { values, inert: Vec::new(), file: String::new() }
+        Self {
+            values,
+            inert: Vec::new(),
+            file: PathBuf::new(),
+            is_save_set: false,
+            refused: Vec::new(),
+        }
     }
 }
 
@@ -86,10 +102,15 @@ impl Config {
             let mut words: Vec<String> = inline.into_iter().collect();
             words.extend_from_slice(&behind[..count]);
             // A single argument may hold several words, as in --save "60 1".
-            config
-                .apply(name, &words, 0)
-                .map_err(|e| ConfigError(format!("argument --{name}: {}", e.0)))?;
+            let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
+            config.apply(name, &words, 0).map_err(place).or_else(|e| config.put_off(name, e))?;
             rest = &behind[count..];
+        }
+        if let Some((_, error)) = config.refused.drain(..).next() {
+            return Err(error);
+        }
+        if !config.is_save_set && !config.yes("appendonly") {
+            config.set("save", SAVE_WITHOUT_LOG)?;
         }
         Ok(config)
     }
@@ -101,8 +122,8 @@ impl Config {
             std::fs::read_to_string(path)
         }
         .map_err(|e| ConfigError(format!("cannot read the configuration file {path}: {e}")))?;
-        self.file = std::fs::canonicalize(path)
-            .map_or_else(|_| path.to_owned(), |p| p.to_string_lossy().into_owned());
+        // What came through a pipe cannot be written again.
+        self.file = std::fs::canonicalize(path).unwrap_or_default();
         self.read_lines(path, &text, 0)
     }
 
@@ -115,9 +136,22 @@ impl Config {
             let place = |what: &str| ConfigError(format!("{path}:{}: {what}", index + 1));
             let words = split(line).ok_or_else(|| place("unbalanced quotes"))?;
             let Some((name, values)) = words.split_first() else { continue };
-            self.apply(name, values, depth).map_err(|e| place(&e.0))?;
+            let applied = self.apply(name, values, depth).map_err(|e| place(&e.0));
+            applied.or_else(|e| self.put_off(name, e))?;
         }
         Ok(())
+    }
+
+    /// Keeps the refusal of a value until everything is read, where only the default is possible:
+    /// a flag can take back what a file says.
+    fn put_off(&mut self, name: &str, error: ConfigError) -> Result<(), ConfigError> {
+        match find(name) {
+            Some(index) if matches!(DIRECTIVES[index].effect, Effect::OnlyDefault(_)) => {
+                self.refused.push((index, error));
+                Ok(())
+            }
+            _ => Err(error),
+        }
     }
 
     fn include(&mut self, path: &str, depth: usize) -> Result<(), ConfigError> {
@@ -140,9 +174,16 @@ impl Config {
         if words.is_empty() {
             return Err(ConfigError(format!("{} needs a value", row.name)));
         }
+        let mut words = std::borrow::Cow::Borrowed(words);
+        if matches!(row.kind, Kind::SavePoints) {
+            let clears = words.iter().all(String::is_empty);
+            if std::mem::replace(&mut self.is_save_set, true) && !clears {
+                words.to_mut().insert(0, row.kind.render(&self.values[index]));
+            }
+        }
         let value = row
             .kind
-            .parse(words, Some(&self.values[index]))
+            .parse(&words, Some(&self.values[index]))
             .map_err(|e| ConfigError(format!("{}: {e}", row.name)))?;
         self.put(index, value).map_err(|e| ConfigError(format!("{} {e}", row.name)))
     }
@@ -150,6 +191,7 @@ impl Config {
     fn put(&mut self, index: usize, value: Value) -> Result<(), String> {
         let row = &DIRECTIVES[index];
         if self.values[index] == value {
+            self.refused.retain(|(refused, _)| *refused != index);
             return Ok(());
         }
         match row.effect {
@@ -268,7 +310,7 @@ impl Config {
 
     /// Path of the file that was read; empty if none.
     pub fn file(&self) -> &Path {
-        Path::new(&self.file)
+        &self.file
     }
 
     /// Sets a directive as a flag would; for programs that embed the server.

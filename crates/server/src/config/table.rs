@@ -30,6 +30,8 @@ pub struct Directive {
     pub effect: Effect,
     /// One line for people.
     pub doc: &'static str,
+    /// What is not as in Redis; empty if nothing is.
+    pub differs: &'static str,
 }
 
 const INT_MAX: i64 = i32::MAX as i64;
@@ -44,7 +46,7 @@ const fn row(
     effect: Effect,
     doc: &'static str,
 ) -> Directive {
-    Directive { name, alias: "", kind, default, effect, doc }
+    Directive { name, alias: "", kind, default, effect, doc, differs: "" }
 }
 
 /// Accepted without an effect.
@@ -65,6 +67,17 @@ const fn only(
 const fn also(mut row: Directive, alias: &'static str) -> Directive {
     row.alias = alias;
     row
+}
+
+/// Not as in Redis: how.
+const fn unlike(mut row: Directive, differs: &'static str) -> Directive {
+    row.differs = differs;
+    row
+}
+
+/// Redis has no such directive.
+const fn own(row: Directive) -> Directive {
+    unlike(row, "SlimIO's own")
 }
 
 /// How much may be lost and when; the order is that of Redis's own table of words.
@@ -89,18 +102,18 @@ const MAXMEMORY_POLICY: &[&str] = &[
 const SYSLOG_FACILITY: &[&str] =
     &["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"];
 
+const ALWAYS_LAZY: &str = "what is large is always freed on a thread of its own";
 const NO_CLUSTER: &str = "this server is not a cluster node";
 const NO_REPLICA: &str = "this server is not a replica";
 const NO_TLS: &str = "put a TLS proxy in front";
 const NO_ACL: &str = "only the default user exists; use requirepass";
 const NO_EVENTS: &str = "keyspace events are not published";
-const NO_EVICTION: &str = "keys are not evicted; leave maxmemory at 0 and bound memory outside";
 
 /// Every directive, by name.
 #[rustfmt::skip]
 pub static DIRECTIVES: &[Directive] = &[
     // Network.
-    row("bind", Kind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; one that begins with - may be missing"),
+    unlike(row("bind", Kind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; one that begins with - may be missing"), "Redis listens on all addresses"),
     row("port", Kind::Int(0, 65535), "6379", Effect::AtStart, "TCP port; 0 listens on none"),
     row("tcp-backlog", Kind::Int(0, INT_MAX), "511", Effect::AtStart, "connections the kernel may hold for us to accept"),
     row("tcp-keepalive", Kind::Int(0, INT_MAX), "300", Effect::Live, "seconds between probes of a silent connection; 0 sends none"),
@@ -112,30 +125,52 @@ pub static DIRECTIVES: &[Directive] = &[
     row("client-query-buffer-limit", Kind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of a request not yet complete"),
     row("client-output-buffer-limit", Kind::OutputLimits, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", Effect::Live, "most bytes of replies that wait for one client"),
     row("proto-max-bulk-len", Kind::Memory(1 << 20, SIZE_MAX), "512mb", Effect::Live, "longest string in a request"),
-    row("io-backend", Kind::Choice(IO_BACKEND), "auto", Effect::AtStart, "io_uring, plain system calls, or the better one that the kernel allows"),
+    own(row("io-backend", Kind::Choice(IO_BACKEND), "auto", Effect::AtStart, "io_uring, plain system calls, or the better one that the kernel allows")),
+    // Values.
+    also(unlike(row("hash-max-listpack-entries", Kind::Int(0, BIG), "128", Effect::Live, "most fields of a hash that is packed, up to 1024"), "Redis packs up to 512; here a larger hash takes no more memory and is faster"), "hash-max-ziplist-entries"),
+    also(row("hash-max-listpack-value", Kind::Memory(0, SIZE_MAX), "64", Effect::Live, "longest field or value of a hash that is packed, in bytes"), "hash-max-ziplist-value"),
     // Security.
     row("requirepass", Kind::Text, "", Effect::Live, "password of the default user; empty asks for none"),
     row("enable-debug-command", Kind::Choice(&["no", "yes", "local"]), "no", Effect::AtStart, "who may use DEBUG"),
     // The log.
-    row("appendonly", Kind::Bool, "yes", Effect::AtStart, "keep a log of writes, so that data survive"),
-    row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"),
-    row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory or block device that holds the data"),
-    row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path"),
-    row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume"),
-    row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made"),
-    row("log-buffers", Kind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once"),
-    row("log-buffer-size", Kind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of one of them; fixed when the volume is made"),
-    row("salvage", Kind::Bool, "no", Effect::AtStart, "open a damaged log, and lose everything behind the damage"),
+    unlike(row("appendonly", Kind::Bool, "yes", Effect::Live, "keep a log of writes, so that data survive"), "Redis keeps no log unless told to"),
+    unlike(row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"), "what everysec and no have acknowledged outlives the process, whatever ends it"),
+    own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory or block device that holds the data")),
+    own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
+    own(row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume")),
+    own(row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made")),
+    own(row("log-buffers", Kind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once")),
+    own(row("log-buffer-size", Kind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of one of them; fixed when the volume is made")),
+    own(row("salvage", Kind::Bool, "no", Effect::AtStart, "open a damaged log, and lose everything behind the damage")),
+    // Snapshots.
+    unlike(row("save", Kind::SavePoints, "", Effect::Live, "seconds and changes after which a point in time is kept; empty keeps none unless asked"), "the schedule of Redis holds with appendonly no; with the log, nothing depends on one"),
+    row("stop-writes-on-bgsave-error", Kind::Bool, "yes", Effect::Live, "refuse writes when save is set and the last point in time could not be kept"),
+    row("rdbcompression", Kind::Bool, "yes", Effect::Live, "compress strings in snapshots"),
+    unlike(row("auto-aof-rewrite-percentage", Kind::Int(0, INT_MAX), "100", Effect::Live, "growth of the log, in percent of the snapshot it goes on from, at which a new one is taken; 0 is never"), "a log that takes three quarters of its room is rewritten whatever this says"),
+    row("auto-aof-rewrite-min-size", Kind::Memory(0, SIZE_MAX), "64mb", Effect::Live, "size of snapshot and log below which that is not done"),
+    own(row("snapshot-memory-limit", Kind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes of old values that a snapshot may hold before writers wait; 0 is an eighth of the data set, at least 64 MB")),
     // The data set.
     row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),
     row("hz", Kind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),
     row("active-expire-effort", Kind::Int(1, 10), "1", Effect::Live, "how hard to look for expired keys"),
+    // What took long.
+    row("slowlog-log-slower-than", Kind::Int(ANY, BIG), "10000", Effect::Live, "microseconds from which a command is kept by SLOWLOG; negative keeps none"),
+    row("slowlog-max-len", Kind::Int(0, BIG), "128", Effect::Live, "commands that SLOWLOG keeps"),
+    row("latency-monitor-threshold", Kind::Int(0, BIG), "0", Effect::Live, "milliseconds from which a delay is kept by LATENCY; 0 keeps none"),
+    row("latency-tracking", Kind::Bool, "yes", Effect::Live, "count the times of commands, for LATENCY HISTOGRAM and INFO latencystats"),
+    row("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9", Effect::Live, "percentiles of them that INFO latencystats shows"),
+    row("maxmemory", Kind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes that the data set and the clients may take; 0 is no limit"),
+    row("maxmemory-policy", Kind::Choice(MAXMEMORY_POLICY), "noeviction", Effect::Live, "which keys go when maxmemory is reached"),
+    row("maxmemory-samples", Kind::Int(1, INT_MAX), "5", Effect::Live, "keys looked at for each one that goes"),
+    row("maxmemory-eviction-tenacity", Kind::Int(0, 100), "10", Effect::Live, "how long eviction may keep a command waiting: 10 is 0.5 ms, 100 as long as it takes"),
+    row("lfu-log-factor", Kind::Int(0, INT_MAX), "10", Effect::Live, "under LFU, how many uses count as one more"),
+    row("lfu-decay-time", Kind::Int(0, INT_MAX), "1", Effect::Live, "under LFU, minutes after which the count is one less; 0 is never"),
     // Process.
-    row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume is in it"),
+    unlike(row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume is in it"), "the data are in volume, not here"),
     row("loglevel", Kind::Choice(LOGLEVEL), "notice", Effect::Live, "how much is logged"),
-    row("logfile", Kind::Text, "", Effect::AtStart, "where messages go; empty is standard error"),
+    unlike(row("logfile", Kind::Text, "", Effect::AtStart, "where messages go; empty is standard error"), "Redis writes to standard output"),
     row("pidfile", Kind::Text, "", Effect::AtStart, "file to write the process id to"),
-    row("supervised", Kind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"),
+    unlike(row("supervised", Kind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"), "upstart is accepted and nobody is told"),
     row("always-show-logo", Kind::Bool, "no", Effect::None, ""),
     only("daemonize", Kind::Bool, "no", "start it from your service manager, or with & in a shell"),
     // Redis has these; here they can only be off, because somebody relies on them when they are on.
@@ -149,42 +184,31 @@ pub static DIRECTIVES: &[Directive] = &[
     only("rename-command", Kind::Words, "", "commands keep their names; use requirepass"),
     only("loadmodule", Kind::Words, "", "there are no modules"),
     only("notify-keyspace-events", Kind::Text, "", NO_EVENTS),
-    only("maxmemory", Kind::Memory(0, SIZE_MAX), "0", NO_EVICTION),
     only("maxmemory-clients", Kind::Text, "0", "use client-output-buffer-limit"),
-    only("min-replicas-to-write", Kind::Int(0, INT_MAX), "0", NO_REPLICA),
+    also(only("min-replicas-to-write", Kind::Int(0, INT_MAX), "0", NO_REPLICA), "min-slaves-to-write"),
     only("syslog-enabled", Kind::Bool, "no", "messages go to standard error or logfile"),
     only("activedefrag", Kind::Bool, "no", "the allocator does not support it"),
     only("io-threads", Kind::Int(1, 1), "1", "one thread serves the sockets"),
     only("aof-timestamp-enabled", Kind::Bool, "no", "records carry no date"),
     // Redis has these, and without them nothing breaks.
-    inert("save", Kind::Words, ""),
     inert("dbfilename", Kind::Text, "dump.rdb"),
     inert("appendfilename", Kind::Text, "appendonly.aof"),
     inert("appenddirname", Kind::Text, "appendonlydir"),
-    inert("auto-aof-rewrite-percentage", Kind::Int(0, INT_MAX), "100"),
-    inert("auto-aof-rewrite-min-size", Kind::Memory(0, SIZE_MAX), "64mb"),
     inert("aof-load-truncated", Kind::Bool, "yes"),
     inert("aof-use-rdb-preamble", Kind::Bool, "yes"),
     inert("aof-rewrite-incremental-fsync", Kind::Bool, "yes"),
     inert("aof-disable-auto-gc", Kind::Bool, "no"),
     inert("no-appendfsync-on-rewrite", Kind::Bool, "no"),
-    inert("stop-writes-on-bgsave-error", Kind::Bool, "yes"),
-    inert("rdbcompression", Kind::Bool, "yes"),
     inert("rdbchecksum", Kind::Bool, "yes"),
     inert("rdb-save-incremental-fsync", Kind::Bool, "yes"),
     inert("rdb-del-sync-files", Kind::Bool, "no"),
     inert("sanitize-dump-payload", Kind::Choice(&["no", "yes", "clients"]), "no"),
-    inert("maxmemory-policy", Kind::Choice(MAXMEMORY_POLICY), "noeviction"),
-    inert("maxmemory-samples", Kind::Int(1, INT_MAX), "5"),
-    inert("maxmemory-eviction-tenacity", Kind::Int(0, 100), "10"),
-    inert("lfu-log-factor", Kind::Int(0, INT_MAX), "10"),
-    inert("lfu-decay-time", Kind::Int(0, INT_MAX), "1"),
-    inert("lazyfree-lazy-eviction", Kind::Bool, "no"),
-    inert("lazyfree-lazy-expire", Kind::Bool, "no"),
-    inert("lazyfree-lazy-server-del", Kind::Bool, "no"),
-    inert("lazyfree-lazy-user-del", Kind::Bool, "no"),
-    inert("lazyfree-lazy-user-flush", Kind::Bool, "no"),
-    also(inert("replica-lazy-flush", Kind::Bool, "no"), "slave-lazy-flush"),
+    row("lazyfree-lazy-eviction", Kind::Bool, "no", Effect::None, ALWAYS_LAZY),
+    row("lazyfree-lazy-expire", Kind::Bool, "no", Effect::None, ALWAYS_LAZY),
+    row("lazyfree-lazy-server-del", Kind::Bool, "no", Effect::None, ALWAYS_LAZY),
+    row("lazyfree-lazy-user-del", Kind::Bool, "no", Effect::None, ALWAYS_LAZY),
+    row("lazyfree-lazy-user-flush", Kind::Bool, "no", Effect::None, ALWAYS_LAZY),
+    also(row("replica-lazy-flush", Kind::Bool, "no", Effect::None, ALWAYS_LAZY), "slave-lazy-flush"),
     inert("dynamic-hz", Kind::Bool, "yes"),
     inert("activerehashing", Kind::Bool, "yes"),
     inert("active-defrag-ignore-bytes", Kind::Memory(1, SIZE_MAX), "100mb"),
@@ -195,14 +219,7 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("active-defrag-max-scan-fields", Kind::Int(1, BIG), "1000"),
     inert("jemalloc-bg-thread", Kind::Bool, "yes"),
     inert("io-threads-do-reads", Kind::Bool, "no"),
-    inert("slowlog-log-slower-than", Kind::Int(ANY, BIG), "10000"),
-    inert("slowlog-max-len", Kind::Int(0, BIG), "128"),
-    inert("latency-monitor-threshold", Kind::Int(0, BIG), "0"),
-    inert("latency-tracking", Kind::Bool, "yes"),
-    inert("latency-tracking-info-percentiles", Kind::Words, "50 99 99.9"),
     also(inert("busy-reply-threshold", Kind::Int(0, BIG), "5000"), "lua-time-limit"),
-    also(inert("hash-max-listpack-entries", Kind::Int(0, BIG), "512"), "hash-max-ziplist-entries"),
-    also(inert("hash-max-listpack-value", Kind::Memory(0, SIZE_MAX), "64"), "hash-max-ziplist-value"),
     also(inert("list-max-listpack-size", Kind::Int(-INT_MAX, INT_MAX), "-2"), "list-max-ziplist-size"),
     inert("list-compress-depth", Kind::Int(0, INT_MAX), "0"),
     inert("set-max-intset-entries", Kind::Int(0, BIG), "512"),
@@ -251,8 +268,8 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("cluster-preferred-endpoint-type", Kind::Text, "ip"),
     inert("cluster-link-sendbuf-limit", Kind::Memory(0, SIZE_MAX), "0"),
     inert("cluster-migration-barrier", Kind::Int(0, INT_MAX), "1"),
-    inert("cluster-replica-no-failover", Kind::Bool, "no"),
-    inert("cluster-replica-validity-factor", Kind::Int(0, INT_MAX), "10"),
+    also(inert("cluster-replica-no-failover", Kind::Bool, "no"), "cluster-slave-no-failover"),
+    also(inert("cluster-replica-validity-factor", Kind::Int(0, INT_MAX), "10"), "cluster-slave-validity-factor"),
     inert("cluster-require-full-coverage", Kind::Bool, "yes"),
     inert("cluster-allow-reads-when-down", Kind::Bool, "no"),
     inert("cluster-allow-pubsubshard-when-down", Kind::Bool, "yes"),
@@ -290,7 +307,7 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("bio_cpulist", Kind::Text, ""),
     inert("aof_rewrite_cpulist", Kind::Text, ""),
     inert("bgsave_cpulist", Kind::Text, ""),
-    inert("syslog-ident", Kind::Text, "slimio"),
+    unlike(inert("syslog-ident", Kind::Text, "slimio"), "Redis says redis"),
     inert("syslog-facility", Kind::Choice(SYSLOG_FACILITY), "local0"),
     inert("lua-enable-deprecated-api", Kind::Bool, "no"),
     inert("locale-collate", Kind::Text, ""),

@@ -37,7 +37,7 @@ fn flags_override_the_file_and_take_several_words() {
     std::fs::write(
         &file,
         format!(
-            "# a comment\n\nport 7000\nsave 60 1\ninclude {}\nrequirepass \"a b\"\n",
+            "# a comment\n\nport 7000\nsave 60 1\nsave 5 9\ninclude {}\nrequirepass \"a b\"\n",
             other.display()
         ),
     )
@@ -49,7 +49,8 @@ fn flags_override_the_file_and_take_several_words() {
     assert_eq!(config.int("timeout"), 7);
     assert_eq!(config.text("requirepass"), "a b");
     assert_eq!(config.text("bind"), "127.0.0.1 ::1");
-    assert_eq!(config.without_effect(), ["save"]);
+    assert_eq!(config.without_effect(), [""; 0]);
+    assert_eq!(config.text("save"), "60 1 5 9", "they add up");
 }
 
 #[test]
@@ -71,6 +72,13 @@ fn what_is_wrong_is_named_with_its_place_and_remedy() {
     assert!(read("cluster-enabled yes").contains("cluster-enabled can only be no"));
     assert!(read("requirepass \"open").contains("unbalanced quotes"));
     assert!(read(&format!("include {}", file.display())).contains("nested too deep"));
+
+    std::fs::write(&file, "daemonize yes\nport 7\n").unwrap();
+    let overridden = format!("{} --daemonize no", file.display());
+    assert_eq!(Config::from_args(&args(&overridden)).unwrap().int("port"), 7);
+    let twice = format!("{} --daemonize no --daemonize yes", file.display());
+    let error = Config::from_args(&args(&twice)).unwrap_err().0;
+    assert!(error.starts_with("argument --daemonize: daemonize can only be no"), "{error}");
 
     let flags = |line: &str| Config::from_args(&args(line)).unwrap_err().0;
     assert!(flags("--prot 1").contains("did you mean 'port'?"));
@@ -109,8 +117,9 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
              can't set immutable config"
             .into())
     );
-    assert!(set(&[("maxmemory", "1gb")]).unwrap_err().contains("can only be 0"));
-    assert_eq!(set(&[("maxmemory", "0"), ("save", "")]), Ok(vec!["maxmemory", "save"]));
+    assert!(set(&[("activedefrag", "yes")]).unwrap_err().contains("can only be no"));
+    assert_eq!(set(&[("maxmemory", "1gb"), ("save", "")]), Ok(vec!["maxmemory", "save"]));
+    assert_eq!(config.int("maxmemory"), 1 << 30);
     assert_eq!(config.int("timeout"), 5);
     assert_eq!(config.choice("appendfsync"), "always");
 }

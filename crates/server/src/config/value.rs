@@ -15,6 +15,10 @@ pub enum Kind {
     Text,
     /// Any number of words.
     Words,
+    /// Any number of percentiles.
+    Percentiles,
+    /// Any number of pairs: seconds, changes.
+    SavePoints,
     /// File permissions in octal.
     Octal,
     /// `class hard soft seconds`, once or several times.
@@ -60,6 +64,12 @@ impl Kind {
         if let Kind::Words = self {
             return Ok(Value::Text(words.join(" ")));
         }
+        if let Kind::Percentiles = self {
+            return parse_percentiles(words);
+        }
+        if let Kind::SavePoints = self {
+            return parse_save_points(words);
+        }
         if let Kind::OutputLimits = self {
             return parse_limits(words, old);
         }
@@ -94,7 +104,9 @@ impl Kind {
                 }
             }
             Kind::Text => Ok(Value::Text(word.clone())),
-            Kind::Words | Kind::OutputLimits => unreachable!("handled above"),
+            Kind::Words | Kind::Percentiles | Kind::SavePoints | Kind::OutputLimits => {
+                unreachable!("handled above")
+            }
         }
     }
 
@@ -144,6 +156,42 @@ fn parse_memory(word: &str) -> Option<i64> {
         _ => return None,
     };
     digits.parse::<i64>().ok()?.checked_mul(scale)
+}
+
+fn parse_save_points(words: &[String]) -> Result<Value, String> {
+    let words: Vec<&str> = words.iter().flat_map(|word| word.split_whitespace()).collect();
+    let is_valid = |(index, word): (usize, &&str)| {
+        let least = i32::from(index.is_multiple_of(2));
+        word.parse::<i32>().is_ok_and(|number| number >= least)
+    };
+    if !words.len().is_multiple_of(2) || !words.iter().enumerate().all(is_valid) {
+        return Err("Invalid save parameters".into());
+    }
+    Ok(Value::Text(words.join(" ")))
+}
+
+fn parse_percentiles(words: &[String]) -> Result<Value, String> {
+    let words: Vec<&str> = words.iter().flat_map(|word| word.split_whitespace()).collect();
+    for word in &words {
+        let value: f64 =
+            word.parse().map_err(|_| "Invalid latency-tracking-info-percentiles parameters")?;
+        if !(0.0..=100.0).contains(&value) {
+            return Err("latency-tracking-info-percentiles parameters should sit between \
+                        [0.0,100.0]"
+                .into());
+        }
+    }
+    Ok(Value::Text(words.join(" ")))
+}
+
+/// A size in the largest unit that gives a whole number.
+pub(super) fn format_memory(bytes: i64) -> String {
+    for (shift, unit) in [(30, "gb"), (20, "mb"), (10, "kb")] {
+        if bytes > 0 && bytes % (1 << shift) == 0 {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
 }
 
 fn parse_limits(words: &[String], old: Option<&Value>) -> Result<Value, String> {

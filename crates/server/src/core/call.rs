@@ -1,13 +1,13 @@
 //! A request: found in the table, checked in the order in which Redis checks, and run.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slimio_keyspace::{Command, Context, DataFn, Flags, Mode, Outcome};
 use slimio_resp::Args;
 
 use super::Core;
 use super::durability::Admission;
-use crate::clients::{Client, Replies, State};
+use crate::clients::{Client, LongCommand, Replies, State};
 use crate::commands::{Entry, Run};
 use slimio_storage::Lsn;
 
@@ -40,6 +40,9 @@ impl Core {
         if let Err(text) = self.check(client, row) {
             return self.reject(client, Some(row), text.as_bytes());
         }
+        if self.must_wait(client, row) {
+            return self.postpone(client, args);
+        }
         if client.multi.is_some() && !row.run.ends_queueing {
             return queue(client, row, args);
         }
@@ -60,7 +63,7 @@ impl Core {
             Run::Server(run) => run(self, client, args),
             Run::Container(_) => unreachable!("a row of its own was found"),
         }
-        self.account(client, row, before);
+        self.account(client, row, args, Duration::ZERO, before);
     }
 
     /// Runs one command of a transaction.
@@ -76,10 +79,10 @@ impl Core {
             Run::Server(run) => run(self, client, args),
             Run::Container(_) => unreachable!("a row of its own was found"),
         }
-        self.account(client, row, before);
+        self.account(client, row, args, Duration::ZERO, before);
     }
 
-    fn run_data(
+    pub(crate) fn run_data(
         &mut self,
         client: &mut Client,
         row: &'static Command<Entry>,
@@ -89,6 +92,7 @@ impl Core {
         before: usize,
     ) {
         self.effects.clear();
+        self.keyspace.set_untouched(client.no_touch);
         let outcome = run(&mut Context {
             keyspace: &mut self.keyspace,
             db: client.db,
@@ -118,7 +122,9 @@ impl Core {
             Outcome::Reply => self.hold(client, needs, before),
             Outcome::Yield(yielded) => {
                 client.needs = client.needs.max(needs);
-                client.state = State::Yielding(Box::new((args.to_owned(), Some(yielded))));
+                let request = args.to_owned();
+                let long = LongCommand { request, yielded, spent: Duration::ZERO };
+                client.state = State::Yielding(Box::new(long));
                 self.yielding.push_back(client.conn);
             }
             Outcome::Block { .. } | Outcome::NeedCold { .. } => {
@@ -127,15 +133,6 @@ impl Core {
         }
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
-        }
-    }
-
-    /// Frees what is large where it delays nobody.
-    fn free(&mut self, garbage: slimio_keyspace::Garbage) {
-        if let Some(sender) = &self.garbage
-            && let Err(unsent) = sender.send(garbage)
-        {
-            drop(unsent);
         }
     }
 
@@ -149,23 +146,40 @@ impl Core {
                 self.clients.put(client);
                 continue;
             };
-            let (request, yielded) = *yielding;
+            if let Some(size) = yielding.yielded.log_size() {
+                match self.admit(false, size) {
+                    Admission::Granted => {}
+                    Admission::Wait => {
+                        client.state = State::Yielding(yielding);
+                        self.yielding.push_back(conn);
+                        self.clients.put(client);
+                        continue;
+                    }
+                    Admission::Refused(text) => {
+                        client.out.error(&text);
+                        self.resume(&mut client);
+                        self.put_back(client);
+                        continue;
+                    }
+                }
+            }
+            let LongCommand { request, yielded, spent } = *yielding;
+            self.lap = Instant::now();
             let args = request.args();
             let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
             let before = client.out.len();
             self.effects.clear();
-            if let Some(yielded) = yielded {
-                let outcome = yielded.resume(&mut Context {
-                    keyspace: &mut self.keyspace,
-                    db: client.db,
-                    args,
-                    now_ms: self.now_ms,
-                    reply: &mut client.out,
-                    effects: &mut self.effects,
-                    mode: Mode::Client,
-                });
-                self.conclude(&mut client, row, args, outcome, before);
-            }
+            let outcome = yielded.resume(&mut Context {
+                keyspace: &mut self.keyspace,
+                db: client.db,
+                args,
+                now_ms: self.now_ms,
+                reply: &mut client.out,
+                effects: &mut self.effects,
+                mode: Mode::Client,
+            });
+            self.conclude(&mut client, row, args, outcome, before);
+            self.account(&mut client, row, args, spent, before);
             if client.is_running() {
                 self.resume(&mut client);
             }
@@ -212,7 +226,7 @@ impl Core {
     }
 
     /// Whether the client may run the command now.
-    fn check(&mut self, client: &Client, row: &Command<Entry>) -> Result<(), String> {
+    fn check(&mut self, client: &mut Client, row: &Command<Entry>) -> Result<(), String> {
         if row.name == "debug" {
             let allowed = self.config.choice("enable-debug-command");
             if allowed == "no" || (allowed == "local" && !client.is_local()) {
@@ -228,11 +242,20 @@ impl Core {
         if client.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
             return Err("ERR Command not allowed inside a transaction".into());
         }
+        if self.settings.memory_max > 0
+            && !self.make_room(Some(client))
+            && needs_memory(client, row)
+        {
+            return Err("OOM command not allowed when used memory > 'maxmemory'.".into());
+        }
         if self.is_latched()
             && row.flags.has(Flags::WRITE)
             && let Admission::Refused(text) = self.admit(false, 0)
         {
             return Err(text);
+        }
+        if row.flags.has(Flags::WRITE) && self.is_save_broken() {
+            return Err(SAVE_BROKEN.into());
         }
         if self.loading.is_some() && !row.flags.has(Flags::LOADING) {
             return Err("LOADING Redis is loading the dataset in memory".into());
@@ -272,21 +295,47 @@ impl Core {
         self.count_error(client, before);
     }
 
-    /// Counts a command that has run.
-    fn account(&mut self, client: &Client, row: &Command<Entry>, before: usize) {
+    /// Counts a command that has run, also before this step for the time `spent`. One look at the
+    /// clock: a lap begins where the one before has ended.
+    fn account(
+        &mut self,
+        client: &mut Client,
+        row: &Command<Entry>,
+        args: Args<'_>,
+        spent: Duration,
+        before: usize,
+    ) {
         let now = Instant::now();
-        let took = now - std::mem::replace(&mut self.lap, now);
+        let took = spent + (now - std::mem::replace(&mut self.lap, now));
+        if let State::Yielding(long) = &mut client.state {
+            long.spent = took;
+            return;
+        }
         self.stats.commands += 1;
-        let stats = &mut self.stats.by_command[row.run.id];
-        stats.calls += 1;
-        stats.nanoseconds += took.as_nanos() as u64;
+        self.stats.by_command[row.run.id].count(took, self.settings.is_latency_tracked);
+        if took >= self.settings.slow_from {
+            self.was_slow(client, row, args, took);
+        }
         if self.count_error(client, before) {
             self.stats.by_command[row.run.id].failed += 1;
         }
     }
 
+    /// Writes down that a command took long.
+    #[cold]
+    fn was_slow(&mut self, client: &Client, row: &Command<Entry>, args: Args<'_>, took: Duration) {
+        let at_s = self.now_ms / 1000;
+        let event = if row.flags.has(Flags::FAST) { "fast-command" } else { "command" };
+        self.latency.note(event, at_s, took, self.settings.latency_from);
+        let is_kept = self.settings.slowlog_from.is_some_and(|from| took >= from);
+        if is_kept && !row.flags.has(Flags::SKIP_SLOWLOG) {
+            let who = (client.address(), client.name.as_slice());
+            self.slowlog.add(at_s, took, args, who, self.settings.slowlog_len_max);
+        }
+    }
+
     /// Counts the reply written since `before` if it is an error.
-    fn count_error(&mut self, client: &Client, before: usize) -> bool {
+    pub(crate) fn count_error(&mut self, client: &Client, before: usize) -> bool {
         let len = client.out.len();
         if len == before {
             return false;
@@ -300,6 +349,15 @@ impl Core {
     }
 }
 
+/// Whether a request may need more memory. Queueing it does, whatever it is.
+fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
+    match &client.multi {
+        Some(multi) if row.run.ends_queueing => row.name == "exec" && multi.needs_memory,
+        Some(_) => true,
+        None => row.flags.has(Flags::DENYOOM),
+    }
+}
+
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     let Some(multi) = &mut client.multi else { return };
     let frees = row.flags.has(Flags::FREES);
@@ -307,6 +365,7 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
         multi.only_frees = frees && (multi.only_frees || !multi.writes);
         multi.writes = true;
     }
+    multi.needs_memory |= row.flags.has(Flags::DENYOOM);
     multi.size += args.iter().map(|arg| arg.size()).sum::<usize>();
     multi.requests.push(args.to_owned());
     client.out.simple("QUEUED");
@@ -339,6 +398,11 @@ fn unknown_command(name: &[u8], args: Args<'_>) -> Vec<u8> {
 fn quoted(word: &[u8], size: usize) -> &[u8] {
     &word[..word.len().min(size)]
 }
+
+const SAVE_BROKEN: &str = "MISCONF Redis is configured to save RDB snapshots, but it's currently \
+unable to persist to disk. Commands that may modify the data set are disabled, because this \
+instance is configured to report errors during writes if RDB snapshotting fails \
+(stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB error.";
 
 const DEBUG_REFUSED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
 set to \"local\", you can run it from a local connection, otherwise you need to set this option in \

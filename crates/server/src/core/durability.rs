@@ -1,16 +1,22 @@
 //! What is logged, what replies depend on, and what happens when the log has no room or fails.
 
+use std::time::{Duration, Instant};
+
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_resp::Args;
-use slimio_storage::{Lsn, Policy, Room};
+use slimio_storage::{ACKNOWLEDGE_WITHIN, LogState, Lsn, Policy, Room};
 
 use super::Core;
 use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::Change;
+use crate::net::ConnId;
 
 /// Bytes that a record may take beyond the arguments of its request: lengths, times, headers.
 const RECORD_OVERHEAD: u64 = 1024;
+
+/// After this time without one, no reader is expected.
+const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
 /// Whether a write may run.
 pub(crate) enum Admission {
@@ -31,10 +37,17 @@ impl Core {
                  and restart the server"
             ));
         }
-        match wal.room(size as u64 + RECORD_OVERHEAD) {
+        let room = match wal.log().log_state() {
+            LogState::Off => Room::Free,
+            LogState::Ending => Room::Wait,
+            LogState::On | LogState::Resuming => wal.room(size as u64 + RECORD_OVERHEAD),
+        };
+        match room {
+            Room::Free if !frees && self.is_snapshot_full() => Admission::Wait,
             Room::Free => Admission::Granted,
             Room::Scarce if frees => Admission::Granted,
             Room::Wait => Admission::Wait,
+            Room::Scarce | Room::Full if self.may_gain_room() => Admission::Wait,
             Room::Scarce | Room::Full => Admission::Refused(
                 "MISCONF The log is full: there is no more space on the volume. Make room on it, \
                  raise log-size-max, or FLUSHALL"
@@ -52,13 +65,19 @@ impl Core {
         if self.effects.is_empty() {
             return Lsn(0);
         }
+        self.snapshots.changes += self.effects.touched_count() as u64;
         if let Some(transaction) = &mut self.transaction {
             // The whole transaction is one record, appended when its last command has run.
             self.payload.add(&self.effects, args);
             transaction.changes.extend(self.effects.touched(args).map(Change::from));
             return Lsn(0);
         }
+        let flushed = self.effects.touched(args).any(|t| matches!(Change::from(t), Change::Db(_)));
         let Some(wal) = &mut self.wal else { return Lsn(0) };
+        if !wal.takes_records() {
+            self.changed_without_log(flushed);
+            return Lsn(0);
+        }
         if wal.log().latched().is_some() {
             // A read has met a key whose time was over. It is, whatever the log says.
             return Lsn(0);
@@ -69,12 +88,30 @@ impl Core {
         if self.keeps_undurable {
             self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
         }
-        let flushed = self.effects.touched(args).any(|t| matches!(Change::from(t), Change::Db(_)));
         if flushed {
             self.release_log(lsn);
         }
         client.last_write = lsn;
         lsn
+    }
+
+    /// Takes in what the log's device and the keeper have finished, and notes when it took long.
+    pub(crate) fn reap_log(&mut self) {
+        let Some(wal) = &mut self.wal else { return };
+        let (oldest, durable) = (wal.log().oldest_undurable(), wal.log().durable());
+        wal.reap(self.now);
+        let log = wal.log();
+        if let Some(oldest) = oldest
+            && log.durable() > durable
+        {
+            let took = self.now.saturating_duration_since(oldest);
+            let event = match log.policy() {
+                Policy::Always => "aof-fsync-always",
+                Policy::EverySec if took >= ACKNOWLEDGE_WITHIN => "aof-write-pending-fsync",
+                Policy::EverySec | Policy::No => return,
+            };
+            self.latency.note(event, self.now_ms / 1000, took, self.settings.latency_from);
+        }
     }
 
     /// Forgets what replies no longer depend on.
@@ -98,12 +135,16 @@ impl Core {
         if self.payload.bytes().is_empty() {
             return;
         }
+        let flushed = transaction.changes.iter().any(|c| matches!(c, Change::Db(_)));
         let Some(wal) = &mut self.wal else { return };
+        if !wal.takes_records() {
+            self.changed_without_log(flushed);
+            return;
+        }
         if wal.log().latched().is_some() {
             return;
         }
         let lsn = wal.append(db, &[self.payload.bytes()]);
-        let flushed = transaction.changes.iter().any(|c| matches!(c, Change::Db(_)));
         if self.keeps_undurable {
             self.undurable.note(lsn, transaction.changes.into_iter());
         }
@@ -114,22 +155,33 @@ impl Core {
         client.needs = client.needs.max(lsn);
     }
 
-    /// Logs effects that no client asked for: expiry.
-    pub(crate) fn record_expiry(&mut self, db: DbIndex) {
+    /// Logs effects that nobody asked for, expiry and eviction, and tells those who watch the keys;
+    /// `current` is the client that is being served, which is not among the others.
+    pub(crate) fn record_unasked(&mut self, db: DbIndex, current: &mut Client) {
         if self.effects.is_empty() {
             return;
         }
         let args = slimio_keyspace::no_args();
         if !self.watches.is_empty() {
-            let mut nobody = Client::new(0, NOBODY, PEERLESS, self.now);
-            self.watches.touched(self.effects.touched(args), &mut self.clients, &mut nobody);
+            self.watches.touched(self.effects.touched(args), &mut self.clients, current);
         }
         let Some(wal) = &mut self.wal else { return };
+        if !wal.takes_records() {
+            return;
+        }
         self.payload.begin(db);
         self.payload.add(&self.effects, args);
         let lsn = wal.append(db, &[self.payload.bytes()]);
         if self.keeps_undurable {
             self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
+        }
+    }
+
+    /// Without a log, a flush is undone by the next start unless a snapshot says so.
+    fn changed_without_log(&mut self, flushed: bool) {
+        if flushed && !self.settings.save_points.is_empty() {
+            let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
+            self.snapshots.saves.is_scheduled |= is_empty;
         }
     }
 
@@ -191,23 +243,12 @@ impl Core {
         self.parked.push_back(client.conn);
     }
 
-    /// Tries those again that wait for room, in order.
+    /// Tries those again that wait for room, in order, and those that a pause has held up.
     pub(crate) fn retry_parked(&mut self) {
+        self.resume_postponed();
         for _ in 0..self.parked.len() {
             let Some(conn) = self.parked.pop_front() else { return };
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            let State::Parked(request) = std::mem::replace(&mut client.state, State::Running)
-            else {
-                self.clients.put(client);
-                continue;
-            };
-            self.request(&mut client, request.args());
-            let is_parked = matches!(client.state, State::Parked(_));
-            if client.is_running() {
-                self.resume(&mut client);
-            }
-            self.put_back(client);
-            if is_parked {
+            if self.retry(conn) && self.parked.back() == Some(&conn) {
                 // Those behind it would wait, too; it keeps its place.
                 self.parked.rotate_right(1);
                 return;
@@ -215,8 +256,32 @@ impl Core {
         }
     }
 
+    /// Tries the request again for which a client waits; returns whether it has to wait still.
+    pub(crate) fn retry(&mut self, conn: ConnId) -> bool {
+        let Some(mut client) = self.clients.take(conn) else { return false };
+        let State::Parked(request) = std::mem::replace(&mut client.state, State::Running) else {
+            self.clients.put(client);
+            return false;
+        };
+        self.lap = Instant::now();
+        self.request(&mut client, request.args());
+        let is_parked = matches!(client.state, State::Parked(_));
+        if client.is_running() {
+            self.resume(&mut client);
+        }
+        self.put_back(client);
+        is_parked
+    }
+
     pub(crate) fn has_parked(&self) -> bool {
         !self.parked.is_empty()
+    }
+
+    /// Whether all who were served of late wait for the log under `always`: then nobody loses if the
+    /// command thread runs the log's write itself.
+    pub(crate) fn only_writers_wait(&self) -> bool {
+        let is_gone = |seen| self.now.saturating_duration_since(seen) >= READERS_GONE_AFTER;
+        self.keeps_undurable && self.reader_seen.is_none_or(is_gone)
     }
 
     /// Replies up to here may leave under the policy in force.
@@ -255,6 +320,3 @@ pub(crate) fn policy(word: &str) -> Policy {
         _ => Policy::EverySec,
     }
 }
-
-const NOBODY: crate::net::ConnId = crate::net::ConnId { index: u32::MAX, generation: u32::MAX };
-const PEERLESS: crate::net::Peer = crate::net::Peer { remote: None, local: None };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Core;
 use super::durability::Admission;
-use crate::clients::State;
+use crate::clients::{Client, State};
 
 /// Keys looked at in one step of active expiry.
 const EXPIRE_STEP_KEYS: usize = 20;
@@ -17,11 +17,14 @@ impl Core {
     /// Does what is due; returns whether a round of background work was.
     pub(crate) fn run_timers(&mut self) {
         self.check_waiting();
+        self.go_on_evicting();
         if self.now < self.next_cron {
             return;
         }
         self.next_cron = self.now + self.settings.cron_every;
         self.stats.sample(self.now);
+        self.sample_memory();
+        self.schedule_snapshots();
         self.expire();
         self.time_out();
         self.recheck_limits();
@@ -29,7 +32,7 @@ impl Core {
 
     /// How long the thread may sleep.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        if self.has_yielding() {
+        if self.has_yielding() || self.is_evicting() || self.wants_snapshot_step() {
             return Some(Duration::ZERO);
         }
         let mut at: Option<Instant> = None;
@@ -41,6 +44,12 @@ impl Core {
         }
         if self.has_background_work() {
             by(self.next_cron);
+        }
+        if let Some(until) = self.pause_ends() {
+            by(until);
+        }
+        if let Some(seconds) = self.next_save_in() {
+            by(self.next_cron.max(self.now + Duration::from_secs(seconds as u64)));
         }
         for conn in &self.waiting {
             if let Some(client) = self.clients.get(*conn)
@@ -66,13 +75,14 @@ impl Core {
     }
 
     fn expire(&mut self) {
-        if self.loading.is_some() || !self.active_expire || self.is_latched() {
+        if self.loading.is_some() || !self.active_expire || self.is_latched() || self.is_paused() {
             return;
         }
         let began = Instant::now();
         let effort = self.settings.expire_effort;
         let time_max = self.settings.cron_every * (EXPIRE_TIME_PERCENT + 2 * effort) / 100;
         let budget = EXPIRE_STEP_KEYS * (1 + effort as usize / 4) * 16;
+        let mut nobody = Client::nobody(self.now);
         for db in self.dbs() {
             while self.keyspace.expiring(db) > 0 {
                 if !matches!(self.admit(true, budget * 64), Admission::Granted) {
@@ -80,9 +90,9 @@ impl Core {
                 }
                 self.effects.clear();
                 let step = self.keyspace.expire_step(db, self.now_ms, budget, &mut self.effects);
-                self.record_expiry(db);
+                self.record_unasked(db, &mut nobody);
                 if let Some(garbage) = self.keyspace.take_garbage() {
-                    drop(garbage);
+                    self.free(garbage);
                 }
                 let is_fruitful = step.expired * 100 > step.expiring * EXPIRE_AGAIN_PERCENT;
                 if step.wrapped || !is_fruitful || began.elapsed() > time_max {
@@ -90,6 +100,8 @@ impl Core {
                 }
             }
         }
+        let at_s = self.now_ms / 1000;
+        self.latency.note("expire-cycle", at_s, began.elapsed(), self.settings.latency_from);
     }
 
     fn time_out(&mut self) {

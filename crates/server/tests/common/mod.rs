@@ -2,14 +2,17 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use slimio_device::EngineChoice;
+use slimio_device::{EngineChoice, PathOptions};
+use slimio_server::Server;
 use slimio_server::config::Config;
-use slimio_server::{Server, Storage};
+use slimio_storage::Storage;
 
 /// Both ways to the kernel.
 pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
@@ -17,9 +20,18 @@ pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 /// Longest time that anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Where a server listens.
+#[derive(Clone, Debug)]
+enum Address {
+    Tcp(SocketAddr),
+    Unix(String),
+}
+
 /// A running server.
 pub(crate) struct Running {
-    pub(crate) address: SocketAddr,
+    address: Address,
+    /// Anything written to it stops the server, as SIGTERM does the program; so does its end.
+    stop: UnixStream,
     thread: JoinHandle<Result<(), String>>,
 }
 
@@ -36,19 +48,93 @@ pub(crate) fn start_on(
     directives: &str,
     wrap: impl FnOnce(Storage) -> Storage + Send + 'static,
 ) -> Option<Running> {
+    launch(back_end, volume, directives, wrap).map(Starting::serving)
+}
+
+/// A server whose sockets are open, and which may still be loading.
+pub(crate) struct Starting {
+    running: Running,
+    is_ready: Receiver<()>,
+}
+
+impl Starting {
+    /// A connection, whether commands are served or not.
+    pub(crate) fn connect(&self) -> Client {
+        self.running.connect()
+    }
+
+    /// Tells the server to stop, as SIGTERM does.
+    pub(crate) fn ask_to_stop(&mut self) {
+        self.running.stop.write_all(b"stop").unwrap();
+    }
+
+    /// Waits until commands are served.
+    pub(crate) fn serving(self) -> Running {
+        match self.is_ready.recv_timeout(PATIENCE) {
+            Ok(()) => self.running,
+            Err(error) => panic!("it did not start: {error}, {:?}", self.running.thread.join()),
+        }
+    }
+
+    /// Waits until it has ended without ever having served.
+    pub(crate) fn ended(self) -> Result<(), String> {
+        let result = self.running.thread.join().unwrap();
+        assert!(self.is_ready.try_recv().is_err(), "commands were served");
+        result
+    }
+}
+
+/// As [`start_on`], without waiting until commands are served.
+pub(crate) fn launch(
+    back_end: &str,
+    volume: &Path,
+    directives: &str,
+    wrap: impl FnOnce(Storage) -> Storage + Send + 'static,
+) -> Option<Starting> {
     if back_end == "uring"
         && let Err(refused) = slimio_ring::probe()
     {
         eprintln!("SKIPPED with io_uring: {refused}");
         return None;
     }
+    let config = config(back_end, volume, directives);
+    let socket = config.text("unixsocket").to_owned();
+    let (address_sender, address) = channel();
+    let (ready_sender, is_ready) = channel();
+    let (stop, stopped) = UnixStream::pair().unwrap();
+    let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
+    let thread = std::thread::spawn(move || {
+        let storage = if config.yes("appendonly") {
+            let size_max = config.int("log-size-max") as u64;
+            let options = PathOptions { engine, ..PathOptions::default() };
+            let volume = Path::new(config.text("volume"));
+            let storage = slimio_volume::open(volume, options, true, size_max);
+            Some(wrap(storage.map_err(|e| e.to_string())?))
+        } else {
+            None
+        };
+        let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
+        server.stop_when_readable(stopped.into());
+        let address = match server.addresses().first() {
+            Some(&address) => Address::Tcp(address),
+            None => Address::Unix(socket),
+        };
+        address_sender.send(address).unwrap();
+        server.run(|| ready_sender.send(()).unwrap())
+    });
+    match address.recv_timeout(PATIENCE) {
+        Ok(address) => Some(Starting { running: Running { address, stop, thread }, is_ready }),
+        Err(error) => panic!("its sockets did not open: {error}, {:?}", thread.join()),
+    }
+}
+
+fn config(back_end: &str, volume: &Path, directives: &str) -> Config {
     let mut config = Config::default();
-    let volume = volume.to_str().unwrap().to_owned();
     for (name, value) in [
         ("port", "0"),
         ("bind", "127.0.0.1"),
         ("io-backend", back_end),
-        ("volume", &volume),
+        ("volume", volume.to_str().unwrap()),
         ("log-segment-size", "1mb"),
         ("log-buffers", "8"),
     ] {
@@ -58,28 +144,12 @@ pub(crate) fn start_on(
         let (name, value) = line.trim().split_once(' ').unwrap();
         config.set(name, value).unwrap();
     }
-    let (sender, receiver) = channel();
-    let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
-    let thread = std::thread::spawn(move || {
-        let storage = if config.yes("appendonly") {
-            let size_max = config.int("log-size-max") as u64;
-            Some(wrap(crate::volume::open(&volume, engine, true, size_max)?))
-        } else {
-            None
-        };
-        let server = Server::new(config, storage).map_err(|e| e.to_string())?;
-        let address = server.addresses()[0];
-        server.run(|| sender.send(address).unwrap())
-    });
-    match receiver.recv_timeout(PATIENCE) {
-        Ok(address) => Some(Running { address, thread }),
-        Err(error) => panic!("the server did not start: {error}, {:?}", thread.join()),
-    }
+    config
 }
 
 impl Running {
     pub(crate) fn connect(&self) -> Client {
-        Client::connect(self.address)
+        Client::connect(&self.address)
     }
 
     /// Ends the server by `SHUTDOWN`.
@@ -97,10 +167,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+    fn connect(address: &Address) -> Self {
+        let stream = match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).unwrap();
+                stream.set_nodelay(true).unwrap();
+                stream
+            }
+            // The calls that are made of it are those of any socket.
+            Address::Unix(path) => OwnedFd::from(UnixStream::connect(path).unwrap()).into(),
+        };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 

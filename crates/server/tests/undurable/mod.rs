@@ -1,105 +1,11 @@
-//! A log whose writes can be held back, and what nobody may see meanwhile.
+//! What nobody may see of a write that is not durable.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use slimio_device::{Buffer, Completion, Device, DeviceError, Geometry, Op, OpenError, Token};
-use slimio_server::Storage;
-use slimio_storage::{Area, Media};
+use std::time::Instant;
 
 use crate::common::{BACK_ENDS, Client, PATIENCE, start_on};
-
-/// A path whose completions are kept back while `is_shut`.
-struct Held {
-    path: Box<dyn Device + Send>,
-    is_shut: Arc<AtomicBool>,
-    completions: Vec<Completion>,
-}
-
-impl Held {
-    fn pass(&mut self, completions: &mut Vec<Completion>) {
-        if !self.is_shut.load(Ordering::SeqCst) {
-            completions.append(&mut self.completions);
-        }
-    }
-}
-
-impl Device for Held {
-    fn geometry(&self) -> Geometry {
-        self.path.geometry()
-    }
-
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        self.path.submit(token, op)
-    }
-
-    fn kick(&mut self) {
-        self.path.kick();
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.path.poll(&mut self.completions);
-        self.pass(completions);
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
-        self.path.wait(timeout, &mut self.completions);
-        self.pass(completions);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.path.in_flight() + self.completions.len()
-    }
-
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        self.path.readiness()
-    }
-
-    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
-        self.path.grow(lba_count)
-    }
-}
-
-/// A volume whose log's paths are [`Held`].
-struct HeldMedia {
-    media: Box<dyn Media>,
-    is_shut: Arc<AtomicBool>,
-}
-
-impl Media for HeldMedia {
-    fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.media.open_path(area)?;
-        Ok(match area {
-            Area::Superblock => path,
-            Area::Wal => {
-                let is_shut = Arc::clone(&self.is_shut);
-                Box::new(Held { path, is_shut, completions: Vec::new() })
-            }
-        })
-    }
-
-    fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
-        self.media.create(super_lbas, wal_lbas)
-    }
-
-    fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
-        self.media.open_buffers(size)
-    }
-
-    fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
-        self.media.make_buffers(count, size)
-    }
-
-    fn buffers_outlive_process(&self) -> bool {
-        self.media.buffers_outlive_process()
-    }
-
-    fn fresh_blocks_need_zeroing(&self) -> bool {
-        self.media.fresh_blocks_need_zeroing()
-    }
-}
+use crate::held::hold;
 
 /// Waits until the client of this name has had its command run.
 fn wait_until_run(observer: &mut Client, name: &str, command: &str) {
@@ -128,12 +34,9 @@ fn under_always_nobody_reads_what_is_not_durable() {
         let dir = tempfile::tempdir().unwrap();
         let is_shut = Arc::new(AtomicBool::new(false));
         let held = Arc::clone(&is_shut);
-        let wrap = move |storage: Storage| {
-            let media = Box::new(HeldMedia { media: storage.media, is_shut: held });
-            Storage { media, ..storage }
-        };
         let volume = dir.path().join("volume");
-        let Some(server) = start_on(back_end, &volume, "appendfsync always", wrap) else {
+        let Some(server) = start_on(back_end, &volume, "appendfsync always", |s| hold(s, held))
+        else {
             continue;
         };
         let mut observer = server.connect();

@@ -66,9 +66,12 @@ impl Log {
             }
             _ => {}
         }
-        // Who waits for that room would wait for ever under a policy that flushes nothing.
+        // Who waits for that would wait for ever under a policy that flushes nothing.
         if self.release_to > self.durable && self.is_release_due() {
             self.flush_target = self.flush_target.max(Some(self.release_to));
+        }
+        if self.snapshots.needs_durable() > self.durable {
+            self.flush_target = self.flush_target.max(Some(self.snapshots.needs_durable()));
         }
     }
 

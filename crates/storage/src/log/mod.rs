@@ -14,6 +14,7 @@
 mod drive;
 mod room;
 mod segments;
+mod snapshots;
 mod tail;
 
 use std::collections::VecDeque;
@@ -24,11 +25,14 @@ use slimio_device::{Buffer, Completion, DeviceError, LBA_SIZE, WriteCache};
 use crate::batch::{write_open_half, write_record};
 use crate::checksum::{Salt, chain};
 use crate::layout::{batch, record};
-use crate::superblock::VolumeGeometry;
+use crate::superblock::{Superblock, VolumeGeometry};
 use crate::{
-    ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Latch, LatchCause, Lsn, Policy, VolumeId, WRITE_AFTER,
+    ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Latch, LatchCause, Lsn, Policy, Snapshots, VolumeId,
+    WRITE_AFTER,
 };
 pub(crate) use segments::{Segments, UsedSegment};
+use snapshots::SnapshotStage;
+pub use snapshots::{LogState, SnapshotEvent};
 use tail::Tail;
 
 /// A fragment of a record has at least this much payload, unless the record is shorter.
@@ -87,6 +91,7 @@ pub struct Log {
 
     is_job_running: bool,
     release_to: Lsn,
+    snapshots: SnapshotStage,
     prepare_failed: Option<(DeviceError, Instant)>,
     /// Bytes that a record waits for.
     wanted: u64,
@@ -181,6 +186,7 @@ pub(crate) struct LogSeed {
     pub(crate) lsn: Lsn,
     pub(crate) parent: u64,
     pub(crate) segments: Segments,
+    pub(crate) snapshots: Snapshots,
 }
 
 impl Log {
@@ -218,6 +224,7 @@ impl Log {
             latch: None,
             is_job_running: false,
             release_to: Lsn(0),
+            snapshots: SnapshotStage::new(&seed.snapshots),
             prepare_failed: None,
             wanted: 0,
             stats: LogStats::default(),
@@ -230,7 +237,7 @@ impl Log {
         policy: Policy,
         mut buffers: Vec<Buffer>,
         are_kept: bool,
-        superblock_sequence: u64,
+        superblock: &Superblock,
     ) {
         assert_eq!(self.durable, self.appended, "nothing is under way");
         for buffer in &buffers {
@@ -242,7 +249,8 @@ impl Log {
         self.free = buffers;
         self.are_buffers_kept = are_kept;
         self.policy = policy;
-        self.superblock_sequence = superblock_sequence;
+        self.superblock_sequence = superblock.sequence;
+        self.snapshots = SnapshotStage::new(&superblock.snapshots);
         self.stats = LogStats::default();
     }
 
@@ -342,6 +350,16 @@ impl Log {
     /// End of what has been appended.
     pub fn appended(&self) -> Lsn {
         self.appended
+    }
+
+    /// Records up to here are not needed: the root, if there is one, holds what they did.
+    pub fn start_lsn(&self) -> Lsn {
+        self.segments.start_lsn()
+    }
+
+    /// Bytes that the log has room for at most, in as many segments as the volume's format allows.
+    pub fn size_max(&self) -> u64 {
+        self.segments.usable_max()
     }
 
     /// End of what outlives the process.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use slimio_device::{DeviceError, LBA_SIZE};
 
-use super::{Log, OpenBatch};
+use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Room};
 
@@ -22,7 +22,8 @@ impl Log {
         }
         let need = self.space_for(payload_size);
         let usable = self.usable();
-        let is_more_coming = self.prepare_failed.is_none() || self.is_release_due();
+        let is_more_coming =
+            self.prepare_failed.is_none() || self.is_release_due() || self.is_room_coming();
         let fits = |open: &OpenBatch| {
             (open.buffer.len() - open.used) as u64 >= payload_size + record::SIZE as u64
         };
@@ -68,15 +69,18 @@ impl Log {
         self.segments.usable().saturating_sub((pending * LBA_SIZE) as u64)
     }
 
-    /// Records up to `lsn` are not needed any more: as soon as it is durable, the log may start
-    /// behind it.
+    /// The data set was empty at `lsn`, so neither records up to there nor the root are needed any
+    /// more: as soon as it is durable, the log may start behind it, from nothing. Says nothing
+    /// where no record counts.
     pub fn release_before(&mut self, lsn: Lsn) {
         assert!(lsn <= self.appended, "only what was appended can be released");
-        self.release_to = self.release_to.max(lsn);
+        if self.log_state() == LogState::On {
+            self.release_to = self.release_to.max(lsn);
+        }
     }
 
     pub(super) fn is_release_due(&self) -> bool {
-        self.segments.start_behind(self.release_to).is_some()
+        self.log_state() == LogState::On && self.segments.start_behind(self.release_to).is_some()
     }
 
     /// What the keeper should do now. Nothing more is returned until [`job_done`](Self::job_done).
@@ -86,9 +90,15 @@ impl Log {
         }
         let is_release_safe =
             self.release_to <= self.durable || cfg!(feature = "plant-release-undurable");
-        let release = self.segments.start_behind(self.release_to).filter(|_| is_release_safe);
-        let job =
-            release.map(Job::Release).or_else(|| self.prepare_due(now).then_some(Job::Prepare));
+        let job = if let Some(lsn) = self.end_due() {
+            Some(Job::EndLog(lsn))
+        } else if let Some(adoption) = self.adoption_due() {
+            Some(Job::Adopt(adoption))
+        } else if is_release_safe && self.is_release_due() {
+            self.segments.start_behind(self.release_to).map(Job::Release)
+        } else {
+            self.prepare_due(now).then_some(Job::Prepare)
+        };
         self.is_job_running = job.is_some();
         job
     }
@@ -118,10 +128,22 @@ impl Log {
                 self.prepare_failed = Some((error, now));
                 self.wanted = 0;
             }
-            Outcome::Released { start, superblock_sequence } => {
+            Outcome::Released { start, snapshots, superblock_sequence } => {
                 self.segments.released(start);
+                self.snapshots_changed(&snapshots);
                 self.superblock_sequence = superblock_sequence;
                 self.prepare_failed = None;
+            }
+            Outcome::Adopted { adoption, snapshots, superblock_sequence } => {
+                self.adopted(&adoption);
+                self.snapshots_changed(&snapshots);
+                self.superblock_sequence = superblock_sequence;
+                self.prepare_failed = None;
+            }
+            Outcome::LogEnded { snapshots, superblock_sequence } => {
+                self.ended();
+                self.snapshots_changed(&snapshots);
+                self.superblock_sequence = superblock_sequence;
             }
             Outcome::SuperblockFailed(error) => self.latch(LatchCause::Superblock, error),
         }

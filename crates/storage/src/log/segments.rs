@@ -80,6 +80,11 @@ impl Segments {
         segments * (self.geometry.segment_lbas - lost) * LBA_SIZE as u64
     }
 
+    /// Records up to here are not needed.
+    pub(crate) fn start_lsn(&self) -> Lsn {
+        self.start.lsn
+    }
+
     /// Bytes of the segments that the log has, and of those the free ones.
     pub(crate) fn capacity_and_free(&self) -> (u64, u64) {
         let prepared = self.prepared.len() as u64 * self.geometry.segment_size();
@@ -92,11 +97,20 @@ impl Segments {
     /// free no segment.
     pub(crate) fn start_behind(&self, lsn: Lsn) -> Option<LogStart> {
         let first = self.used.iter().rev().find(|used| used.first_lsn <= lsn)?;
-        if first.segment <= self.start.segment {
+        if first.segment <= self.start.segment || lsn < self.start.lsn {
             return None;
         }
         let (segment, parent) = (first.segment, first.parent);
         Some(LogStart { segment, lba: 0, batch_lsn: first.first_lsn, lsn, parent })
+    }
+
+    /// Where the log starts when it goes on from a snapshot of that LSN; `None` when it starts
+    /// behind that already.
+    pub(crate) fn start_at(&self, lsn: Lsn) -> Option<LogStart> {
+        if lsn < self.start.lsn {
+            return None;
+        }
+        Some(self.start_behind(lsn).unwrap_or(LogStart { lsn, ..self.start }))
     }
 
     /// The superblock says that the log starts there.

@@ -61,16 +61,18 @@ impl ReadAhead {
         self.next
     }
 
-    /// The bytes of `lbas` blocks from `at` on. What is before `at` can't be asked for again.
+    /// The bytes of `lbas` blocks from `at` on. What is before `at` can't be asked for again. While
+    /// they are not there, `idle` is called now and then.
     pub(crate) fn view(
         &mut self,
         device: &mut dyn Device,
         at: u64,
         lbas: u64,
+        idle: &mut dyn FnMut(),
     ) -> Result<&[u8], Error> {
         let end = at + lbas;
         assert!(end <= self.end(), "the log ends before");
-        self.forget_before(device, at)?;
+        self.forget_before(device, at, idle)?;
         loop {
             self.submit(device, end);
             let is_there = self.next >= end
@@ -82,7 +84,7 @@ impl ReadAhead {
             if is_there {
                 break;
             }
-            self.reap(device)?;
+            self.reap(device, idle)?;
         }
         let first = &self.chunks[0];
         let from = (at - first.start) as usize * LBA_SIZE;
@@ -100,7 +102,12 @@ impl ReadAhead {
         Ok(&self.scratch)
     }
 
-    fn forget_before(&mut self, device: &mut dyn Device, at: u64) -> Result<(), Error> {
+    fn forget_before(
+        &mut self,
+        device: &mut dyn Device,
+        at: u64,
+        idle: &mut dyn FnMut(),
+    ) -> Result<(), Error> {
         while let Some(chunk) = self.chunks.front_mut() {
             if chunk.start + chunk.lbas > at {
                 break;
@@ -110,7 +117,7 @@ impl ReadAhead {
                     self.spare.push(buffer);
                     self.chunks.pop_front();
                 }
-                None => self.reap(device)?,
+                None => self.reap(device, idle)?,
             }
         }
         Ok(())
@@ -141,8 +148,8 @@ impl ReadAhead {
         }
     }
 
-    fn reap(&mut self, device: &mut dyn Device) -> Result<(), Error> {
-        io::wait_for_one(device, &mut self.completions);
+    fn reap(&mut self, device: &mut dyn Device, idle: &mut dyn FnMut()) -> Result<(), Error> {
+        io::wait_idling(device, &mut self.completions, idle);
         for completion in self.completions.drain(..) {
             completion.result.map_err(|error| Error::Device { doing: "reading the log", error })?;
             let chunk = self.chunks.iter_mut().find(|chunk| chunk.start == completion.token.0);

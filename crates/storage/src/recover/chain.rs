@@ -6,16 +6,10 @@ use crate::batch::{Header, Kind, RecordView, Records, is_foreign, is_whole, read
 use crate::checksum::Salt;
 use crate::log::UsedSegment;
 use crate::recover::ahead::ReadAhead;
-use crate::superblock::Superblock;
-use crate::{Error, Lsn, Progress, Record};
+use crate::superblock::{Superblock, VolumeGeometry};
+use crate::{Error, Lsn, Phase, Progress, Record, RecoverSink};
 
 use slimio_device::Device;
-
-/// Who takes the records, and hears how far reading is.
-pub(crate) struct Sink<'a> {
-    pub(crate) apply: &'a mut dyn FnMut(Record<'_>) -> Result<(), String>,
-    pub(crate) progress: &'a mut dyn FnMut(Progress),
-}
 
 /// A place in the log where a batch may start, and the checksum of the batch before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,31 +96,35 @@ impl Chain {
         device: &mut dyn Device,
         superblock: &Superblock,
         segments: &[(u64, u32)],
-        sink: &mut Sink<'_>,
+        sink: &mut dyn RecoverSink,
     ) -> Result<Claims, Error> {
         let segment_lbas = superblock.geometry.segment_lbas;
         let slots = segments.iter().map(|&(_, wal_slot)| wal_slot).collect();
         let start = self.place.lba;
         let mut at = start;
         let mut ahead = ReadAhead::new(device, slots, segment_lbas, at);
-        let mut reported = 0;
+        let mut reported = None;
+        let mut progress = Progress::default();
         let mut claims = Claims::default();
         let mut is_broken = false;
         let result = loop {
             if at >= ahead.end() {
                 break Ok(claims);
             }
-            if ahead.reached() != reported {
-                reported = ahead.reached();
+            if reported != Some(ahead.reached()) {
+                reported = Some(ahead.reached());
                 let bytes_total = ahead.end() * LBA_SIZE as u64;
                 let bytes_done = at * LBA_SIZE as u64;
-                (sink.progress)(Progress { bytes_done, bytes_total, lsn: self.complete });
+                let (phase, lsn) = (Phase::Log, self.complete);
+                progress = Progress { phase, bytes_done, bytes_total, lsn };
+                sink.progress(progress);
             }
+            let mut idle = || sink.progress(progress);
             let (index, lba) = ((at / segment_lbas) as usize, at % segment_lbas);
             let (segment, wal_slot) = segments[index];
             // The log turns to the next segment when a batch does not fit into the rest of one.
             let may_chain = !is_broken || (lba == 0 && segment == self.place.segment + 1);
-            let found = match find(&mut ahead, device, superblock, at) {
+            let found = match find(&mut ahead, device, superblock, at, &mut idle) {
                 Ok(found) => found,
                 Err(error) => break Err(error),
             };
@@ -138,9 +136,19 @@ impl Chain {
                 .flatten()
                 .filter(|(header, _)| may_chain && self.is_next(header, superblock))
                 .max_by_key(|(header, _)| header.records_size);
+            let is_dead = match &chosen {
+                Some((header, _)) => {
+                    self.is_passed_over(&mut ahead, device, superblock, at, header, &mut idle)
+                }
+                None => Ok(false),
+            };
+            let chosen = match is_dead {
+                Ok(is_dead) => chosen.filter(|_| !is_dead),
+                Err(error) => break Err(error),
+            };
             let Some((header, batch_at)) = chosen else {
                 if at == start {
-                    match ahead.view(device, at, 1) {
+                    match ahead.view(device, at, 1, &mut idle) {
                         Ok(first) => claims.is_foreign = is_foreign(first, superblock.volume_id),
                         Err(error) => break Err(error),
                     }
@@ -155,7 +163,7 @@ impl Chain {
             }
             let lbas = if header.kind == Kind::Plain { header.lbas() } else { 2 };
             self.place = Place { segment, lba: lba + lbas, parent: header.checksum };
-            let bytes = match ahead.view(device, batch_at, header.lbas()) {
+            let bytes = match ahead.view(device, batch_at, header.lbas(), &mut idle) {
                 Ok(bytes) => bytes,
                 Err(error) => break Err(error),
             };
@@ -170,6 +178,43 @@ impl Chain {
         result
     }
 
+    /// Whether a later epoch has gone on without this batch, in the next segment: its first batch
+    /// did not fit behind the cut, so what a cut left there was not overwritten. Of all cuts the
+    /// superblock knows only the last.
+    fn is_passed_over(
+        &self,
+        ahead: &mut ReadAhead,
+        device: &mut dyn Device,
+        superblock: &Superblock,
+        at: u64,
+        header: &Header,
+        idle: &mut dyn FnMut(),
+    ) -> Result<bool, Error> {
+        let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
+        let rest = segment_lbas - at % segment_lbas;
+        let next_at = at + rest;
+        if rest >= u64::from(batch_lbas_max)
+            || next_at >= ahead.end()
+            || cfg!(feature = "plant-passed-over")
+        {
+            return Ok(false);
+        }
+        let bytes = &ahead.view(device, at, rest + 1, idle)?[rest as usize * LBA_SIZE..];
+        let batch_size = superblock.geometry.batch_size();
+        let Some(later) = read_header(bytes, superblock.volume_id, batch_size) else {
+            return Ok(false);
+        };
+        let goes_on = later.epoch > header.epoch
+            && later.first_lsn == header.first_lsn
+            && later.parent == header.parent
+            && self.is_next(&later, superblock);
+        if !goes_on {
+            return Ok(false);
+        }
+        let bytes = ahead.view(device, at, rest + later.lbas(), idle)?;
+        Ok(is_whole(&bytes[rest as usize * LBA_SIZE..], superblock.volume_id, &later))
+    }
+
     /// Whether a whole batch continues the log.
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
@@ -178,10 +223,15 @@ impl Chain {
         let is_orphan =
             is_behind_cut && header.epoch != superblock.epoch && !cfg!(feature = "plant-no-cut");
         let is_new_epoch = header.epoch > self.epoch;
+        let ends_before = superblock
+            .snapshots
+            .log_end()
+            .is_some_and(|end| header.first_lsn >= end && !cfg!(feature = "plant-log-end-ignored"));
         let continues =
             header.first_lsn == self.next || is_new_epoch && header.first_lsn == self.complete;
         continues
             && !is_orphan
+            && !ends_before
             && header.epoch >= self.epoch
             && header.epoch <= superblock.epoch
             && (header.parent == self.place.parent || cfg!(feature = "plant-no-parent"))
@@ -193,7 +243,7 @@ impl Chain {
         bytes: &[u8],
         header: &Header,
         superblock: &Superblock,
-        sink: &mut Sink<'_>,
+        sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
         if header.first_lsn != self.next {
             // The new epoch goes on behind the last complete record: fragments of the next one
@@ -214,7 +264,7 @@ impl Chain {
     pub(crate) fn take_record(
         &mut self,
         view: &RecordView<'_>,
-        sink: &mut Sink<'_>,
+        sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
         assert_eq!(view.start, self.next, "fragments are taken in order");
         self.next = view.end;
@@ -228,7 +278,7 @@ impl Chain {
         Ok(())
     }
 
-    fn join(&mut self, view: &RecordView<'_>, sink: &mut Sink<'_>) -> Result<(), Error> {
+    fn join(&mut self, view: &RecordView<'_>, sink: &mut dyn RecoverSink) -> Result<(), Error> {
         if view.is_first == self.pending.is_some() {
             let what = "a record's fragments do not fit together".to_owned();
             return Err(Error::Damaged { lsn: self.complete, what });
@@ -253,7 +303,7 @@ impl Chain {
         };
         self.records += 1;
         let record = Record { db: view.db, lsn: view.end, payload };
-        (sink.apply)(record).map_err(|why| Error::Refused { lsn: view.end, why })
+        sink.record(record).map_err(|why| Error::Refused { lsn: view.end, why })
     }
 
     /// Forgets the fragments of a record that is not complete: the log ends before them.
@@ -271,10 +321,11 @@ fn find(
     device: &mut dyn Device,
     superblock: &Superblock,
     at: u64,
+    idle: &mut dyn FnMut(),
 ) -> Result<[Option<(Header, u64)>; 2], Error> {
     let segment_lbas = superblock.geometry.segment_lbas;
     let left = segment_lbas - at % segment_lbas;
-    let bytes = ahead.view(device, at, left.min(2))?;
+    let bytes = ahead.view(device, at, left.min(2), idle)?;
     let batch_size = superblock.geometry.batch_size();
     let first = read_header(bytes, superblock.volume_id, batch_size)
         .filter(|header| header.kind != Kind::TailSecond && header.lbas() <= left);
@@ -289,12 +340,12 @@ fn find(
         let batch_at = at + index as u64;
         if index == 1 {
             // Looked at again from its own position, were it not taken here.
-            let bytes = ahead.view(device, at, 2)?;
+            let bytes = ahead.view(device, at, 2, idle)?;
             if is_whole(&bytes[LBA_SIZE..], superblock.volume_id, &header) {
                 found[1] = Some((header, batch_at));
             }
         } else {
-            let bytes = ahead.view(device, batch_at, header.lbas())?;
+            let bytes = ahead.view(device, batch_at, header.lbas(), idle)?;
             if is_whole(bytes, superblock.volume_id, &header) {
                 found[0] = Some((header, batch_at));
             }

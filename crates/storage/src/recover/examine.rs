@@ -2,12 +2,15 @@
 
 use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op};
 
-use super::chain::{Chain, Claims, Place, Sink};
+use super::chain::{Chain, Claims, Place};
 use super::rescue::{self, Rescued};
+use super::root::{self, LogSink};
 use crate::batch::{is_whole, read_header};
 use crate::layout::{self, FIRST_SEGMENT};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
-use crate::{Area, Error, Lsn, Media, Report, io};
+use crate::{
+    Area, Error, Lsn, Media, RecoverSink, Report, RootChoice, SlotPaths, SnapshotKind, io,
+};
 
 /// What a volume holds, and how its log ends.
 pub(crate) struct Examined {
@@ -25,12 +28,17 @@ pub(crate) struct Examined {
 }
 
 /// Reads everything and decides how the log ends; `salvage` turns damage into an end.
+///
+/// With the on-demand snapshot as the root, the log only matters for where it ends: the next one
+/// starts there, so whatever is wrong with it is no reason to refuse.
 pub(crate) fn examine(
     media: &mut dyn Media,
     superblock_path: &mut dyn Device,
     wal: &mut dyn Device,
+    slots: &mut SlotPaths,
     salvage: bool,
-    sink: &mut Sink<'_>,
+    choice: RootChoice,
+    sink: &mut dyn RecoverSink,
 ) -> Result<Examined, Error> {
     let copies = read_copies(superblock_path)?;
     let (superblock, checksum) = choose(&copies)?;
@@ -45,7 +53,25 @@ pub(crate) fn examine(
         ..Report::default()
     };
 
-    let buffers = media.open_buffers(superblock.geometry.batch_size())?;
+    let buffers = match media.open_buffers(superblock.geometry.batch_size()) {
+        Err(error) if salvage => {
+            report.salvaged.push(error.to_string());
+            Vec::new()
+        }
+        opened => opened?,
+    };
+    let snapshots = &superblock.snapshots;
+    let chosen = match choice {
+        RootChoice::InForce => snapshots.root(),
+        RootChoice::OnDemand => {
+            Some(snapshots.of_kind(SnapshotKind::OnDemand).ok_or(Error::NoOnDemandSnapshot)?)
+        }
+    };
+    if let Some(summary) = chosen {
+        root::load(slots.get(summary.slot), &superblock, summary, salvage, sink, &mut report)?;
+    }
+    let is_log_used = choice == RootChoice::InForce;
+    let sink = &mut LogSink { sink, is_log_used };
     let mut chain = Chain::new(&superblock);
     let mut claims = chain.follow(wal, &superblock, &segments, sink)?;
     let in_buffers = rescue::claims(&buffers, &superblock);
@@ -53,7 +79,12 @@ pub(crate) fn examine(
     claims.superblock_sequence = claims
         .superblock_sequence
         .max(in_buffers.superblock_sequence)
-        .max(newest_outside(&superblock, wal)?);
+        .max(newest_outside(&superblock, wal)?)
+        .max(root::newest_header(slots, &superblock));
+    if let Some(end) = superblock.snapshots.log_end() {
+        // What was appended behind the end says nothing about it.
+        claims.durable = claims.durable.min(end);
+    }
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
@@ -64,15 +95,18 @@ pub(crate) fn examine(
     }
     let damage = damage(&superblock, &chain, &claims);
     report.log_end = chain.next;
-    if let Some(what) = damage {
+    if let Some(what) = damage.filter(|_| choice == RootChoice::InForce) {
         if !salvage {
             return Err(Error::Damaged { lsn: chain.complete, what });
         }
-        report.salvaged = Some(what);
+        report.salvaged.push(what);
     }
 
     let log_end = (chain.place, chain.next);
-    let rescued = rescue::follow(&mut chain, &buffers, &superblock, sink)?;
+    let rescued = match choice {
+        RootChoice::InForce => rescue::follow(&mut chain, &buffers, &superblock, sink)?,
+        RootChoice::OnDemand => Vec::new(),
+    };
     let cut = if rescued.is_empty() {
         report.dropped_bytes = chain.next.bytes_since(chain.complete);
         chain.drop_pending();
@@ -83,6 +117,7 @@ pub(crate) fn examine(
     report.records = chain.records;
     report.rescued_bytes = chain.complete.bytes_since(cut.1);
     report.end = chain.complete;
+    report.is_on_demand = choice == RootChoice::OnDemand;
 
     // The superblock in force must stand in both of its copies before the next one is begun.
     let missing = superblock
@@ -224,10 +259,11 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
             superblock.sequence
         ));
     }
-    let known = superblock.start.lsn.max(superblock.cut.lsn);
+    let ended = superblock.snapshots.log_end().unwrap_or_default();
+    let known = superblock.start.lsn.max(superblock.cut.lsn).max(ended);
     if end < known {
         return Some(format!(
-            "no batch continues it {place}, but it was whole up to LSN {known} when it was opened last"
+            "no batch continues it {place}, but it was known to be whole up to LSN {known}"
         ));
     }
     if end < durable && !cfg!(feature = "plant-no-durable-check") {

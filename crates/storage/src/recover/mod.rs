@@ -1,27 +1,27 @@
 //! Making a volume, and finding again what is on it.
 //!
-//! Recovery reads everything before it changes anything. Then, in this order, each step durable
-//! before the next: the missing copies of the superblock; what was read of the log; a new epoch and
-//! the cut; what only the mapped buffers held, in the new epoch; that the old buffers no longer
-//! count. Interrupted anywhere, it finds the same again.
+//! Recovery reads everything before it changes anything: the root snapshot, then the log behind it.
+//! Then, in this order, each step durable before the next: the missing copies of the superblock;
+//! what was read of the log; a new epoch and the cut; what only the mapped buffers held, in the new
+//! epoch; that the old buffers no longer count. Interrupted anywhere, it finds the same again.
 
 mod ahead;
 pub(crate) mod chain;
 pub(crate) mod examine;
 mod report;
 mod rescue;
+mod root;
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use slimio_device::{Device, Lba, Op};
+use slimio_device::{Buffer, Device, Lba, Op};
 
 use crate::keeper::zero;
 use crate::log::{LogSeed, Segments};
 use crate::superblock::{Superblock, SuperblockCopy, VolumeGeometry, copy_lba, read_copies};
 use crate::{Area, Cut, Error, Keeper, KeeperPaths, Log, LogStart, Lsn, Media, Policy, VolumeId};
-use crate::{io, layout};
-use chain::Sink;
+use crate::{Chunk, SlotPaths, Snapshots, io, layout};
 use examine::{Examined, examine};
 pub use report::Report;
 
@@ -49,10 +49,66 @@ pub struct RecoverOptions {
     pub buffer_count: usize,
     /// Under [`Policy::Always`], batches in flight before records gather for the next one.
     pub commits_in_flight: usize,
-    /// Accept a damaged log, and drop everything from the damage on.
+    /// Accept damage: drop the chunks of the root snapshot that can't be read, and everything from
+    /// the damage on in the log.
     pub salvage: bool,
+    /// What to recover from.
+    pub root: RootChoice,
+    /// `appendonly`: whether records count from here on. If not, the log ends where recovery found
+    /// its end.
+    pub is_log_on: bool,
     /// The time now.
     pub now: Instant,
+}
+
+/// What to recover from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RootChoice {
+    /// The root, and the log behind it.
+    #[default]
+    InForce,
+    /// The on-demand snapshot, and nothing else. It becomes the root; what was written since it was
+    /// taken is lost.
+    OnDemand,
+}
+
+/// Who takes what comes back.
+pub trait RecoverSink {
+    /// Takes a chunk of the root snapshot. They come in order, but each may be decoded elsewhere, and
+    /// what is wrong with one may be told with a later one. [`Chunk::payload`] checks it.
+    ///
+    /// # Errors
+    /// What [`Chunk::payload`] said, or [`Error::ChunkRefused`]. Recovery ends with it, unless damage
+    /// is salvaged.
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error>;
+
+    /// All chunks were handed over: waits until they are loaded. After an error that is salvaged it
+    /// is called again.
+    ///
+    /// # Errors
+    /// As [`chunk`](Self::chunk).
+    fn chunks_end(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Applies a record. They come in order, behind the snapshot.
+    ///
+    /// # Errors
+    /// Why it can't be applied, as the end of a sentence. Recovery ends with [`Error::Refused`].
+    fn record(&mut self, record: Record<'_>) -> Result<(), String>;
+
+    /// Hears now and then how far recovery is.
+    fn progress(&mut self, _progress: Progress) {}
+}
+
+/// What recovery is reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// The root snapshot.
+    #[default]
+    Snapshot,
+    /// The log behind it.
+    Log,
 }
 
 /// A record that comes back.
@@ -69,9 +125,11 @@ pub struct Record<'a> {
 /// How far recovery is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the log read.
+    /// What is being read.
+    pub phase: Phase,
+    /// Bytes of it read.
     pub bytes_done: u64,
-    /// Bytes of the log that may have to be read.
+    /// Bytes of it that may have to be read.
     pub bytes_total: u64,
     /// LSN reached.
     pub lsn: Lsn,
@@ -87,6 +145,8 @@ pub struct Volume {
     pub keeper: Keeper,
     /// The keeper's own paths.
     pub keeper_paths: KeeperPaths,
+    /// A path to each snapshot slot, for who writes snapshots.
+    pub slot_paths: SlotPaths,
     /// What was found and decided.
     pub report: Report,
 }
@@ -141,6 +201,7 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         buffers_epoch: 1,
         start,
         cut: Cut { segment: start.segment, ..Cut::default() },
+        snapshots: Snapshots::default(),
         wal_slots: vec![Some(start.segment)],
     };
     superblock.write(&mut *superblock_path).map_err(failed)?;
@@ -150,23 +211,29 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     keeper.update(&mut *superblock_path, |_| {}).map_err(failed)
 }
 
-/// Opens a volume: reads what survived, hands every record to `apply` in order, and makes the log
-/// ready for more. `progress` is called now and then.
+/// Opens a volume: reads what survived, hands the root snapshot's chunks and then every record
+/// behind it to `sink` in order, and makes the log ready for more.
 ///
 /// # Errors
-/// When the volume can't be read exactly; it is then unchanged. When `apply` refuses a record, with
-/// its words in [`Error::Refused`].
+/// When the volume can't be read exactly; it is then unchanged. When `sink` refuses a chunk or a
+/// record, with its words.
 pub fn recover(
     media: &mut dyn Media,
     options: &RecoverOptions,
-    apply: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
-    progress: &mut dyn FnMut(Progress),
+    sink: &mut dyn RecoverSink,
 ) -> Result<Volume, Error> {
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let mut log_path = media.open_path(Area::Wal)?;
-    let mut sink = Sink { apply, progress };
-    let examined =
-        examine(media, &mut *superblock_path, &mut *log_path, options.salvage, &mut sink)?;
+    let mut slot_paths = SlotPaths::open(media)?;
+    let examined = examine(
+        media,
+        &mut *superblock_path,
+        &mut *log_path,
+        &mut slot_paths,
+        options.salvage,
+        options.root,
+        sink,
+    )?;
     let Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report } =
         examined;
     let failed = |error| Error::Device { doing: "writing the superblock", error };
@@ -189,6 +256,24 @@ pub fn recover(
             }
             let (segment, lba, parent) = (place.segment, place.lba, place.parent);
             superblock.cut = Cut { segment, lba, lsn, parent };
+            let mut start = LogStart { segment, lba, batch_lsn: lsn, lsn, parent };
+            if cfg!(feature = "plant-root-keeps-log") {
+                start = superblock.start;
+            }
+            match options.root {
+                // The log before does not lead to this root: it starts anew.
+                RootChoice::OnDemand => {
+                    superblock.start_log_at(start, Snapshots::make_on_demand_root);
+                }
+                // What was salvaged ends before the root: records behind it must count.
+                RootChoice::InForce if lsn < superblock.start.lsn => {
+                    superblock.start_log_at(start, |_| {});
+                }
+                RootChoice::InForce => {}
+            }
+            if rescued.is_empty() || options.is_log_on {
+                superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
+            }
         })
         .map_err(failed)?;
 
@@ -216,6 +301,7 @@ pub fn recover(
         parent: place.parent,
         segments: Segments::new(geometry, superblock.start, used, place.lba, prepared.collect()),
         commits_in_flight: options.commits_in_flight,
+        snapshots: superblock.snapshots,
     });
     let mut keeper_paths =
         KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };
@@ -234,19 +320,23 @@ pub fn recover(
         keeper
             .update(&mut *keeper_paths.superblock, |superblock| {
                 superblock.buffers_epoch = superblock.epoch;
+                let log_end = (!options.is_log_on).then_some(log.durable());
+                superblock.snapshots.set_log_end(log_end);
             })
             .map_err(failed)?;
     }
 
     let buffers = if buffers.len() == options.buffer_count {
+        let mut buffers = buffers;
+        // They were read, all of them; a server that is not busy uses a few.
+        buffers.iter_mut().for_each(Buffer::let_go);
         buffers
     } else {
         drop(buffers);
         media.make_buffers(options.buffer_count, geometry.batch_size())?
     };
-    let sequence = keeper.superblock().sequence;
-    log.start(options.policy, buffers, media.buffers_outlive_process(), sequence);
-    Ok(Volume { log, log_path, keeper, keeper_paths, report })
+    log.start(options.policy, buffers, media.buffers_outlive_process(), keeper.superblock());
+    Ok(Volume { log, log_path, keeper, keeper_paths, slot_paths, report })
 }
 
 /// Drives the log until everything in it is durable.
@@ -259,9 +349,8 @@ fn make_durable(
 ) -> Result<(), Error> {
     while log.durable() < log.appended() {
         log.request_durable();
-        if log.drive(log_path, now) {
-            log_path.kick();
-        }
+        // What this submits is handed to the device by the wait below.
+        let _ = log.drive(log_path, now);
         let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);
         log.reap(log_path, now);

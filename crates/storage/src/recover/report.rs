@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Lsn, VolumeId};
+use crate::{Area, Lsn, SlotSummary, VolumeId};
 
 /// What was found on a volume, and what was decided. `Display` is one paragraph for the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,10 @@ pub struct Report {
     pub volume_id: VolumeId,
     /// Epoch of the superblock that was in force.
     pub epoch: u64,
+    /// The snapshot that was loaded, if any.
+    pub root: Option<SlotSummary>,
+    /// The on-demand snapshot was asked for: the log counts no more.
+    pub is_on_demand: bool,
     /// Where the log starts.
     pub start: Lsn,
     /// Where the log's batches end.
@@ -31,8 +35,8 @@ pub struct Report {
     pub rescued_bytes: u64,
     /// Bytes dropped: the fragments of a record that was not complete.
     pub dropped_bytes: u64,
-    /// The damage that was accepted because salvage was asked for.
-    pub salvaged: Option<String>,
+    /// The damage that was accepted because salvage was asked for: the first of it, in sentences.
+    pub salvaged: Vec<String>,
 }
 
 impl fmt::Display for Report {
@@ -43,11 +47,15 @@ impl fmt::Display for Report {
             let comma = if index == 0 { "" } else { ", " };
             write!(f, "{comma}copy {index} {copy}")?;
         }
-        write!(
-            f,
-            "), epoch {epoch}; log from LSN {start} to {end}: {records} records in {batches}"
-        )?;
-        write!(f, " batches")?;
+        write!(f, "), epoch {epoch}; ")?;
+        if let Some(root) = &self.root {
+            let SlotSummary { slot, kind, lsn, entry_count, .. } = root;
+            let (kind, area) = (kind.name(), Area::Snapshot(*slot).name());
+            write!(f, "{kind} in {area} with {entry_count} entries at LSN {lsn}; ")?;
+        }
+        let unused = if self.is_on_demand { ", none of which count" } else { "" };
+        write!(f, "log from LSN {start} to {end}: {records} records in {batches}")?;
+        write!(f, " batches{unused}")?;
         if self.rescued_bytes > 0 {
             write!(f, ", and {} bytes from the mapped buffers", self.rescued_bytes)?;
         }
@@ -57,8 +65,8 @@ impl fmt::Display for Report {
         if self.batches_ignored > 0 {
             write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;
         }
-        if let Some(damage) = &self.salvaged {
-            write!(f, "; SALVAGED, what follows is lost: {damage}")?;
+        if !self.salvaged.is_empty() {
+            write!(f, "; SALVAGED, what was damaged is lost: {}", self.salvaged.join("; "))?;
         }
         f.write_str(".")
     }

@@ -5,12 +5,12 @@
 
 use slimio_device::Buffer;
 
-use super::chain::{Chain, Claims, Sink};
+use super::chain::{Chain, Claims};
 use crate::batch::{Records, is_whole, read_header, read_open_half};
 use crate::checksum::Salt;
 use crate::layout::record;
 use crate::superblock::Superblock;
-use crate::{Error, Lsn};
+use crate::{Error, Lsn, RecoverSink};
 
 /// A record, or a fragment of one, that must be brought to the log.
 #[derive(Clone, Copy, Debug)]
@@ -53,9 +53,10 @@ pub(crate) fn follow(
     chain: &mut Chain,
     buffers: &[Buffer],
     superblock: &Superblock,
-    sink: &mut Sink<'_>,
+    sink: &mut dyn RecoverSink,
 ) -> Result<Vec<Rescued>, Error> {
-    if cfg!(feature = "plant-no-rescue") {
+    // A log that has ended was durable up to there.
+    if superblock.snapshots.log_end().is_some() || cfg!(feature = "plant-no-rescue") {
         return Ok(Vec::new());
     }
     let salt = Salt::new(superblock.volume_id, superblock.buffers_epoch);

@@ -12,6 +12,8 @@ fn plan(policy: Policy, deaths: [Death; 2], order: Order) -> Plan {
         layout: SMALL,
         small: false,
         is_waiting: false,
+        actions: &[],
+        second_snapshot: None,
         release_every: None,
         policy,
         kind: Kind::Files,
@@ -21,6 +23,7 @@ fn plan(policy: Policy, deaths: [Death; 2], order: Order) -> Plan {
         deaths,
         per_turn: 2,
         second_every: 40,
+        second_at_every: 1,
     }
 }
 

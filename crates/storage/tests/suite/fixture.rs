@@ -1,4 +1,5 @@
-//! A volume of format version 1 stays readable, byte for byte as it was written then.
+//! A volume of format version 2 stays readable, byte for byte as it was written then; one of version
+//! 1 is refused with a sentence.
 //!
 //! The fixture holds the blocks of both areas and the mapped buffers, each run of 64 bytes that are
 //! not all zero with its place. `MAKE_FIXTURE=1` makes it again; a released one is never changed.
@@ -10,13 +11,15 @@ use crate::common::{
 };
 use slimio_device::LBA_SIZE;
 use slimio_sim::{Limits, SimConfig};
-use slimio_storage::{Policy, layout, verify};
+use slimio_storage::{Policy, RootChoice, SlotName, SnapshotKind, layout, verify};
 
 const RUN: usize = 64;
-const MAPPED: u8 = 2;
+const AREAS: usize = 5;
+const MAPPED: u8 = AREAS as u8;
 
-fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/volume-v1.bin")
+fn path(version: u32) -> PathBuf {
+    let name = format!("tests/fixtures/volume-v{version}.bin");
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
 /// The records of the fixture: small ones committed one at a time, so that they share a tail; one
@@ -28,7 +31,8 @@ fn records() -> Vec<(u16, Vec<u8>)> {
     small.chain([large]).chain(last).collect()
 }
 
-fn pack(media: &SimMedia, mapped: &[u8], wal_lbas: u64) -> Vec<u8> {
+/// What is in the areas, each with so many blocks, and in the mapped buffers.
+fn pack(media: &SimMedia, mapped: &[u8], lbas: [u64; AREAS]) -> Vec<u8> {
     let mut packed = Vec::new();
     let mut add = |area: u8, base: usize, bytes: &[u8]| {
         for (index, run) in bytes.chunks_exact(RUN).enumerate() {
@@ -39,7 +43,7 @@ fn pack(media: &SimMedia, mapped: &[u8], wal_lbas: u64) -> Vec<u8> {
             }
         }
     };
-    for (space, lbas) in [(SUPER, layout::SUPERBLOCK_AREA_LBAS_MIN), (WAL, wal_lbas)] {
+    for (space, lbas) in lbas.into_iter().enumerate() {
         for lba in 0..lbas {
             add(space as u8, lba as usize * LBA_SIZE, &media.disk.peek(space, lba));
         }
@@ -54,7 +58,15 @@ fn make() {
     let mut media = formatted(config, Kind::Files);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    for record in &records[..6] {
+    for record in &records[..3] {
+        assert!(client.append(record));
+        client.settle();
+    }
+    for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
+        client.begin(kind).expect("nothing else is under way");
+        client.settle();
+    }
+    for record in &records[3..6] {
         assert!(client.append(record));
         client.settle();
     }
@@ -71,28 +83,33 @@ fn make() {
         assert!(client.append(record));
     }
     let mapped = client.disk.mapped_now();
-    let wal_lbas = client.volume.keeper.superblock().wal_slots.len() as u64 * SMALL.segment_lbas;
-    std::fs::write(path(), pack(&media, &mapped, wal_lbas)).expect("the fixture can be written");
+    let superblock = client.volume.keeper.superblock();
+    let wal_lbas = superblock.wal_slots.len() as u64 * SMALL.segment_lbas;
+    let held = |slot| superblock.snapshots.get(slot).map_or(0, |held| held.len_lbas);
+    let [a, b, c] = SlotName::ALL.map(held);
+    let lbas = [layout::SUPERBLOCK_AREA_LBAS_MIN, wal_lbas, a, b, c];
+    std::fs::write(path(layout::FORMAT_VERSION), pack(&media, &mapped, lbas))
+        .expect("the fixture can be written");
 }
 
-/// The fixture as a medium.
-fn open() -> SimMedia {
-    let packed = std::fs::read(path()).expect("the fixture is there");
-    let mut areas = [const { Vec::new() }; 3];
+/// A fixture as a medium.
+fn open(version: u32) -> SimMedia {
+    let packed = std::fs::read(path(version)).expect("the fixture is there");
+    let mut areas = [const { Vec::new() }; AREAS + 1];
     for entry in packed.chunks_exact(1 + 4 + RUN) {
         let at = u32::from_le_bytes(entry[1..5].try_into().expect("four bytes")) as usize;
         let bytes: &mut Vec<u8> = &mut areas[usize::from(entry[0])];
         bytes.resize(bytes.len().max((at / LBA_SIZE + 1) * LBA_SIZE), 0);
         bytes[at..at + RUN].copy_from_slice(&entry[5..]);
     }
-    let [mut superblock, mut wal, mut mapped] = areas;
     let segment_size = SMALL.segment_lbas as usize * LBA_SIZE;
     // What holds nothing left no trace.
-    superblock.resize(layout::SUPERBLOCK_AREA_LBAS_MIN as usize * LBA_SIZE, 0);
-    wal.resize(8 * segment_size, 0);
+    areas[SUPER].resize(layout::SUPERBLOCK_AREA_LBAS_MIN as usize * LBA_SIZE, 0);
+    areas[WAL].resize(8 * segment_size, 0);
+    let [areas @ .., mut mapped] = areas;
     mapped.resize(4 * BATCH_SIZE, 0);
     let scratch = SimMedia::new(SimConfig::default(), Kind::Files);
-    for (space, bytes) in [(SUPER, &superblock), (WAL, &wal)] {
+    for (space, bytes) in areas.iter().enumerate() {
         assert_eq!(scratch.disk.add_space((bytes.len() / LBA_SIZE) as u64), space);
         for (lba, block) in (0..).zip(bytes.chunks_exact(LBA_SIZE)) {
             scratch.disk.poke(space, lba, block);
@@ -105,13 +122,24 @@ fn open() -> SimMedia {
 }
 
 #[test]
-fn a_volume_of_version_1_can_be_read() {
+fn a_volume_of_version_1_is_refused() {
+    let refused = reopen(&mut open(1), &options(Policy::EverySec)).expect_err("it is too old");
+    assert_eq!(refused.to_string(), "the volume has format version 1; this program reads 2");
+}
+
+#[test]
+fn a_volume_of_version_2_can_be_read() {
     if std::env::var_os("MAKE_FIXTURE").is_some() {
         make();
     }
-    let mut media = open();
+    let mut media = open(2);
     let report = verify(&mut media, &mut |_| {}).expect("it is whole");
-    assert_eq!(report.records, records().len() as u64);
+    assert_eq!(report.records, records().len() as u64 - 3);
+    assert_eq!(report.root.map(|root| root.entry_count), Some(3));
+    let mut on_demand = options(Policy::EverySec);
+    on_demand.root = RootChoice::OnDemand;
+    let (_, recovered) = reopen(&mut open(2), &on_demand).expect("it opens");
+    assert_eq!(recovered, records()[..3]);
     let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     assert_eq!(recovered, records());
     assert!(volume.report.rescued_bytes > 0);

@@ -34,7 +34,8 @@ what is right in itself, but stale or of another volume, does not verify.
 |---|---|---|
 | superblock | `super` | {copies} copies of {copy_lbas} blocks each: two at the head, two at the end |
 | log | `wal` | slots, each of which holds one segment, or nothing |
-| mapped buffers | beside them | batches not yet in the log, each in a buffer of `batch_lbas_max` blocks |
+| snapshot slots | `snapshot-a` `snapshot-b` `snapshot-c` | each a snapshot, or nothing that counts |
+| mapped buffers | `buffers` | batches not yet in the log, each in a buffer of `batch_lbas_max` blocks; then a block that says how many bytes those are |
 
 ## Superblock
 
@@ -46,6 +47,17 @@ after the other, each durable. The valid copy with the highest sequence is in fo
         copy_lbas = layout::SUPERBLOCK_COPY_LBAS,
     );
     table(&mut text, layout::superblock::FIELDS);
+    text.push_str(
+        "
+### Snapshot slots in the superblock
+
+Recovery starts from the root, the snapshot in one of the slots, and replays the log behind its LSN;
+without a root, from the empty data set. A slot is in one of three roles; there is at most one
+WAL-snapshot and one on-demand snapshot, so there is always a reserve to write the next one to.
+
+",
+    );
+    table(&mut text, layout::slot_record::FIELDS);
     write!(
         text,
         "
@@ -74,7 +86,40 @@ all of them are there.
 ",
     );
     table(&mut text, layout::record::FIELDS);
+    snapshot(&mut text);
     text
+}
+
+fn snapshot(text: &mut String) {
+    write!(
+        text,
+        "
+## Snapshot
+
+```text
+| header | chunk | chunk | ... | index | trailer |
+```
+
+Each part starts at a block. The superblock has the checksum of the trailer, the trailer those of
+header and index, the index that of each chunk. All are mixed with volume id, slot, epoch and number,
+and with what the part is: what a slot held before never verifies as part of a later snapshot.
+
+A chunk is at most {chunk_lbas} blocks long, so that one read fetches it. What its payload means is
+not storage's matter.
+
+### Header of a slot
+
+",
+        chunk_lbas = layout::CHUNK_LBAS_MAX,
+    )
+    .expect("a string grows");
+    table(text, layout::slot_header::FIELDS);
+    text.push_str("\n### Header of a chunk\n\n");
+    table(text, layout::chunk::FIELDS);
+    text.push_str("\n### Entry of the index\n\n");
+    table(text, layout::index_entry::FIELDS);
+    text.push_str("\n### Trailer\n\n");
+    table(text, layout::trailer::FIELDS);
 }
 
 #[test]

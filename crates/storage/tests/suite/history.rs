@@ -56,6 +56,37 @@ fn a_write_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, [record(1)], "what was said to be lost does not come back");
 }
 
+/// As above, but what is written next does not fit into the rest of the segment, so the dead write is
+/// never overwritten, and then there is another recovery, whose cut lies behind both.
+#[test]
+fn a_write_that_was_passed_over_stays_dead() {
+    let large = |byte: u8| (0, vec![byte; 5000]);
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let mut first = client(&mut media, Policy::Always);
+    for record in [large(1), large(2), record(3)] {
+        assert!(first.append(&record));
+        first.settle();
+    }
+    assert!(first.append(&record(4)));
+    let log = &mut first.volume.log;
+    if log.drive(&mut *first.volume.log_path, first.now) {
+        first.volume.log_path.kick();
+    }
+    let images = first.disk.crash_now().power_images(&ALL_OR_NOTHING);
+    let [before, landed] = &images[..] else { panic!("one write is in flight") };
+    let (mut media, landed) = (media_of(before), media_of(landed));
+
+    let mut second = client(&mut media, Policy::Always);
+    copy_block(&landed, &media, SMALL.segment_lbas - 1);
+    assert!(second.append(&large(5)));
+    second.settle();
+    drop(second);
+    for _ in 0..3 {
+        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        assert_eq!(recovered, [large(1), large(2), record(3), large(5)]);
+    }
+}
+
 /// Two histories go on from one image (a copy of the volume, say). A batch of one does not continue
 /// the other, though epoch and LSN fit.
 #[test]
@@ -126,6 +157,24 @@ fn slots_are_used_again_and_again() {
         let mut media = SimMedia::from_image(SimConfig::default(), kind, &image);
         let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
         assert!(script.ends_with(&recovered) && !recovered.is_empty());
+    }
+}
+
+/// What a file gives back is a hole, and a durable write to it allocates blocks.
+#[test]
+fn slots_of_a_file_keep_their_blocks() {
+    for kind in [Kind::Files, Kind::Device] {
+        let mut media = formatted(SimConfig::default(), kind);
+        let mut client = client(&mut media, Policy::Always);
+        client.release_every = Some(2);
+        for record in &script(61) {
+            assert!(client.append(record));
+            client.settle();
+        }
+        let size = SMALL.segment_lbas * u64::from(SMALL.wal_slots_max);
+        let was_given_back =
+            (0..size).any(|lba| media.disk.peek(WAL, lba).iter().all(|byte| *byte == 0xDD));
+        assert_eq!(was_given_back, kind == Kind::Device);
     }
 }
 

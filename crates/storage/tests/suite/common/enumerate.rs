@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use slimio_sim::{Crash, Image, Limits, SimConfig};
-use slimio_storage::{FormatOptions, Policy};
+use slimio_storage::{FormatOptions, Policy, SnapshotKind};
 
+use super::snapshots::Action;
 use super::{Client, Kind, Script, SimMedia, formatted_as, options, reopen, script, small_script};
 
 /// How a life ends.
@@ -80,12 +81,18 @@ pub(crate) struct Plan {
     pub(crate) per_turn: usize,
     /// Every so many images of the first life, a second one is lived.
     pub(crate) second_every: usize,
+    /// And one for each different outcome of every so many crash points.
+    pub(crate) second_at_every: u64,
     /// After every so many records, what is before is not needed any more.
     pub(crate) release_every: Option<usize>,
     /// Records of some hundred bytes instead of mixed sizes.
     pub(crate) small: bool,
     /// The client waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
+    /// What else the first life does, and after how many records.
+    pub(crate) actions: &'static [(usize, Action)],
+    /// The second life takes a snapshot first.
+    pub(crate) second_snapshot: Option<SnapshotKind>,
 }
 
 /// Images of the first life.
@@ -117,6 +124,7 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
         let mut client = Client::new(volume, disk.clone(), 0);
         client.release_every = plan.release_every;
         client.is_waiting = plan.is_waiting;
+        client.actions.extend(plan.actions);
         client.write(&script[..plan.first_life], plan.per_turn);
         client.settle();
         let Some(crash) = disk.crashed() else { break };
@@ -133,6 +141,7 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
             let mut hasher = DefaultHasher::new();
             (crash_point, before, image.mapped.is_empty()).hash(&mut hasher);
             let is_new = seen.insert(hasher.finish());
+            let is_new = is_new && crash_point.is_multiple_of(plan.second_at_every);
             if is_new || first_count.is_multiple_of(plan.second_every) {
                 second_count += second_life(plan, &image, &script, (before, durable), &context);
             }
@@ -160,8 +169,10 @@ fn second_life(
         disk.crash_after(crash_point);
         let end = (before + plan.second_life).min(script.len());
         let opened = reopen(&mut media, &options(plan.policy));
-        let (crash, promise) = if let Ok((volume, _)) = opened {
+        let (crash, promise) = if let Ok((volume, recovered)) = opened {
             let mut client = Client::new(volume, disk.clone(), before);
+            client.history = recovered;
+            client.actions.extend(plan.second_snapshot.map(|kind| (0, Action::Snapshot(kind))));
             client.release_every = plan.release_every;
             client.is_waiting = plan.is_waiting;
             client.write(&script[before..end], 1);
@@ -194,5 +205,6 @@ fn second_life(
 /// Enumerations must not rot: they check at least as many images as when they were written.
 pub(crate) fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
     let is_enough = first >= at_least.0 && second >= at_least.1;
+
     assert!(is_enough, "shrunk to {first} and {second} images");
 }

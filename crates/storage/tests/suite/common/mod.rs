@@ -1,6 +1,7 @@
 //! A volume on a simulated disk, and a client that writes to it and notes what it was promised.
 
 pub(crate) mod enumerate;
+pub(crate) mod snapshots;
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -9,15 +10,21 @@ use std::time::{Duration, Instant};
 use slimio_device::{Buffer, Device, MappedFile, OpenError};
 use slimio_sim::{Image, SimConfig, SimDisk};
 use slimio_storage::{
-    Area, Error, FormatOptions, Lsn, Media, Policy, RecoverOptions, Room, Volume, VolumeId, format,
-    recover,
+    Area, Chunk, Error, FormatOptions, LogState, Lsn, Media, Policy, Record, RecoverOptions,
+    RecoverSink, Room, RootChoice, SlotName, Volume, VolumeId, format, recover,
 };
+use snapshots::{Action, Taking, decode_records};
 
 /// What a client wrote, or what came back: database and payload of each record.
 pub(crate) type Script = Vec<(u16, Vec<u8>)>;
 
 pub(crate) const SUPER: usize = 0;
 pub(crate) const WAL: usize = 1;
+
+/// The space of a snapshot slot.
+pub(crate) fn slot_space(slot: SlotName) -> usize {
+    2 + slot.index()
+}
 
 /// What lies under a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +85,7 @@ impl Media for SimMedia {
         let space = match area {
             Area::Superblock => SUPER,
             Area::Wal => WAL,
+            Area::Snapshot(slot) => slot_space(slot),
         };
         Ok(Box::new(self.disk.open_path(space)))
     }
@@ -86,6 +94,9 @@ impl Media for SimMedia {
         if self.disk.space_count() == 0 {
             assert_eq!(self.disk.add_space(super_lbas), SUPER);
             assert_eq!(self.disk.add_space(wal_lbas), WAL);
+            for slot in SlotName::ALL {
+                assert_eq!(self.disk.add_space(0), slot_space(slot));
+            }
         }
         Ok(())
     }
@@ -135,7 +146,15 @@ pub(crate) fn epoch() -> Instant {
 }
 
 pub(crate) fn options(policy: Policy) -> RecoverOptions {
-    RecoverOptions { policy, buffer_count: 4, commits_in_flight: 2, salvage: false, now: epoch() }
+    RecoverOptions {
+        policy,
+        buffer_count: 4,
+        commits_in_flight: 2,
+        salvage: false,
+        root: RootChoice::InForce,
+        is_log_on: true,
+        now: epoch(),
+    }
 }
 
 /// A new small volume.
@@ -150,22 +169,46 @@ pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions
     media
 }
 
+/// Takes down what comes back.
+#[derive(Default)]
+pub(crate) struct Collector {
+    pub(crate) records: Script,
+    /// Chunks that were not whole, which the owner of the volume may accept.
+    late: Vec<Error>,
+}
+
+impl RecoverSink for Collector {
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
+        // As where others decode: what is wrong is told later.
+        match chunk.payload() {
+            Ok(payload) => {
+                let records = decode_records(payload);
+                assert_eq!(records.len() as u32, chunk.entry_count());
+                self.records.extend(records);
+            }
+            Err(error) => self.late.push(error),
+        }
+        Ok(())
+    }
+
+    fn chunks_end(&mut self) -> Result<(), Error> {
+        self.late.pop().map_or(Ok(()), Err)
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
+        self.records.push((record.db, record.payload.to_vec()));
+        Ok(())
+    }
+}
+
 /// Opens a volume and returns what came back.
 pub(crate) fn reopen(
     media: &mut SimMedia,
     options: &RecoverOptions,
 ) -> Result<(Volume, Script), Error> {
-    let mut records = Vec::new();
-    let volume = recover(
-        media,
-        options,
-        &mut |record| {
-            records.push((record.db, record.payload.to_vec()));
-            Ok(())
-        },
-        &mut |_| {},
-    )?;
-    Ok((volume, records))
+    let mut collector = Collector::default();
+    let volume = recover(media, options, &mut collector)?;
+    Ok((volume, collector.records))
 }
 
 /// A client and its event loop, in virtual time.
@@ -173,8 +216,15 @@ pub(crate) struct Client {
     pub(crate) volume: Volume,
     pub(crate) disk: SimDisk,
     pub(crate) now: Instant,
-    /// Records in the log, from its start, and those not appended yet behind them.
+    /// Records that were executed, those that came back included. They are in the log, too, unless
+    /// that has ended.
     pub(crate) appended: usize,
+    /// Those of them that are the data set now.
+    pub(crate) history: Script,
+    /// What else is done, and after how many records.
+    pub(crate) actions: VecDeque<(usize, Action)>,
+    /// The snapshot under way.
+    pub(crate) taking: Option<Taking>,
     /// LSNs of records appended in this life, with how many records there were with them.
     lsns: VecDeque<(Lsn, usize)>,
     durable_lsns: VecDeque<(Lsn, usize)>,
@@ -196,6 +246,9 @@ impl Client {
             disk,
             now: epoch(),
             appended: recovered,
+            history: Vec::new(),
+            actions: VecDeque::new(),
+            taking: None,
             lsns: VecDeque::new(),
             durable_lsns: VecDeque::new(),
             acknowledged: recovered,
@@ -208,17 +261,25 @@ impl Client {
     /// Appends a record, waiting for room; false when the crash came first, or there is no room.
     pub(crate) fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
         let (db, payload) = record;
+        self.act();
         for _ in 0..1000 {
             if self.is_over() {
                 return false;
+            }
+            if matches!(self.volume.log.log_state(), LogState::Off | LogState::Ending) {
+                self.appended += 1;
+                self.history.push(record.clone());
+                return true;
             }
             match self.volume.log.room(payload.len() as u64) {
                 Room::Free | Room::Scarce => {
                     let (first, second) = payload.split_at(payload.len() / 3);
                     let lsn = self.volume.log.append(*db, &[first, second]);
                     self.appended += 1;
+                    self.history.push(record.clone());
                     if self.release_every.is_some_and(|every| self.appended.is_multiple_of(every)) {
                         self.volume.log.release_before(lsn);
+                        self.history.clear();
                     }
                     self.lsns.push_back((lsn, self.appended));
                     self.durable_lsns.push_back((lsn, self.appended));
@@ -249,11 +310,14 @@ impl Client {
             let outcome = keeper.run(keeper_paths, job);
             log.job_done(outcome, self.now);
         }
+        self.step_snapshot();
         self.note();
     }
 
     fn note(&mut self) {
-        if self.is_over() {
+        // Behind a log that has ended nothing is promised, even where something is appended.
+        let is_promised = self.volume.log.snapshots().log_end().is_none();
+        if self.is_over() || !is_promised {
             return;
         }
         let (free, durable) = (self.volume.log.releasable(self.now), self.volume.log.durable());
@@ -278,12 +342,15 @@ impl Client {
                 self.settle();
             }
         }
+        self.act();
     }
 
-    /// Turns until everything appended is durable.
+    /// Turns until everything appended is durable, and no snapshot is under way.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1000 {
-            if self.is_over() || self.volume.log.durable() == self.volume.log.appended() {
+            let log = &self.volume.log;
+            let is_busy = self.taking.is_some() || log.log_state() == LogState::Ending;
+            if self.is_over() || !is_busy && log.durable() == log.appended() {
                 return;
             }
             self.volume.log.request_durable();

@@ -1,25 +1,32 @@
 //! A volume on a block device: one linear space, cut in areas.
 //!
 //! ```text
-//! | superblock: first half | buffers of the log | log ...            | superblock: second half |
+//! | superblock: first half | buffers of the log | log | slot a | slot b | slot c | superblock: second half |
 //! ```
+//!
+//! The log and the three snapshot slots have a quarter each of what is between the buffers and the
+//! superblock's second half. The shares follow from the device's size alone.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use slimio_device::{
-    BlockDevice, Buffer, Completion, Contents, Device, DeviceError, Geometry, LBA_SIZE, Lba,
-    LbaRange, MappedFile, Op, OpenError, PathOptions, Token,
+    BlockDevice, Buffer, Contents, Device, DeviceError, Geometry, LBA_SIZE, Layer, Layered, Lba,
+    LbaRange, MappedFile, Op, OpenError, PathOptions,
 };
-use slimio_server::Storage;
-use slimio_storage::{Area, Media, layout};
+use slimio_storage::{Area, Media, Storage, layout};
 
 /// Size of the place for the log's buffers, in blocks.
 const BUFFERS_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 
 /// Blocks of the superblock's area: half of them at either end of the device.
 const SUPER_LBAS: u64 = layout::SUPERBLOCK_AREA_LBAS_MIN;
+
+/// Log and snapshot slots.
+const SHARES: u64 = 1 + layout::SLOT_COUNT as u64;
+
+/// Fewest blocks of each of them.
+const SHARE_LBAS_MIN: u64 = 2;
 
 /// Whether a path names a block device.
 pub(crate) fn is_block_device(path: &Path) -> bool {
@@ -36,7 +43,7 @@ pub(crate) fn open(
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
     let mut device = BlockDevice::open(path, options)?;
-    let lbas_min = SUPER_LBAS + BUFFERS_LBAS + 2;
+    let lbas_min = SUPER_LBAS + BUFFERS_LBAS + SHARES * SHARE_LBAS_MIN;
     if device.lba_count() < lbas_min {
         return Err(OpenError::Unsuitable {
             path: path.to_path_buf(),
@@ -79,6 +86,11 @@ impl BlockMedia {
     fn wal_start() -> u64 {
         SUPER_LBAS / 2 + BUFFERS_LBAS
     }
+
+    /// Blocks of the log's area, and of each snapshot slot.
+    fn share_lbas(&self) -> u64 {
+        (self.device.lba_count() - SUPER_LBAS - BUFFERS_LBAS) / SHARES
+    }
 }
 
 impl Media for BlockMedia {
@@ -88,16 +100,19 @@ impl Media for BlockMedia {
         let (split, first, second, lba_count) = match area {
             Area::Superblock => (half, 0, count - half, SUPER_LBAS),
             Area::Wal => {
-                let wal_lbas = (count - half - Self::wal_start()).min(self.wal_lbas_max);
+                let wal_lbas = self.share_lbas().min(self.wal_lbas_max);
                 (wal_lbas, Self::wal_start(), 0, wal_lbas)
             }
+            Area::Snapshot(slot) => {
+                let lbas = self.share_lbas();
+                (lbas, Self::wal_start() + (1 + slot.index() as u64) * lbas, 0, lbas)
+            }
         };
-        Ok(Box::new(Extents { path, split, first, second, lba_count }))
+        Ok(Box::new(Layered::new(Extents { split, first, second, lba_count }, path)))
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
-        let fits = super_lbas <= SUPER_LBAS
-            && Self::wal_start() + wal_lbas + SUPER_LBAS / 2 <= self.device.lba_count();
+        let fits = super_lbas <= SUPER_LBAS && wal_lbas <= self.share_lbas();
         if fits { Ok(()) } else { Err(OpenError::NoSpace { path: self.path() }) }
     }
 
@@ -124,6 +139,7 @@ impl Media for BlockMedia {
         };
         for buffer in &mut buffers {
             buffer.fill(0);
+            buffer.let_go();
         }
         Ok(buffers)
     }
@@ -143,9 +159,8 @@ impl BlockMedia {
     }
 }
 
-/// A path to one or two extents of a device, as one space.
+/// One or two extents of a device, as one space.
 struct Extents {
-    path: Box<dyn Device + Send>,
     /// Blocks before this one are in the first extent.
     split: u64,
     /// Where the first extent begins on the device.
@@ -156,57 +171,50 @@ struct Extents {
 }
 
 impl Extents {
-    fn translate(&self, lba: Lba) -> Lba {
-        if lba.0 < self.split {
+    /// Where `lbas` blocks from `lba` on lie. For what is not all in one extent that is nowhere: the
+    /// device refuses it, rather than touch blocks of another area.
+    fn place(&self, lba: Lba, lbas: u64) -> Lba {
+        let end = lba.0.saturating_add(lbas);
+        if end <= self.split {
             Lba(self.first + lba.0)
-        } else {
+        } else if lba.0 >= self.split && end <= self.lba_count {
             Lba(self.second + (lba.0 - self.split))
+        } else {
+            Lba(u64::MAX)
         }
     }
 }
 
-impl Device for Extents {
-    fn geometry(&self) -> Geometry {
-        Geometry { lba_count: self.lba_count, ..self.path.geometry() }
+impl Layer for Extents {
+    fn geometry(&self, below: Geometry) -> Geometry {
+        Geometry { lba_count: self.lba_count, ..below }
     }
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        let translated = match op {
-            Op::Read { lba, buffer } => Op::Read { lba: self.translate(lba), buffer },
+    fn translate(&mut self, op: Op) -> Op {
+        match op {
+            Op::Read { lba, buffer } => {
+                Op::Read { lba: self.place(lba, buffer.len_lbas() as u64), buffer }
+            }
             Op::Write { lba, buffer, placement, durable } => {
-                Op::Write { lba: self.translate(lba), buffer, placement, durable }
+                let lba = self.place(lba, buffer.len_lbas() as u64);
+                Op::Write { lba, buffer, placement, durable }
             }
             Op::Flush => Op::Flush,
             Op::Deallocate { range } => {
-                let size = range.end.0 - range.start.0;
-                let start = self.translate(range.start);
-                Op::Deallocate { range: LbaRange { start, end: Lba(start.0 + size) } }
+                let lbas = range.end.0.saturating_sub(range.start.0);
+                let start = self.place(range.start, lbas);
+                let end = Lba(start.0.saturating_add(lbas));
+                Op::Deallocate { range: LbaRange { start, end } }
             }
-        };
-        self.path.submit(token, translated)
+        }
     }
 
-    fn kick(&mut self) {
-        self.path.kick();
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.path.poll(completions);
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
-        self.path.wait(timeout, completions);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.path.in_flight()
-    }
-
-    fn readiness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.path.readiness()
-    }
-
-    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+    fn grow(&mut self, _: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
         if lba_count <= self.lba_count { Ok(()) } else { Err(DeviceError::NoSpace) }
+    }
+
+    fn shrink(&mut self, _: &mut dyn Device, _: u64) -> Result<(), DeviceError> {
+        // Its share stays its own.
+        Ok(())
     }
 }

@@ -1,0 +1,36 @@
+//! Snapshots and rewrites of the log in the middle of everything, so that deaths meet them too.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::client::{Client, Reply};
+use crate::error::Result;
+use crate::rng::Rng;
+
+/// Longest pause between two of them.
+const PAUSE_US_MAX: u64 = 2000;
+
+/// Asks for one after the other until the server is gone, and counts those that were begun.
+pub(super) fn ask_until_death(
+    address: &Address,
+    mut rng: Rng,
+    dying: &AtomicBool,
+    begun: &AtomicU64,
+) {
+    // Whatever goes wrong here, the clients that write meet it too, and they say what it means.
+    let _ = ask(address, &mut rng, dying, begun);
+}
+
+fn ask(address: &Address, rng: &mut Rng, dying: &AtomicBool, begun: &AtomicU64) -> Result<()> {
+    let mut client = Client::connect(address)?;
+    while !dying.load(Ordering::SeqCst) {
+        let command: &[u8] = if rng.below(2) == 0 { b"BGREWRITEAOF" } else { b"BGSAVE" };
+        if let Reply::Status(_) = client.call(&[command])? {
+            begun.fetch_add(1, Ordering::SeqCst);
+        }
+        thread::sleep(Duration::from_micros(rng.below(PAUSE_US_MAX)));
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! What a phase of load measured.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::mix::Op;
+
+/// Latencies above this, in nanoseconds, are recorded as this.
+const LATENCY_NS_MAX: u64 = 600_000_000_000;
+/// Distance of the points of a timeline.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// What one phase measured.
+#[derive(Clone, Debug)]
+pub struct PhaseReport {
+    /// Requests answered, error replies included. A read-modify-write counts once.
+    pub requests: u64,
+    /// Payload sent in writes, keys and values, in bytes.
+    pub payload_bytes: u64,
+    /// Values that reads found.
+    pub hits: u64,
+    /// Values that reads did not find.
+    pub misses: u64,
+    /// Error replies.
+    pub errors: u64,
+    /// Text of the first error reply.
+    pub first_error: Option<String>,
+    /// Open loop: arrivals that were never sent because the server was too far behind; their
+    /// waiting time so far is in the histogram.
+    pub never_sent: u64,
+    /// From the phase's start to its last reply.
+    pub elapsed: Duration,
+    /// Latencies in nanoseconds: from sending (closed loop) or from being due (open loop).
+    pub latency: Histogram<u64>,
+    /// As `latency`, of the requests that only read.
+    pub read_latency: Histogram<u64>,
+    /// As `latency`, of those that write.
+    pub write_latency: Histogram<u64>,
+    /// Requests answered in each [`TICK`] since the phase began.
+    pub timeline: Vec<u64>,
+    /// Open loop: how late arrivals were sent although a connection was free, in nanoseconds: what
+    /// of the latencies is the generator's own doing.
+    pub own_lag: Histogram<u64>,
+}
+
+impl PhaseReport {
+    pub(super) fn new() -> Self {
+        let histogram =
+            Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits up to ten minutes");
+        Self {
+            requests: 0,
+            payload_bytes: 0,
+            hits: 0,
+            misses: 0,
+            errors: 0,
+            first_error: None,
+            never_sent: 0,
+            elapsed: Duration::ZERO,
+            own_lag: histogram.clone(),
+            read_latency: histogram.clone(),
+            write_latency: histogram.clone(),
+            timeline: Vec::new(),
+            latency: histogram,
+        }
+    }
+
+    /// A request was answered, `latency_ns` after it was sent or due.
+    pub(super) fn record(&mut self, op: Op, latency_ns: u64) {
+        self.requests += 1;
+        self.record_latency(op, latency_ns);
+    }
+
+    /// As [`PhaseReport::record`], of a request that may have got no answer.
+    pub(super) fn record_latency(&mut self, op: Op, latency_ns: u64) {
+        let histogram = match op {
+            Op::Get { .. } | Op::MGet { .. } => &mut self.read_latency,
+            Op::Set { .. } | Op::MSet { .. } | Op::ReadModifyWrite { .. } => {
+                &mut self.write_latency
+            }
+        };
+        histogram.saturating_record(latency_ns);
+    }
+
+    /// `count` requests were answered `now_ns` after the phase's start.
+    pub(super) fn tick(&mut self, now_ns: u64, count: usize) {
+        let tick = (now_ns / TICK.as_nanos() as u64) as usize;
+        if self.timeline.len() <= tick {
+            self.timeline.resize(tick + 1, 0);
+        }
+        self.timeline[tick] += count as u64;
+    }
+
+    /// The last reply is in.
+    pub(super) fn finish(&mut self, elapsed: Duration) {
+        self.elapsed = elapsed;
+        for part in [&self.read_latency, &self.write_latency] {
+            self.latency.add(part).expect("all have the same bounds");
+        }
+    }
+
+    /// Requests answered per second.
+    pub fn requests_per_s(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Latency at `percentile` (0 to 100), in microseconds.
+    pub fn latency_us(&self, percentile: f64) -> f64 {
+        self.latency.value_at_percentile(percentile) as f64 / 1000.0
+    }
+
+    /// Longest latency, in microseconds.
+    pub fn latency_us_max(&self) -> f64 {
+        self.latency.max() as f64 / 1000.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_writes_are_told_apart_and_added_up() {
+        let mut report = PhaseReport::new();
+        report.record(Op::Get { key: 1 }, 1_000);
+        report.record(Op::Set { key: 1 }, 5_000);
+        report.record_latency(Op::Set { key: 1 }, 9_000);
+        report.tick(TICK.as_nanos() as u64 * 2 + 1, 2);
+        report.finish(TICK * 3);
+        assert_eq!((report.requests, report.latency.len()), (2, 3));
+        assert_eq!((report.read_latency.len(), report.write_latency.len()), (1, 2));
+        assert!((report.latency_us(100.0) - 9.0).abs() < 0.1, "{}", report.latency_us(100.0));
+        assert_eq!(report.timeline, [0, 0, 2]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Requests per second over the time of a run, and when its snapshots ran.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::load::{PhaseReport, TICK};
+
+/// A phase's last tick is cut short by its end; what is left of it must be at least this share of a
+/// tick to say anything.
+const TICK_SHARE_MIN: f64 = 0.5;
+
+/// The time of a run begins with its first phase; all times are in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// Middle of a [`TICK`], and requests per second in it.
+    pub points: Vec<(f64, f64)>,
+    /// Begin and end of every snapshot.
+    pub snapshots: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// Adds a phase that began `began` after the first.
+    pub fn add(&mut self, began: Duration, report: &PhaseReport) {
+        let (began, elapsed) = (began.as_secs_f64(), report.elapsed.as_secs_f64());
+        let width = TICK.as_secs_f64();
+        for (index, &count) in report.timeline.iter().enumerate() {
+            let from = index as f64 * width;
+            let length = (elapsed - from).min(width);
+            if length >= width * TICK_SHARE_MIN {
+                self.points.push((began + from + length / 2.0, count as f64 / length));
+            }
+        }
+    }
+
+    /// As JSON, two lists of pairs.
+    pub fn to_json(&self) -> Value {
+        json!({ "requests_per_s_by_s": self.points, "snapshots_from_to_s": self.snapshots })
+    }
+}

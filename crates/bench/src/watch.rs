@@ -1,0 +1,135 @@
+//! What a snapshot costs the machine: memory of the server and its children at its peak, and what
+//! the thread or process that saves does with its time. A thread samples while the load runs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::error::{Doing as _, Result};
+use crate::proc::{self, RunTime};
+use crate::server::{Server, ServerKind};
+
+/// Shortest distance of two samples.
+const SAMPLE_EVERY: Duration = Duration::from_millis(50);
+/// The kernel walks a process's pages to tell its memory: of the time, at most one part in so many
+/// goes into that.
+const SAMPLE_SHARE: u32 = 20;
+/// SlimIO's thread that writes snapshots.
+const SNAPSHOT_THREAD: &str = "snapshot";
+
+/// What was seen between start and end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Memory at the start: of the server and its children, shared pages by their share.
+    pub pss_bytes_before: u64,
+    /// The most that it came to.
+    pub pss_bytes_peak: u64,
+    /// Of the child that saves (stock) or the thread that does (SlimIO), as far as it was seen.
+    pub saver: Option<RunTime>,
+}
+
+/// A watch that is kept. Its end ends its thread.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pid: u32,
+    kind: ServerKind,
+    /// The saver's times before, for a thread that was there already.
+    saver_before: RunTime,
+    is_over: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+impl Watch {
+    /// Takes the first sample, and goes on in a thread.
+    pub fn start(server: &Server) -> Result<Self> {
+        let (pid, kind) = (server.pid(), server.config().kind);
+        let pss_bytes = pss_with_children(pid)?;
+        let shared = Arc::new(Shared {
+            pid,
+            kind,
+            saver_before: saver(pid, kind).unwrap_or_default(),
+            is_over: AtomicBool::new(false),
+            seen: Mutex::new(Seen {
+                pss_bytes_before: pss_bytes,
+                pss_bytes_peak: pss_bytes,
+                saver: None,
+            }),
+        });
+        let its_own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || its_own.keep())
+            .doing("starting a thread that watches")?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Ends it, with a last look at the saver.
+    pub fn finish(mut self) -> Seen {
+        self.end();
+        self.shared.look_at_saver();
+        *self.shared.seen()
+    }
+
+    fn end(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn keep(&self) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            // A server that is gone is somebody else's to report.
+            let pss_bytes = pss_with_children(self.pid).unwrap_or(0);
+            let mut seen = self.seen();
+            seen.pss_bytes_peak = seen.pss_bytes_peak.max(pss_bytes);
+            drop(seen);
+            self.look_at_saver();
+            std::thread::park_timeout(SAMPLE_EVERY.max(began.elapsed() * SAMPLE_SHARE));
+        }
+    }
+
+    fn look_at_saver(&self) {
+        if let Some(saver) = saver(self.pid, self.kind) {
+            self.seen().saver = Some(saver.since(self.saver_before));
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pss_with_children(pid: u32) -> Result<u64> {
+    let children = proc::children(pid)?;
+    // A child may end between two looks.
+    let of_children: u64 = children.into_iter().filter_map(|pid| proc::pss_bytes(pid).ok()).sum();
+    Ok(proc::pss_bytes(pid)? + of_children)
+}
+
+fn saver(pid: u32, kind: ServerKind) -> Option<RunTime> {
+    match kind {
+        ServerKind::Stock => {
+            let child = *proc::children(pid).ok()?.first()?;
+            RunTime::of_process(child).ok()
+        }
+        ServerKind::SlimIO => RunTime::of_thread(pid, SNAPSHOT_THREAD).ok().flatten(),
+    }
+}

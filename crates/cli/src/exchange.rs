@@ -1,0 +1,270 @@
+//! `slimio export` and `slimio import`: the data set as an RDB file.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use slimio_device::{EngineChoice, OpenError, PathOptions};
+use slimio_server::config::Config;
+use slimio_server::exchange::{
+    ExportOptions, Exporter, Keyspace, RdbVersion, SlotSource, export_slot, import_file, key_count,
+    load_volume, write_volume,
+};
+use slimio_server::explain;
+use slimio_storage::{Area, RootChoice, SlotName, SlotSummary, inspect};
+
+use crate::tools::say;
+use crate::volume;
+
+/// Time between two lines about the progress.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// `slimio export`
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// Directory or block device that holds the volume
+    #[arg(long, default_value = "./slimio-data/")]
+    volume: String,
+    /// File to write; one that is there is replaced when the new one is complete
+    #[arg(long)]
+    out: PathBuf,
+    /// Version of the RDB format: 10 is that of Redis 7.0
+    #[arg(long = "rdb-version", default_value_t = RdbVersion::DEFAULT.number())]
+    version: u16,
+    /// Leave strings as they are instead of compressing them
+    #[arg(long)]
+    uncompressed: bool,
+    /// The point in time that BGSAVE kept, instead of the newest state
+    #[arg(long)]
+    snapshot: bool,
+    /// Address of the server that has the volume open: host:port, or the path of its Unix socket
+    #[arg(long, default_value = "127.0.0.1:6379")]
+    server: String,
+    /// File that holds the server's password
+    #[arg(long)]
+    password_file: Option<PathBuf>,
+}
+
+impl Export {
+    /// Writes the file.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let version = RdbVersion::to_write(self.version).ok_or_else(|| {
+            format!(
+                "RDB version {} cannot be written; choose --rdb-version {} to {}",
+                self.version,
+                RdbVersion::WRITE_MIN.number(),
+                RdbVersion::WRITE_MAX.number()
+            )
+        })?;
+        let options = ExportOptions { version, compresses: !self.uncompressed };
+        let began = Instant::now();
+        let path = Path::new(&self.volume);
+        let opened = slimio_volume::open(path, PathOptions::default(), false, u64::MAX);
+        let exporter = match opened {
+            Ok(mut storage) if storage.exists => {
+                let root = if self.snapshot { RootChoice::OnDemand } else { RootChoice::InForce };
+                let keyspace =
+                    load_volume(&mut storage, root, &mut Progress::new("reading").heard())?;
+                let mut exporter = Exporter::create(&self.out, options)?;
+                exporter.add(&keyspace, true)?;
+                exporter
+            }
+            Ok(storage) => {
+                return Err(format!(
+                    "there is no SlimIO volume in {}; check --volume",
+                    storage.name
+                ));
+            }
+            Err(OpenError::InUse { .. }) => self.run_beside(path, options)?,
+            Err(error) => return Err(volume::explain(&error, &self.volume)),
+        };
+        let keys = exporter.keys();
+        let size = exporter.finish()?;
+        say(&format!(
+            "wrote {keys} keys, {size} bytes, to {} in {:.1} s (RDB version {})",
+            self.out.display(),
+            began.elapsed().as_secs_f64(),
+            version.number()
+        ));
+        Ok(())
+    }
+
+    /// While a server has the volume: it keeps a snapshot for us as it is, and we read that.
+    fn run_beside(&self, path: &Path, options: ExportOptions) -> Result<Exporter, String> {
+        let mut server = Connection::open(&self.server)?;
+        if let Some(file) = &self.password_file {
+            let password = std::fs::read_to_string(file)
+                .map_err(|e| format!("cannot read the password from {}: {e}", file.display()))?;
+            server.call(&["AUTH", password.trim_end_matches('\n')])?;
+        }
+        let pinned = if self.snapshot {
+            server.call(&["SLIMIO", "PIN", "LAST"])?
+        } else {
+            server.call(&["SLIMIO", "PIN"])?
+        };
+        let mut media = slimio_volume::open_beside(path)
+            .map_err(|error| volume::explain(&error, &self.volume))?;
+        let found = inspect(&mut *media).map_err(|error| explain(&error))?;
+        let superblock = found.superblock.ok_or("the superblock cannot be read")?;
+        let summary = superblock.snapshots.all().find(|held| is_named(held, &pinned));
+        let summary = *summary.ok_or_else(|| {
+            format!("the server at {} has another volume; check --server", self.server)
+        })?;
+        let mut device = media
+            .open_path(Area::Snapshot(summary.slot))
+            .map_err(|error| volume::explain(&error, &self.volume))?;
+        let mut exporter = Exporter::create(&self.out, options)?;
+        let source = SlotSource { device: &mut *device, volume_id: superblock.volume_id, summary };
+        export_slot(source, &mut exporter, &mut Progress::new("exporting").heard())?;
+        // As long as the connection holds, so does the snapshot.
+        server.call(&["PING"]).map_err(|why| {
+            format!("the server took the snapshot back while it was read ({why}); try again")
+        })?;
+        Ok(exporter)
+    }
+}
+
+/// Whether this is the snapshot that the server named: area, number, epoch.
+fn is_named(summary: &SlotSummary, name: &str) -> bool {
+    let area = SlotName::ALL.into_iter().find(|slot| *slot == summary.slot).map(Area::Snapshot);
+    let area = area.map_or("", Area::name);
+    name == format!("{area} {} {}", summary.number, summary.epoch)
+}
+
+/// `slimio import`
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// Directory or block device to make a volume in; what is there must be empty
+    #[arg(long, default_value = "./slimio-data/")]
+    volume: String,
+    /// RDB file to read
+    #[arg(long = "in")]
+    input: PathBuf,
+    /// Number of databases that the server will have
+    #[arg(long, default_value_t = 16)]
+    databases: u32,
+}
+
+impl Import {
+    /// Reads the file, then makes the volume.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let began = Instant::now();
+        let mut config = Config::default();
+        config.set("databases", &self.databases.to_string()).map_err(|e| e.to_string())?;
+        let opened = File::open(&self.input).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (size, file) =
+            opened.map_err(|e| format!("cannot read {}: {e}", self.input.display()))?;
+        let mut keyspace = import_file(file, size, &config, &mut Progress::new("reading").heard())
+            .map_err(|why| {
+                format!("cannot import {}: {why}; no volume was made", self.input.display())
+            })?;
+        let path = Path::new(&self.volume);
+        let is_new_folder = !path.exists();
+        let result = self.write(&config, &mut keyspace);
+        if result.is_err() && is_new_folder && path.is_dir() {
+            // Nothing but what was just made is in it.
+            let _ = std::fs::remove_dir_all(path);
+        }
+        result?;
+        let keys = key_count(&keyspace);
+        say(&format!(
+            "read {keys} keys from {} into {} in {:.1} s",
+            self.input.display(),
+            self.volume,
+            began.elapsed().as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    fn write(&self, config: &Config, keyspace: &mut Keyspace) -> Result<(), String> {
+        let mut storage = volume::open(&self.volume, EngineChoice::Best, true, u64::MAX)?;
+        if storage.exists {
+            let there = load_volume(&mut storage, RootChoice::InForce, &mut |_, _| {})?;
+            let keys = key_count(&there);
+            if keys > 0 {
+                return Err(format!(
+                    "the volume {} holds {keys} keys; choose another --volume",
+                    storage.name
+                ));
+            }
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = since.as_millis() as u64;
+        write_volume(&mut storage, config, keyspace, now_ms, &mut Progress::new("writing").heard())
+    }
+}
+
+/// Says on the terminal how far something is.
+struct Progress {
+    doing: &'static str,
+    next: Instant,
+}
+
+impl Progress {
+    fn new(doing: &'static str) -> Self {
+        Self { doing, next: Instant::now() + SAY_EVERY }
+    }
+
+    fn heard(mut self) -> impl FnMut(u64, u64) {
+        let is_shown = std::io::stderr().is_terminal();
+        move |done, total| {
+            if is_shown && Instant::now() >= self.next {
+                self.next = Instant::now() + SAY_EVERY;
+                eprintln!("{}: {} %", self.doing, done * 100 / total.max(1));
+            }
+        }
+    }
+}
+
+/// A connection to the server.
+struct Connection {
+    stream: BufReader<Box<dyn Stream>>,
+    address: String,
+}
+
+/// What a server is reached through.
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+impl Connection {
+    fn open(address: &str) -> Result<Self, String> {
+        let stream: std::io::Result<Box<dyn Stream>> = if address.contains('/') {
+            UnixStream::connect(address).map(|stream| Box::new(stream) as Box<dyn Stream>)
+        } else {
+            TcpStream::connect(address).map(|stream| Box::new(stream) as Box<dyn Stream>)
+        };
+        let stream = stream.map_err(|e| {
+            format!(
+                "a server has the volume open, and {address} cannot be reached: {e}; say with \
+                 --server where it listens, or stop it"
+            )
+        })?;
+        Ok(Self { stream: BufReader::new(stream), address: address.to_owned() })
+    }
+
+    /// Sends a request and returns its reply, a status or a string.
+    fn call(&mut self, args: &[&str]) -> Result<String, String> {
+        let words = args.iter().map(|arg| format!("${}\r\n{arg}\r\n", arg.len()));
+        let request = format!("*{}\r\n{}", args.len(), words.collect::<String>());
+        let lost =
+            |e: std::io::Error| format!("the server at {} does not answer: {e}", self.address);
+        self.stream.get_mut().write_all(request.as_bytes()).map_err(lost)?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line).map_err(lost)?;
+        let line = line.trim_end();
+        match line.as_bytes().first() {
+            Some(b'+') => Ok(line[1..].to_owned()),
+            Some(b'$') => {
+                let mut text = String::new();
+                self.stream.read_line(&mut text).map_err(lost)?;
+                Ok(text.trim_end().to_owned())
+            }
+            Some(b'-') => Err(format!("the server at {} says: {}", self.address, &line[1..])),
+            _ => Err(format!("the server at {} has closed the connection", self.address)),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A path in front of another: what it changes is said once, everything else is passed on.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::{Completion, Device, DeviceError, Geometry, Op, Token};
+
+/// What [`Layered`] changes about the path below. Each method changes nothing unless it is written.
+pub trait Layer {
+    /// What the path can do, given what the one below can.
+    fn geometry(&self, below: Geometry) -> Geometry {
+        below
+    }
+
+    /// The operation that the path below gets instead of this one.
+    fn translate(&mut self, op: Op) -> Op {
+        op
+    }
+
+    /// Sees what has just finished, from index `from` on. It may take completions out and put them
+    /// back another time, as long as [`kept`](Self::kept) counts them.
+    fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
+        let _ = (completions, from);
+    }
+
+    /// How many completions it keeps back.
+    fn kept(&self) -> usize {
+        0
+    }
+
+    /// [`Device::grow`].
+    ///
+    /// # Errors
+    /// As there.
+    fn grow(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
+        below.grow(lba_count)
+    }
+
+    /// [`Device::shrink`].
+    ///
+    /// # Errors
+    /// As there.
+    fn shrink(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
+        below.shrink(lba_count)
+    }
+}
+
+/// A path that goes through a [`Layer`].
+pub struct Layered<L> {
+    layer: L,
+    path: Box<dyn Device + Send>,
+}
+
+impl<L: Layer> Layered<L> {
+    /// Puts `layer` in front of `path`.
+    pub fn new(layer: L, path: Box<dyn Device + Send>) -> Self {
+        Self { layer, path }
+    }
+}
+
+impl<L: Layer> Device for Layered<L> {
+    fn geometry(&self) -> Geometry {
+        self.layer.geometry(self.path.geometry())
+    }
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
+        // Looked at first, so that what is handed back is what was handed in.
+        if self.in_flight() >= self.geometry().in_flight_max as usize {
+            return Err(op);
+        }
+        let op = self.layer.translate(op);
+        self.path.submit(token, op)
+    }
+
+    fn kick(&mut self) {
+        self.path.kick();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let from = completions.len();
+        self.path.poll(completions);
+        self.layer.reaped(completions, from);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        let from = completions.len();
+        self.path.wait(timeout, completions);
+        self.layer.reaped(completions, from);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.path.in_flight() + self.layer.kept()
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.path.readiness()
+    }
+
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.layer.grow(&mut *self.path, lba_count)
+    }
+
+    fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.layer.shrink(&mut *self.path, lba_count)
+    }
+}

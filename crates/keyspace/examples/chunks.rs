@@ -1,0 +1,137 @@
+//! Prints what it costs to encode a snapshot, to decode it and to load it: CPU time for each key
+//! and, where there are large values, megabytes in a second.
+//!
+//! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]`: so many keys of 16 bytes
+//! with values of so many bytes, half of which compress to half; without them, some sizes.
+
+#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use slimio_keyspace::{
+    CaptureBudget, CaptureState, Captured, Chunk, ChunkEncoder, ChunkOptions, Config, Context,
+    DbIndex, Effects, EvictionConfig, Keyspace, Loader, Mode, command_table, decode_chunk,
+};
+use slimio_resp::{OwnedRequest, ReplyBuf};
+
+/// That of the server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const BUDGET: CaptureBudget = CaptureBudget { size: 256 * 1024, entries: 500 };
+
+fn main() {
+    let args: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    if let [count, size] = args[..] {
+        return measure(count, size);
+    }
+    for (count, size) in [(3_000_000, 16), (3_000_000, 64), (100_000, 4096)] {
+        measure(count, size);
+    }
+}
+
+fn measure(keys: usize, size: usize) {
+    println!("{keys} keys, values of {size} bytes");
+    let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
+    fill(&mut keyspace, keys, size);
+    for compresses in [true, false] {
+        let captured = capture(&mut keyspace);
+        let (chunks, time) = encode(&captured, &keyspace, compresses);
+        drop(captured);
+        let bytes: usize = chunks.iter().map(Vec::len).sum();
+        println!(" {}: {bytes} bytes", if compresses { "compressed" } else { "as it is" });
+        report("encode", time, keys, size);
+        load(&chunks, keys, size);
+    }
+}
+
+fn report(what: &str, time: Duration, keys: usize, size: usize) {
+    let ns = time.as_nanos() as usize;
+    let megabytes = (keys * (16 + size) * 1000) / ns.max(1);
+    println!("  {what:7} {:5} ns a key, {megabytes} MB/s", ns / keys);
+}
+
+fn fill(keyspace: &mut Keyspace, keys: usize, size: usize) {
+    let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
+    let command = command_table().lookup(b"set").expect("a command");
+    let mut state = 1u64;
+    let mut value = vec![b'v'; size];
+    for index in 0..keys {
+        // Noise in the first half, then what compresses.
+        for byte in &mut value[..size / 2] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        let key = format!("key:{index:012}");
+        let request = OwnedRequest::from_args([b"SET", key.as_bytes(), &value]);
+        reply.clear();
+        effects.clear();
+        (command.run)(&mut Context {
+            keyspace,
+            db: DbIndex(0),
+            args: request.args(),
+            now_ms: 1,
+            reply: &mut reply,
+            effects: &mut effects,
+            mode: Mode::Client,
+        });
+    }
+    assert_eq!(keyspace.dbsize(DbIndex(0)), keys);
+}
+
+fn capture(keyspace: &mut Keyspace) -> Vec<Captured> {
+    let mut out = Vec::new();
+    keyspace.begin_capture();
+    while keyspace.capture_state() == CaptureState::Running {
+        keyspace.capture_step(BUDGET, &mut out);
+    }
+    keyspace.end_capture();
+    out
+}
+
+fn encode(
+    captured: &[Captured],
+    keyspace: &Keyspace,
+    compresses: bool,
+) -> (Vec<Vec<u8>>, Duration) {
+    let start = cpu_time();
+    let eviction = EvictionConfig::default();
+    let mut encoder = ChunkEncoder::new(ChunkOptions { compresses, eviction, now_ms: 1 });
+    encoder.resize_db(DbIndex(0), keyspace.dbsize(DbIndex(0)), 0);
+    let mut chunks = Vec::new();
+    let mut emit = |chunk: Chunk<'_>| -> Result<(), ()> {
+        chunks.push(chunk.payload.to_vec());
+        Ok(())
+    };
+    for captured in captured {
+        encoder.encode(captured, &mut emit).expect("it takes everything");
+    }
+    encoder.finish(&mut emit).expect("it takes everything");
+    (chunks, cpu_time().saturating_sub(start))
+}
+
+fn load(chunks: &[Vec<u8>], keys: usize, size: usize) {
+    let mut keyspace = Keyspace::new(Config::default(), 0xfeed);
+    let context = keyspace.decode_context(1);
+    let mut loader = Loader::new();
+    let (mut decoding, mut loading) = (Duration::ZERO, Duration::ZERO);
+    for chunk in chunks {
+        let start = cpu_time();
+        let decoded = decode_chunk(chunk, &context).expect("what was written");
+        let middle = cpu_time();
+        loader.load(&mut keyspace, decoded).expect("what was written");
+        decoding += middle.saturating_sub(start);
+        loading += cpu_time().saturating_sub(middle);
+    }
+    loader.finish().expect("all of it");
+    assert_eq!(keyspace.dbsize(DbIndex(0)), keys);
+    report("decode", decoding, keys, size);
+    report("load", loading, keys, size);
+}
+
+/// CPU time of this thread: others may be running beside it.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,182 @@
+//! Prints which commands took longest, in CPU time of their thread, while keys are inserted.
+//!
+//! `cargo run --release -p slimio-keyspace --example slowest [KEYS [VALUE_SIZE [EXPIRING_PERCENT]]]`:
+//! the ten slowest `SET`s of so many new keys in random order of their hashes, and then of as many
+//! `DEL`s.
+//!
+//! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest commands that make one hash of
+//! so many fields, write to it while a capture holds all of it, read it, and let it expire.
+//!
+//! What the kernel takes to hand out memory is in it; what another process takes is not.
+
+#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+
+use std::ops::Range;
+
+use rustix::time::{ClockId, clock_gettime};
+use slimio_keyspace::{
+    CaptureBudget, CaptureState, Config, Context, DbIndex, Effects, Gather, Keyspace, Mode,
+    Outcome, command_table,
+};
+use slimio_resp::{OwnedRequest, ReplyBuf};
+
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const KEY_COUNT: usize = 10_000_000;
+const VALUE_SIZE: usize = 64;
+const SHOWN: usize = 10;
+
+/// Commands on a hash that is there.
+const COMMANDS: usize = 1_000_000;
+
+/// A command that was slow.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    ns: u64,
+    /// Commands before it.
+    index: usize,
+    /// Bytes in use behind it, and how many more than before it.
+    used: usize,
+    growth: isize,
+}
+
+/// What so many commands, or steps of commands, took.
+struct Measured {
+    slowest: Vec<Slow>,
+    steps: usize,
+    sum_ns: u64,
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).peekable();
+    let is_hash = args.next_if(|arg| arg == "hash").is_some();
+    let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
+    let (count, size, percent) = (number(KEY_COUNT), number(VALUE_SIZE), number(0));
+    let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
+    if is_hash {
+        hash(&mut keyspace, count, size);
+    } else {
+        keys(&mut keyspace, count, size, percent);
+    }
+}
+
+fn keys(keyspace: &mut Keyspace, count: usize, size: usize, percent: usize) {
+    let value = "x".repeat(size);
+    let set = |index: usize| {
+        let key = format!("key:{index:012}");
+        if index % 100 < percent {
+            OwnedRequest::from_args(["SET", &key, &value, "EX", "1000000"])
+        } else {
+            OwnedRequest::from_args(["SET", &key, &value])
+        }
+    };
+    show("SET", &measure(keyspace, 1, 0..count, set));
+    let del = |index: usize| OwnedRequest::from_args(["DEL", &format!("key:{index:012}")]);
+    show("DEL", &measure(keyspace, 1, 0..count, del));
+}
+
+/// One large hash: made, written to while it is captured, read, expired.
+fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
+    let values = ["x", "y"].map(|letter| letter.repeat(size));
+    let field = |index: usize| format!("field:{:010}", index % count);
+    let set = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(index), &values[0]]);
+    show("HSET of new fields", &measure(keyspace, 1, 0..count, set));
+    let over = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(index), &values[1]]);
+    show("HSET of old fields", &measure(keyspace, 1, 0..count.min(COMMANDS), over));
+
+    keyspace.begin_capture();
+    let mut captured = Vec::new();
+    let budget = CaptureBudget { size: 1 << 20, entries: 1000 };
+    while keyspace.capture_state() == CaptureState::Running {
+        keyspace.capture_step(budget, &mut captured);
+    }
+    println!("\nwhile a capture holds all of it");
+    // Fields far from each other: each copies its own way down.
+    let far = |index: usize| index.wrapping_mul(7_368_787);
+    let set = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(far(index)), &values[0]]);
+    show("HSET of old fields", &measure(keyspace, 1, 0..count.min(COMMANDS), set));
+    let new = |index: usize| OwnedRequest::from_args(["HSET", "h", &format!("new:{index}"), "v"]);
+    show("HSET of new fields", &measure(keyspace, 1, 0..count.min(COMMANDS), new));
+    let del = |index: usize| OwnedRequest::from_args(["HDEL", "h", &field(far(index))]);
+    show("HDEL", &measure(keyspace, 1, 0..count.min(COMMANDS) / 2, del));
+    let expire = |_| OwnedRequest::from_args(["PEXPIREAT", "h", "1000"]);
+    show("PEXPIREAT", &measure(keyspace, 1, 0..1, expire));
+    let all = |_| OwnedRequest::from_args(["HGETALL", "h"]);
+    show("steps of HGETALL", &measure(keyspace, 1, 0..1, all));
+    let random = |_| OwnedRequest::from_args(["HRANDFIELD", "h", "1000000", "WITHVALUES"]);
+    show("steps of HRANDFIELD", &measure(keyspace, 1, 0..1, random));
+    let get = |_| OwnedRequest::from_args(["HGET", "h", "f"]);
+    show("HGET that finds it expired", &measure(keyspace, 2000, 0..1, get));
+    assert_eq!(keyspace.dbsize(DbIndex(0)), 0);
+    let began_ns = cpu_ns();
+    drop((captured, keyspace.take_garbage()));
+    println!("freed by another thread in {} ms", (cpu_ns() - began_ns) / 1_000_000);
+}
+
+/// Runs a command for each index, and keeps the slowest of all steps, the slowest first.
+fn measure(
+    keyspace: &mut Keyspace,
+    now_ms: i64,
+    indices: Range<usize>,
+    request: impl Fn(usize) -> OwnedRequest,
+) -> Measured {
+    let mut slowest: Vec<Slow> = Vec::new();
+    let (mut reply, mut effects, mut gather) =
+        (ReplyBuf::default(), Effects::new(), Gather::default());
+    let (mut steps, mut sum_ns) = (0, 0);
+    for index in indices {
+        let request = request(index);
+        let args = request.args();
+        reply.clear();
+        let command = command_table().lookup(&args.bytes(0)).expect("a command");
+        let mut outcome = None;
+        while !matches!(outcome, Some(Outcome::Reply)) {
+            let used_before = keyspace.used_bytes();
+            effects.clear();
+            let began_ns = cpu_ns();
+            let mut context = Context {
+                keyspace,
+                db: DbIndex(0),
+                args,
+                now_ms,
+                reply: &mut reply,
+                effects: &mut effects,
+                mode: Mode::Client,
+            };
+            outcome = Some(match outcome {
+                None => (command.run)(&mut context),
+                Some(Outcome::Yield(yielded)) => yielded.resume(&mut context),
+                Some(other) => panic!("{other:?} was not to come"),
+            });
+            std::hint::black_box(gather.parts(&effects, DbIndex(0), args).size());
+            let ns = cpu_ns() - began_ns;
+            (steps, sum_ns) = (steps + 1, sum_ns + ns);
+            if slowest.last().is_none_or(|last| ns > last.ns) || slowest.len() < SHOWN {
+                let used = keyspace.used_bytes();
+                let growth = used as isize - used_before as isize;
+                let at = slowest.partition_point(|slow| slow.ns >= ns);
+                slowest.insert(at, Slow { ns, index: steps - 1, used, growth });
+                slowest.truncate(SHOWN);
+            }
+        }
+    }
+    Measured { slowest, steps, sum_ns }
+}
+
+fn show(name: &str, measured: &Measured) {
+    let Measured { slowest, steps, sum_ns } = measured;
+    println!("the slowest of {steps} {name}, which took {} ns on average", sum_ns / *steps as u64);
+    println!("| CPU us | commands before it | MB in use | bytes more |");
+    println!("|---|---|---|---|");
+    for Slow { ns, index, used, growth } in slowest {
+        println!("| {} | {index} | {} | {growth} |", ns / 1000, used >> 20);
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,262 @@
+//! Captured entries to chunks.
+
+use slimio_rdb::{Encoder, Version, opcode as rdb};
+use slimio_resp::Blob;
+
+use super::{CHUNK_SIZE, WHOLE_SIZE_MAX, opcode};
+use crate::access::Access;
+use crate::capture::{Captured, CapturedEntry};
+use crate::evict::EvictionConfig;
+use crate::hash::{Element, HashRef, HashTree};
+use crate::keyspace::DbIndex;
+use crate::value::{StringRef, ValueRef};
+
+/// Longest field or value in bytes that lies beside others; a longer one of a hash in parts is cut
+/// in parts itself.
+const ELEMENT_SIZE_MAX: usize = 64 * 1024;
+
+/// Size in bytes of the parts of a key.
+const KEY_PIECE_SIZE: usize = 256 * 1024;
+
+/// A chunk that is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// Its bytes.
+    pub payload: &'a [u8],
+    /// Count of keys whose entries end in it.
+    pub keys: usize,
+}
+
+/// How chunks are made.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkOptions {
+    /// Whether strings that shrink are compressed (`rdbcompression`).
+    pub compresses: bool,
+    /// What is known of the last use of keys, and kept: nothing, when, or how often.
+    pub eviction: EvictionConfig,
+    /// The point in time, in milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// Makes chunks out of entries. It keeps its memory from one to the next.
+#[derive(Debug)]
+pub struct ChunkEncoder {
+    encoder: Encoder,
+    options: ChunkOptions,
+    /// That of the last entry in this chunk.
+    db: Option<DbIndex>,
+    keys: usize,
+}
+
+/// An entry without its value.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    db: DbIndex,
+    key: &'a [u8],
+    expires_at_ms: Option<i64>,
+    access: Access,
+    /// The key has been given away in parts.
+    is_long_key: bool,
+}
+
+impl ChunkEncoder {
+    /// At the beginning of a snapshot.
+    pub fn new(options: ChunkOptions) -> Self {
+        let encoder = if options.compresses { Encoder::new } else { Encoder::uncompressed };
+        Self { encoder: encoder(Version::DEFAULT), options, db: None, keys: 0 }
+    }
+
+    /// Says how many keys a database has, and how many of them expire: whoever loads it makes room
+    /// for them at once. Best before any entry.
+    pub fn resize_db(&mut self, db: DbIndex, keys: usize, expiring: usize) {
+        self.select(db);
+        self.encoder.resize_db(keys as u64, expiring as u64);
+    }
+
+    /// Encodes entries; gives every chunk that is complete to `emit`.
+    ///
+    /// An error is that of `emit`, and ends the snapshot: some entries are encoded, others not.
+    pub fn encode<E>(
+        &mut self,
+        captured: &Captured,
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for CapturedEntry { db, key, value, expires_at_ms, access } in captured.taken() {
+            let head = Head { db, key, expires_at_ms, access, is_long_key: false };
+            self.entry(head, value, emit)?;
+            self.keys += 1;
+            self.cut(emit)?;
+        }
+        Ok(())
+    }
+
+    /// Gives what is left to `emit`, if anything is: the end of the snapshot.
+    pub fn finish<E>(
+        &mut self,
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.encoder.size() == 0 {
+            return Ok(());
+        }
+        let chunk = Chunk { payload: self.encoder.bytes(), keys: self.keys };
+        (self.db, self.keys) = (None, 0);
+        let result = emit(chunk);
+        self.encoder.clear();
+        result
+    }
+
+    fn cut<E>(&mut self, emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>) -> Result<(), E> {
+        if self.encoder.size() >= CHUNK_SIZE { self.finish(emit) } else { Ok(()) }
+    }
+
+    fn select(&mut self, db: DbIndex) {
+        if self.db != Some(db) {
+            self.encoder.select_db(db.0.into());
+            self.db = Some(db);
+        }
+    }
+
+    fn entry<E>(
+        &mut self,
+        mut head: Head<'_>,
+        value: ValueRef<'_>,
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if head.key.len() > WHOLE_SIZE_MAX {
+            for piece in head.key.chunks(KEY_PIECE_SIZE) {
+                self.piece(head.db, piece, emit)?;
+            }
+            self.opcode(head.db, opcode::KEY);
+            head.is_long_key = true;
+        }
+        match value {
+            ValueRef::String(StringRef::Inline(bytes)) => self.string(head, bytes),
+            ValueRef::String(StringRef::Piece(piece)) => self.string(head, piece),
+            ValueRef::String(StringRef::Blob(blob)) => {
+                self.blob(head.db, blob, emit)?;
+                self.head(head, opcode::LONG_STRING);
+                self.encoder.length(blob.size() as u64);
+            }
+            ValueRef::Hash(HashRef::Inline(listpack)) => self.packed_hash(head, listpack),
+            ValueRef::Hash(HashRef::Packed(listpack)) => self.packed_hash(head, listpack),
+            ValueRef::Hash(HashRef::Tree(tree)) if tree.memory() <= WHOLE_SIZE_MAX => {
+                self.head(head, slimio_rdb::ValueType::Hash.code());
+                self.encoder.hash_start(tree.len() as u64);
+                for (field, value) in tree.iter() {
+                    self.element(field);
+                    self.element(value);
+                }
+            }
+            ValueRef::Hash(HashRef::Tree(tree)) => {
+                self.long_hash(head.db, tree, emit)?;
+                self.head(head, opcode::LONG_HASH);
+                self.encoder.length(tree.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, head: Head<'_>, bytes: &[u8]) {
+        self.head(head, slimio_rdb::ValueType::String.code());
+        self.encoder.string(bytes);
+    }
+
+    fn packed_hash(&mut self, head: Head<'_>, listpack: &[u8]) {
+        self.head(head, slimio_rdb::ValueType::HashListpack.code());
+        self.encoder.string(listpack);
+    }
+
+    fn long_hash<E>(
+        &mut self,
+        db: DbIndex,
+        tree: &HashTree,
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (field, value) in tree.iter() {
+            if field.size().max(value.size()) <= ELEMENT_SIZE_MAX {
+                self.opcode(db, opcode::PAIR);
+                self.element(field);
+                self.element(value);
+            } else {
+                self.long_element(db, field, emit)?;
+                self.opcode(db, opcode::FIELD);
+                self.long_element(db, value, emit)?;
+                self.opcode(db, opcode::LONG_PAIR);
+            }
+            self.cut(emit)?;
+        }
+        Ok(())
+    }
+
+    fn element(&mut self, element: Element<'_>) {
+        match element {
+            Element::Integer(value) => self.encoder.integer(value),
+            Element::Bytes(bytes) => self.encoder.string(bytes),
+            Element::Piece(piece) => self.encoder.string(piece),
+            Element::Blob(blob) => self.encoder.string(&blob.to_vec()),
+        }
+    }
+
+    /// A field or a value as the pending string.
+    fn long_element<E>(
+        &mut self,
+        db: DbIndex,
+        element: Element<'_>,
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match element {
+            Element::Blob(blob) => self.blob(db, blob, emit),
+            other => self.piece(db, &other.to_bytes(), emit),
+        }
+    }
+
+    fn blob<E>(
+        &mut self,
+        db: DbIndex,
+        blob: &Blob,
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        blob.pieces().iter().try_for_each(|piece| self.piece(db, piece, emit))
+    }
+
+    fn piece<E>(
+        &mut self,
+        db: DbIndex,
+        piece: &[u8],
+        emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.opcode(db, opcode::PIECE);
+        self.encoder.string(piece);
+        self.cut(emit)
+    }
+
+    /// One of our own, between entries.
+    fn opcode(&mut self, db: DbIndex, opcode: u8) {
+        self.select(db);
+        self.encoder.byte(opcode);
+    }
+
+    fn head(&mut self, head: Head<'_>, value_type: u8) {
+        self.select(head.db);
+        if head.is_long_key {
+            self.encoder.byte(opcode::LONG_KEY);
+        }
+        if let Some(at_ms) = head.expires_at_ms {
+            self.encoder.byte(rdb::EXPIRE_AT_MS);
+            self.encoder.raw(&at_ms.to_le_bytes());
+        }
+        let ChunkOptions { eviction, now_ms, .. } = self.options;
+        if eviction.policy.is_lfu() {
+            self.encoder.byte(rdb::FREQ);
+            self.encoder.byte(head.access.count(now_ms, eviction.rules()));
+        } else if eviction.policy.is_lru() {
+            self.encoder.byte(rdb::IDLE);
+            self.encoder.length(head.access.idle_seconds(now_ms).into());
+        }
+        self.encoder.byte(value_type);
+        self.encoder.string(if head.is_long_key { b"" } else { head.key });
+    }
+}

@@ -1,0 +1,47 @@
+//! Why a chunk cannot be read.
+
+use std::fmt;
+
+/// A chunk is not what this program writes, or does not fit the others.
+#[derive(Debug)]
+pub enum ChunkError {
+    /// It is no sequence of RDB opcodes. An offset is in bytes from the chunk's first.
+    Malformed(slimio_rdb::Error),
+    /// It holds something that this program cannot hold: a type, or an opcode.
+    Unknown(u8),
+    /// A database that does not exist: there are fewer than when it was written.
+    NoSuchDb(u64),
+    /// A key comes twice, this one.
+    Twice(Vec<u8>),
+    /// A value in parts is not whole, or they are not those of one value.
+    Parts,
+}
+
+impl fmt::Display for ChunkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(error) => write!(f, "the chunk cannot be read: {error}"),
+            Self::Unknown(code) => write!(f, "the chunk holds something unknown, of type {code}"),
+            Self::NoSuchDb(db) => write!(f, "a key is of database {db}, which is not there"),
+            Self::Twice(key) => {
+                write!(f, "a key comes twice: '{}'", String::from_utf8_lossy(key))
+            }
+            Self::Parts => f.write_str("the parts of a large value do not fit together"),
+        }
+    }
+}
+
+impl std::error::Error for ChunkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Malformed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<slimio_rdb::Error> for ChunkError {
+    fn from(error: slimio_rdb::Error) -> Self {
+        Self::Malformed(error)
+    }
+}

@@ -1,0 +1,216 @@
+//! Hashes: their fields one by one.
+
+use slimio_resp::Arg;
+
+use super::counter::parse_float;
+use super::lookup::Found;
+use super::text;
+use crate::context::{Context, Outcome};
+use crate::effects::Part;
+use crate::hash::{Element, HashEdit, HashRef};
+use crate::long_double::LongDouble;
+use crate::value::ValueType;
+
+impl Context<'_> {
+    /// The hash at a key; `None` if there is none, or something else.
+    pub(super) fn hash(&self, found: &Found<'_>) -> Option<HashRef<'_>> {
+        self.value(found)?.as_hash()
+    }
+
+    /// The value of the field that argument `index` names.
+    fn field(&self, found: &Found<'_>, index: usize) -> Option<Element<'_>> {
+        self.hash(found)?.get(&self.keyspace.hasher, self.args.get(index))
+    }
+
+    /// Changes the hash at a key, which is made if there is none, and not left without a field.
+    fn edit_hash<R>(
+        &mut self,
+        found: &Found<'_>,
+        edit: impl FnOnce(&mut HashEdit<'_, '_>) -> R,
+    ) -> R {
+        let access = self.new_access();
+        let spot = found.spot.unwrap_or_else(|| {
+            let (db, past) = self.db_and_past(found.db);
+            db.insert_hash(found.hash, &found.key, access, past.capture.epoch())
+        });
+        let result = self.keyspace.edit_hash(found.db, spot, edit);
+        self.touch(found);
+        result
+    }
+}
+
+pub(super) fn hset(context: &mut Context<'_>) -> Outcome {
+    match set_fields(context, "hset") {
+        Some(added) => context.integer(added),
+        None => Outcome::Reply,
+    }
+}
+
+pub(super) fn hmset(context: &mut Context<'_>) -> Outcome {
+    match set_fields(context, "hmset") {
+        Some(_) => context.ok(),
+        None => Outcome::Reply,
+    }
+}
+
+/// Sets all fields of the request; gives how many are new, or replies why nothing was set.
+fn set_fields(context: &mut Context<'_>, command: &str) -> Option<i64> {
+    if context.args.len() % 2 == 1 {
+        context.wrong_arity(command);
+        return None;
+    }
+    let found = context.find(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return None;
+    }
+    let args = context.args;
+    let added = context.edit_hash(&found, |hash| {
+        let pairs = (2..args.len()).step_by(2);
+        pairs.map(|index| i64::from(hash.set(args.get(index), args.get(index + 1)))).sum()
+    });
+    context.log_request();
+    Some(added)
+}
+
+pub(super) fn hsetnx(context: &mut Context<'_>) -> Outcome {
+    let found = context.find(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return Outcome::Reply;
+    }
+    if context.field(&found, 2).is_some() {
+        return context.integer(0);
+    }
+    let (field, value) = (context.args.get(2), context.args.get(3));
+    context.edit_hash(&found, |hash| hash.set(field, value));
+    context.log_request();
+    context.integer(1)
+}
+
+pub(super) fn hget(context: &mut Context<'_>) -> Outcome {
+    let found = context.read(1);
+    if !context.is_wrong(&found, ValueType::Hash) {
+        reply_field(context, &found, 2);
+    }
+    Outcome::Reply
+}
+
+pub(super) fn hmget(context: &mut Context<'_>) -> Outcome {
+    let found = context.read(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return Outcome::Reply;
+    }
+    context.reply.array(context.args.len() - 2);
+    for index in 2..context.args.len() {
+        reply_field(context, &found, index);
+    }
+    Outcome::Reply
+}
+
+/// Replies with the value of the field that argument `index` names.
+fn reply_field(context: &mut Context<'_>, found: &Found<'_>, index: usize) {
+    let field = context.args.get(index);
+    let hasher = context.keyspace.hasher;
+    let hash = found.spot.and_then(|spot| context.keyspace.db(found.db).value(spot).as_hash());
+    match hash.and_then(|hash| hash.get(&hasher, field)) {
+        Some(value) => value.reply(context.reply),
+        None => context.reply.null(),
+    }
+}
+
+pub(super) fn hlen(context: &mut Context<'_>) -> Outcome {
+    reply_number(context, |context, found| context.hash(found).map_or(0, HashRef::len))
+}
+
+pub(super) fn hstrlen(context: &mut Context<'_>) -> Outcome {
+    reply_number(context, |context, found| context.field(found, 2).map_or(0, Element::size))
+}
+
+pub(super) fn hexists(context: &mut Context<'_>) -> Outcome {
+    reply_number(context, |context, found| usize::from(context.field(found, 2).is_some()))
+}
+
+/// Replies with a number that is read off the hash.
+fn reply_number(
+    context: &mut Context<'_>,
+    read: impl FnOnce(&Context<'_>, &Found<'_>) -> usize,
+) -> Outcome {
+    let found = context.read(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return Outcome::Reply;
+    }
+    let number = read(context, &found);
+    context.integer(number as i64)
+}
+
+pub(super) fn hdel(context: &mut Context<'_>) -> Outcome {
+    let found = context.find(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return Outcome::Reply;
+    }
+    let args = context.args;
+    // An entry that nothing is taken from is not to be touched.
+    if !(2..args.len()).any(|index| context.field(&found, index).is_some()) {
+        return context.integer(0);
+    }
+    let (deleted, left) = context.edit_hash(&found, |hash| {
+        let fields = 2..args.len();
+        let deleted = fields.map(|index| i64::from(hash.remove(args.get(index)))).sum();
+        (deleted, hash.len())
+    });
+    if left == 0 {
+        context.delete(&found);
+    }
+    context.log_request();
+    context.integer(deleted)
+}
+
+pub(super) fn hincrby(context: &mut Context<'_>) -> Outcome {
+    let Some(value) = context.integer_arg(3) else { return Outcome::Reply };
+    let found = context.find(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return Outcome::Reply;
+    }
+    let old = match context.field(&found, 2).map(Element::to_i64) {
+        None => 0,
+        Some(Some(old)) => old,
+        Some(None) => return context.error("ERR hash value is not an integer"),
+    };
+    let Some(new) = old.checked_add(value) else {
+        return context.error(text::INTEGER_OVERFLOW);
+    };
+    let mut digits = slimio_resp::DecimalBuffer::new();
+    let (field, digits) = (context.args.get(2), Arg::Bytes(digits.format(new).as_bytes()));
+    context.edit_hash(&found, |hash| hash.set(field, digits));
+    context.log_request();
+    context.integer(new)
+}
+
+pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
+    let Some(value) = parse_float(context.args.get(3)) else {
+        return context.error(text::NOT_A_FLOAT);
+    };
+    if !value.is_finite() {
+        return context.error("ERR value is NaN or Infinity");
+    }
+    let found = context.find(1);
+    if context.is_wrong(&found, ValueType::Hash) {
+        return Outcome::Reply;
+    }
+    let old = match context.field(&found, 2) {
+        None => Some(LongDouble::ZERO),
+        Some(old) => old.with_arg(parse_float),
+    };
+    let Some(old) = old else { return context.error("ERR hash value is not a float") };
+    let Some(new) = old.add(value) else { return context.error(text::NOT_FINITE) };
+    let new = new.format();
+    let field = context.args.get(2);
+    context.edit_hash(&found, |hash| hash.set(field, Arg::Bytes(new.as_bytes())));
+    context.log(&[
+        Part::Bytes(b"HSET"),
+        Part::Request(1),
+        Part::Request(2),
+        Part::Bytes(new.as_bytes()),
+    ]);
+    context.reply.bulk(new.as_bytes());
+    Outcome::Reply
+}

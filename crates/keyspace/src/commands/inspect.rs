@@ -1,0 +1,118 @@
+//! What is known of a key beside its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. The rows of
+//! these are with the containers that they are subcommands of, in the server.
+
+use super::lookup::Found;
+use super::text;
+use crate::context::{Context, Outcome};
+use crate::keyspace::{DbIndex, Keyspace};
+use crate::table::Slot;
+
+/// `OBJECT ENCODING key`
+pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
+    let Some(found) = object(context) else { return Outcome::Reply };
+    if let Some(value) = context.value(&found) {
+        context.reply.bulk(value.encoding_name().as_bytes());
+    }
+    Outcome::Reply
+}
+
+/// `OBJECT REFCOUNT key`: nothing that a key holds is held by another key.
+pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
+    match object(context) {
+        Some(_) => context.integer(1),
+        None => Outcome::Reply,
+    }
+}
+
+/// `OBJECT IDLETIME key`
+pub fn object_idletime(context: &mut Context<'_>) -> Outcome {
+    let Some(found) = object(context) else { return Outcome::Reply };
+    if context.keyspace.eviction().policy.is_lfu() {
+        return context.error(IDLETIME_UNDER_LFU);
+    }
+    let access = found.spot.map(|spot| context.keyspace.db(found.db).access(spot));
+    let seconds = access.map_or(0, |access| access.idle_seconds(context.now_ms));
+    context.integer(i64::from(seconds))
+}
+
+/// `OBJECT FREQ key`
+pub fn object_freq(context: &mut Context<'_>) -> Outcome {
+    let Some(found) = object(context) else { return Outcome::Reply };
+    let eviction = *context.keyspace.eviction();
+    if !eviction.policy.is_lfu() {
+        return context.error(FREQ_WITHOUT_LFU);
+    }
+    let access = found.spot.map(|spot| context.keyspace.db(found.db).access(spot));
+    let count = access.map_or(0, |access| access.count(context.now_ms, eviction.rules()));
+    context.integer(i64::from(count))
+}
+
+/// The key that a subcommand is about, which is no use of it; replies null if it is not there.
+fn object<'a>(context: &mut Context<'a>) -> Option<Found<'a>> {
+    let found = context.peek_read(2);
+    if found.spot.is_none() {
+        context.reply.null();
+        return None;
+    }
+    Some(found)
+}
+
+/// `MEMORY USAGE key [SAMPLES count]`: every value keeps its own account, so nothing is sampled.
+pub fn memory_usage(context: &mut Context<'_>) -> Outcome {
+    let mut index = 3;
+    while index < context.args.len() {
+        if !context.args.get(index).is("samples") || index + 1 == context.args.len() {
+            return context.error(text::SYNTAX);
+        }
+        match context.integer_arg(index + 1) {
+            None => return Outcome::Reply,
+            Some(..0) => return context.error(text::SYNTAX),
+            Some(_) => index += 2,
+        }
+    }
+    let found = context.peek(2);
+    match found.spot {
+        None => context.reply.null(),
+        Some(spot) => {
+            let slot = context.keyspace.db(found.db).table().get(spot);
+            let bytes = slot.memory() + size_of::<Slot>();
+            context.reply.integer(bytes as i64);
+        }
+    }
+    Outcome::Reply
+}
+
+impl Keyspace {
+    /// The line that `DEBUG OBJECT` replies with; `None` if there is no such key. The length is that
+    /// of the value uncompressed.
+    pub fn describe(&self, db: DbIndex, key: &[u8], now_ms: i64) -> Option<String> {
+        let rules = self.eviction().rules();
+        let db = self.db(db);
+        let spot = db.find(self.hash(key), key)?;
+        let slot = db.table().get(spot);
+        let access = slot.access();
+        let used = if rules.counts {
+            format!(
+                "lfu_freq:{} lfu_access_time_minutes:{}",
+                access.bits() & 0xff,
+                access.bits() >> 8
+            )
+        } else {
+            format!("lru_seconds_idle:{}", access.idle_seconds(now_ms))
+        };
+        Some(format!(
+            "Value at:{slot:p} refcount:1 encoding:{} serializedlength:{} lru:{} {used}",
+            slot.value().encoding_name(),
+            slot.value().size(),
+            access.bits(),
+        ))
+    }
+}
+
+const IDLETIME_UNDER_LFU: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. \
+Please note that when switching between policies at runtime LRU and LFU data will take some time to \
+adjust.";
+
+const FREQ_WITHOUT_LFU: &str = "ERR An LFU maxmemory policy is not selected, access frequency not \
+tracked. Please note that when switching between policies at runtime LRU and LFU data will take some \
+time to adjust.";

@@ -1,0 +1,96 @@
+//! `DEBUG POPULATE`: many keys at once, to try things on.
+
+use slimio_resp::Arg;
+
+use super::text;
+use crate::context::{Context, Outcome, Yielded};
+use crate::effects::Part;
+
+/// Keys that a step makes, at most.
+const STEP_KEYS_MAX: usize = 64;
+
+/// Bytes of values after which a step ends.
+const STEP_SIZE_MAX: usize = 256 << 10;
+
+/// What is left to be made, in steps.
+#[derive(Debug)]
+pub struct Populate {
+    next: u64,
+    count: u64,
+    prefix: Vec<u8>,
+    /// Bytes of a value; 0: as many as its text has.
+    size: usize,
+}
+
+/// `DEBUG POPULATE count [prefix [size]]`: keys `prefix:0` and so on, with `value:0` and so on, cut or
+/// filled up with zeros to a size. Those that are there stay as they are. Unlike in Redis, the log
+/// has them.
+pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
+    let Some(count) = positive(context, 2) else { return Outcome::Reply };
+    let args = context.args;
+    let prefix = if args.len() > 3 { args.bytes(3).into_owned() } else { b"key".to_vec() };
+    let mut size = 0;
+    if args.len() > 4 {
+        match positive(context, 4) {
+            Some(given) => size = given as usize,
+            None => return Outcome::Reply,
+        }
+    }
+    if size > context.keyspace.config.string_size_max {
+        return context.error(text::STRING_TOO_LONG);
+    }
+    let populate = Box::new(Populate { next: 0, count, prefix, size });
+    if context.mode.yields() {
+        // Whether the log has room is seen before each step.
+        return Outcome::Yield(Yielded::Populate(populate));
+    }
+    populate.resume(context)
+}
+
+fn positive(context: &mut Context<'_>, index: usize) -> Option<u64> {
+    let value = context.args.get(index).to_i64().and_then(|value| u64::try_from(value).ok());
+    if value.is_none() {
+        context.reply.error("ERR value is out of range, must be positive");
+    }
+    value
+}
+
+impl Populate {
+    /// Bytes that a step appends to the log, about.
+    pub(crate) fn step_size(&self) -> usize {
+        STEP_SIZE_MAX + self.size + STEP_KEYS_MAX * (self.prefix.len() + 64)
+    }
+
+    /// Makes another few keys; the context is as for running the command.
+    pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let (mut keys, mut size) = (0, 0);
+        while self.next < self.count {
+            if context.mode.yields() && (keys == STEP_KEYS_MAX || size >= STEP_SIZE_MAX) {
+                return Outcome::Yield(Yielded::Populate(self));
+            }
+            size += self.make(context, self.next);
+            keys += 1;
+            self.next += 1;
+        }
+        context.ok()
+    }
+
+    /// Makes a key if it is not there; returns the size of its value.
+    fn make(&self, context: &mut Context<'_>, number: u64) -> usize {
+        let key = [&self.prefix, format!(":{number}").as_bytes()].concat();
+        let (db, hash) = (context.db, context.keyspace.hash(&key));
+        if context.keyspace.db(db).find(hash, &key).is_some() {
+            return 0;
+        }
+        let mut value = format!("value:{number}").into_bytes();
+        if self.size > 0 {
+            value.resize(self.size, 0);
+        }
+        let access = context.new_access();
+        let (to, past) = context.keyspace.db_and_past(db);
+        to.insert(hash, &key, Arg::Bytes(&value), None, access, past.capture.epoch());
+        context.log(&[Part::Bytes(b"SET"), Part::Bytes(&key), Part::Bytes(&value)]);
+        context.effects.touch(db, hash, &key);
+        value.len()
+    }
+}

@@ -1,0 +1,134 @@
+//! Fields and values of hashes, as they are looked at and as they are kept.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, DecimalBuffer, Piece, ReplyBuf, parse_i64};
+
+use crate::memory::allocated_piece;
+use crate::value::blob_memory;
+
+/// A field or a value of a hash, looked at where it lives.
+#[derive(Clone, Copy, Debug)]
+pub enum Element<'a> {
+    /// A string that is kept as the integer that it spells.
+    Integer(i64),
+    /// A short string.
+    Bytes(&'a [u8]),
+    /// A longer one.
+    Piece(&'a Piece),
+    /// A large one, in pieces.
+    Blob(&'a Arc<Blob>),
+}
+
+impl<'a> Element<'a> {
+    /// Length of the string in bytes.
+    pub fn size(self) -> usize {
+        match self {
+            Element::Integer(value) => DecimalBuffer::new().format(value).len(),
+            Element::Bytes(bytes) => bytes.len(),
+            Element::Piece(piece) => piece.len(),
+            Element::Blob(blob) => blob.size(),
+        }
+    }
+
+    /// Gives the string as an argument. An integer's digits live only as long as the call.
+    pub fn with_arg<R>(self, look: impl FnOnce(Arg<'_>) -> R) -> R {
+        match self {
+            Element::Integer(value) => {
+                look(Arg::Bytes(DecimalBuffer::new().format(value).as_bytes()))
+            }
+            Element::Bytes(bytes) => look(Arg::Bytes(bytes)),
+            Element::Piece(piece) => look(Arg::Bytes(piece)),
+            Element::Blob(blob) => look(Arg::Blob(blob)),
+        }
+    }
+
+    /// The string in one stretch of memory; copied if it is large or an integer.
+    pub fn to_bytes(self) -> Cow<'a, [u8]> {
+        match self {
+            Element::Bytes(bytes) => Cow::Borrowed(bytes),
+            Element::Piece(piece) => Cow::Borrowed(piece),
+            other => Cow::Owned(other.with_arg(|arg| arg.to_bytes().into_owned())),
+        }
+    }
+
+    /// The integer that the string spells, if it does.
+    pub fn to_i64(self) -> Option<i64> {
+        match self {
+            Element::Integer(value) => Some(value),
+            Element::Bytes(bytes) => parse_i64(bytes),
+            Element::Piece(_) | Element::Blob(_) => None,
+        }
+    }
+
+    /// Replies with the string; what is large is shared.
+    pub(crate) fn reply(self, reply: &mut ReplyBuf) {
+        match self {
+            Element::Integer(value) => reply.bulk_integer(value),
+            Element::Bytes(bytes) => reply.bulk(bytes),
+            Element::Piece(piece) => reply.bulk_piece(piece, 0..piece.len()),
+            Element::Blob(blob) => reply.bulk_blob(blob, 0..blob.size()),
+        }
+    }
+
+    /// Whether this is the string `arg`.
+    pub(super) fn is(self, arg: Arg<'_>) -> bool {
+        match (self, arg) {
+            (Element::Bytes(bytes), Arg::Bytes(wanted)) => bytes == wanted,
+            _ => self.size() == arg.size() && self.to_bytes() == arg.to_bytes(),
+        }
+    }
+}
+
+impl<'a> From<slimio_rdb::Element<'a>> for Element<'a> {
+    fn from(element: slimio_rdb::Element<'a>) -> Self {
+        match element {
+            slimio_rdb::Element::Integer(value) => Element::Integer(value),
+            slimio_rdb::Element::Bytes(bytes) => Element::Bytes(bytes),
+        }
+    }
+}
+
+/// A string too long to lie among others. It is never changed, only replaced.
+#[derive(Clone, Debug)]
+pub(crate) enum Outside {
+    Piece(Piece),
+    Blob(Arc<Blob>),
+}
+
+impl Outside {
+    /// Copied from an argument unless that is large: then it is shared.
+    pub(super) fn from_arg(arg: Arg<'_>) -> Self {
+        match arg {
+            Arg::Bytes(bytes) if bytes.len() <= BLOB_PIECE_SIZE => {
+                Outside::Piece(Arc::new(bytes.to_vec()))
+            }
+            Arg::Bytes(bytes) => Outside::Blob(Arc::new(Blob::from_bytes(bytes))),
+            Arg::Blob(blob) if blob.size() <= BLOB_PIECE_SIZE => {
+                Outside::Piece(blob.clone().into_pieces().pop().unwrap_or_default())
+            }
+            Arg::Blob(blob) => Outside::Blob(Arc::new(blob.clone())),
+        }
+    }
+
+    pub(super) fn as_element(&self) -> Element<'_> {
+        match self {
+            Outside::Piece(piece) => Element::Piece(piece),
+            Outside::Blob(blob) => Element::Blob(blob),
+        }
+    }
+
+    /// Bytes that it takes in memory beside the pointer to it.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Outside::Piece(piece) => allocated_piece(piece.capacity()),
+            Outside::Blob(blob) => blob_memory(blob),
+        }
+    }
+
+    /// Whether freeing it takes noticeable time.
+    pub(super) fn is_large(&self) -> bool {
+        matches!(self, Outside::Blob(_))
+    }
+}

@@ -1,0 +1,60 @@
+//! What things take in memory, as the allocator rounds them.
+//!
+//! Every sum of bytes that eviction and `MEMORY` work with is made of these. It is logical: what a
+//! value that two keys share takes is counted for both, and what has been deleted is not counted
+//! any more, whoever still reads it.
+
+/// What an allocation of so many bytes takes: the classes that mimalloc and jemalloc have in
+/// common. Eight bytes, then steps of 16 up to 128, then four classes to each power of two.
+pub(crate) fn allocated(size: usize) -> usize {
+    match size {
+        0 => 0,
+        1..=8 => 8,
+        9..=128 => size.next_multiple_of(16),
+        _ => size.next_multiple_of(1 << ((size - 1).ilog2() - 2)),
+    }
+}
+
+/// What an `Arc<Vec<u8>>` of this capacity takes: two counters and the vector, and its bytes.
+pub(crate) fn allocated_piece(capacity: usize) -> usize {
+    const HEAD_SIZE: usize = 2 * size_of::<usize>() + size_of::<Vec<u8>>();
+    allocated(HEAD_SIZE) + allocated(capacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_up_to_classes() {
+        let cases = [
+            (0, 0),
+            (1, 8),
+            (8, 8),
+            (9, 16),
+            (17, 32),
+            (128, 128),
+            (129, 160),
+            (160, 160),
+            (193, 224),
+            (256, 256),
+            (257, 320),
+            (1025, 1280),
+            (4096, 4096),
+            (4097, 5120),
+            (262_144, 262_144),
+        ];
+        for (size, expected) in cases {
+            assert_eq!(allocated(size), expected, "{size}");
+        }
+    }
+
+    #[test]
+    fn less_than_a_quarter_is_wasted_behind_the_small_classes() {
+        for size in 129..100_000 {
+            let taken = allocated(size);
+            assert!(taken >= size && (taken - size) * 4 < size, "{size} takes {taken}");
+            assert_eq!(allocated(taken), taken, "{size}");
+        }
+    }
+}

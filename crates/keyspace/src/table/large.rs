@@ -1,0 +1,78 @@
+//! Entries that are a box with the key, and a value in memory of its own.
+
+use std::sync::Arc;
+
+use super::meta::Meta;
+use crate::memory::allocated;
+use crate::value::Value;
+
+/// A large entry. A clone shares what is large of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Large {
+    pub(super) key: Key,
+    /// Means nothing unless the slot says that the key expires.
+    pub(super) expires_at_ms: i64,
+    pub(super) value: Value,
+}
+
+// What each large entry costs beside its bytes: a change of this is a change of a promise.
+const _: () = assert!(size_of::<Large>() == 48);
+
+impl Large {
+    pub(super) fn new(key: &[u8], value: Value, expires_at_ms: Option<i64>) -> Self {
+        Self { key: Key::new(key), expires_at_ms: expires_at_ms.unwrap_or(0), value }
+    }
+
+    pub(crate) fn key_size(&self) -> usize {
+        self.key.as_bytes().len()
+    }
+
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    pub(super) fn expires_at_ms(&self, meta: Meta) -> Option<i64> {
+        meta.expires().then_some(self.expires_at_ms)
+    }
+
+    /// Bytes that it takes in memory.
+    pub(super) fn memory(&self) -> usize {
+        allocated(size_of::<Large>()) + self.key.memory() + self.value.memory()
+    }
+}
+
+/// A key in the box of a large entry.
+#[derive(Clone, Debug)]
+pub(super) enum Key {
+    Inline { size: u8, bytes: [u8; Key::INLINE_SIZE_MAX] },
+    Heap(Arc<[u8]>),
+}
+
+impl Key {
+    const INLINE_SIZE_MAX: usize = 22;
+
+    pub(super) fn new(key: &[u8]) -> Self {
+        if key.len() > Self::INLINE_SIZE_MAX {
+            return Key::Heap(key.into());
+        }
+        let mut bytes = [0; Self::INLINE_SIZE_MAX];
+        bytes[..key.len()].copy_from_slice(key);
+        Key::Inline { size: key.len() as u8, bytes }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Key::Inline { size, bytes } => &bytes[..usize::from(*size)],
+            Key::Heap(bytes) => bytes,
+        }
+    }
+
+    /// Bytes that it takes in memory beside the box.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Key::Inline { .. } => 0,
+            // Two counters stand before the bytes.
+            Key::Heap(bytes) => allocated(2 * size_of::<usize>() + bytes.len()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Entries that are one allocation without any waste.
+//!
+//! ```text
+//! | expires at, ms: i64, only if it does | key size: 1 or 2 bytes | key ... | value ... |
+//! ```
+
+use slimio_resp::Arg;
+
+use super::meta::Meta;
+
+/// Longest entry, in bytes of key, value and their head, that is one allocation.
+pub(crate) const SMALL_SIZE_MAX: usize = 1024;
+
+/// Size in bytes of a time in a small entry.
+pub(super) const EXPIRY_SIZE: usize = 8;
+
+/// Size in bytes of the length of a key in a small entry.
+fn head_size(key: &[u8]) -> usize {
+    if key.len() < 0x80 { 1 } else { 2 }
+}
+
+/// Size in bytes of a small entry, whether it may be one or not.
+pub(super) fn size(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> usize {
+    let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
+    expiry_size + head_size(key) + key.len() + value.size()
+}
+
+/// A small entry, if it is one.
+pub(super) fn make(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[u8]>> {
+    let size = size(key, value, expires_at_ms);
+    if size > SMALL_SIZE_MAX {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(size);
+    if let Some(at) = expires_at_ms {
+        bytes.extend_from_slice(&at.to_le_bytes());
+    }
+    if head_size(key) == 1 {
+        bytes.push(key.len() as u8);
+    } else {
+        bytes.extend_from_slice(&[key.len() as u8 | 0x80, (key.len() >> 7) as u8]);
+    }
+    bytes.extend_from_slice(key);
+    value.chunks().for_each(|chunk| bytes.extend_from_slice(chunk));
+    Some(bytes.into_boxed_slice())
+}
+
+/// Milliseconds since 1970 at which a small entry expires.
+pub(super) fn expiry(bytes: &[u8], meta: Meta) -> Option<i64> {
+    let at = bytes.first_chunk().filter(|_| meta.expires())?;
+    Some(i64::from_le_bytes(*at))
+}
+
+/// Key and value of a small entry.
+pub(super) fn split(bytes: &[u8], expires: bool) -> (&[u8], &[u8]) {
+    let (start, size) = key_place(bytes, expires);
+    bytes[start..].split_at(size)
+}
+
+pub(super) fn value_start(bytes: &[u8], expires: bool) -> usize {
+    let (start, size) = key_place(bytes, expires);
+    start + size
+}
+
+/// Start and size of the key of a small entry.
+fn key_place(bytes: &[u8], expires: bool) -> (usize, usize) {
+    let head = if expires { EXPIRY_SIZE } else { 0 };
+    let low = usize::from(bytes[head]);
+    if low < 0x80 {
+        return (head + 1, low);
+    }
+    (head + 2, low & 0x7f | usize::from(bytes[head + 1]) << 7)
+}

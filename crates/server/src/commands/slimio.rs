@@ -1,0 +1,37 @@
+//! `SLIMIO`: what only this server has.
+
+use slimio_resp::Args;
+use slimio_storage::SnapshotKind;
+
+use crate::clients::Client;
+use crate::core::{Core, NotBegun};
+
+/// `SLIMIO PIN [LAST]`: keeps a snapshot on the volume as it is until the connection ends, and says
+/// which one: its area, number and epoch. A new one, unless the last one is good enough.
+pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let wants_last = args.len() == 3 && args.get(2).is("last");
+    if args.len() > 2 && !wants_last {
+        client.out.error("ERR syntax error");
+        return;
+    }
+    if wants_last {
+        core.pin_last(client);
+        return;
+    }
+    match core.begin_snapshot(SnapshotKind::OnDemand) {
+        Ok(()) | Err(NotBegun::Busy) => core.wait_for_pin(client),
+        Err(NotBegun::Never) => client.out.error(super::persistence::NO_VOLUME),
+    }
+}
+
+pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+    super::help(
+        client,
+        &[
+            "SLIMIO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+            "PIN [LAST]",
+            "    Take a snapshot, or choose the last one, and keep it on the volume as it is until",
+            "    this connection ends. slimio export reads it there.",
+        ],
+    );
+}

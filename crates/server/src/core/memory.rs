@@ -1,0 +1,233 @@
+//! How much memory is in use, and room made where there is a limit to it.
+
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{DbIndex, EvictionConfig, EvictionPolicy, Garbage};
+
+use super::Core;
+use super::durability::Admission;
+use crate::clients::Client;
+use crate::config::Config;
+
+/// Keys that go between two looks at the clock and two records of the log.
+const EVICTIONS_PER_STEP: usize = 16;
+
+/// Room in the log that a step of eviction is believed to need, in bytes.
+const STEP_LOG_SIZE: usize = EVICTIONS_PER_STEP * 64;
+
+/// How memory stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MemoryUse {
+    /// What the limit is about: the data set and the clients, in bytes.
+    pub(crate) used: u64,
+    /// The part of it that is no data: tables, clients.
+    pub(crate) overhead: u64,
+    /// The part of that which the clients' requests and replies take.
+    pub(crate) clients: u64,
+    /// The part of it that was there before any data.
+    pub(crate) startup: u64,
+    /// The most that was in use.
+    pub(crate) peak: u64,
+}
+
+/// What is known of memory between two commands.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// What the clients' requests and replies take, as of the last round of background work.
+    clients: u64,
+    startup: u64,
+    peak: u64,
+    /// More is in use than the limit allows, and keys that may go are left: it is gone on with
+    /// while nobody asks for anything.
+    is_evicting: bool,
+    /// Since when commands run although eviction could not keep up.
+    exceeded_since: Option<Instant>,
+    exceeded_time: Duration,
+}
+
+impl Core {
+    /// How memory stands now.
+    pub(crate) fn memory_use(&mut self, current: Option<&Client>) -> MemoryUse {
+        let clients = self.clients.iter().chain(current);
+        self.memory.clients = clients.map(Client::memory).sum::<usize>() as u64;
+        let used = self.used_bytes();
+        self.memory.peak = self.memory.peak.max(used);
+        let tables: usize = self.dbs().map(|db| self.keyspace.table_bytes_of(db)).sum();
+        MemoryUse {
+            used,
+            overhead: tables as u64 + self.memory.clients,
+            clients: self.memory.clients,
+            startup: self.memory.startup,
+            peak: self.memory.peak,
+        }
+    }
+
+    /// What the limit is about.
+    fn used_bytes(&self) -> u64 {
+        self.keyspace.used_bytes() as u64 + self.memory.clients
+    }
+
+    /// Notes what is in use before there are any data.
+    pub(crate) fn note_startup_memory(&mut self) {
+        self.memory.startup = self.keyspace.used_bytes() as u64;
+    }
+
+    /// Looks at memory, in a round of background work.
+    pub(crate) fn sample_memory(&mut self) {
+        self.memory_use(None);
+    }
+
+    /// Whether eviction goes on without being asked.
+    pub(crate) fn is_evicting(&self) -> bool {
+        self.memory.is_evicting
+    }
+
+    /// For how long eviction has not kept up: in all, and this time.
+    pub(crate) fn eviction_exceeded(&self) -> (Duration, Duration) {
+        let current = self
+            .memory
+            .exceeded_since
+            .map_or(Duration::ZERO, |since| self.now.duration_since(since));
+        (self.memory.exceeded_time + current, current)
+    }
+
+    /// Takes the limit or the way keys are chosen into force.
+    pub(crate) fn eviction_changed(&mut self) {
+        self.keyspace.set_eviction(eviction(&self.config));
+        let (used, limit) = (self.used_bytes(), self.settings.memory_max);
+        self.memory.is_evicting = limit > 0 && self.loading.is_none();
+        if limit > 0 && used > limit {
+            log::warn!(
+                "maxmemory is {limit} bytes, and {used} are in use: keys are evicted, or writes \
+                 refused, as maxmemory-policy says"
+            );
+        }
+    }
+
+    /// Lets keys go while more memory is in use than the limit allows, for a bounded time. Returns
+    /// whether commands that need memory may run: also when the time was over, but not when there
+    /// is nothing left that may go. While clients are paused, nothing goes and all may run.
+    pub(crate) fn make_room(&mut self, client: Option<&mut Client>) -> bool {
+        let limit = self.settings.memory_max;
+        let may_not = self.loading.is_some() || self.is_paused();
+        if limit == 0 || may_not || self.used_bytes() <= limit {
+            self.end_eviction();
+            return true;
+        }
+        if self.keyspace.eviction().policy == EvictionPolicy::NoEviction || self.is_latched() {
+            self.end_eviction();
+            return false;
+        }
+        self.evict(limit, client)
+    }
+
+    fn evict(&mut self, limit: u64, client: Option<&mut Client>) -> bool {
+        let mut nobody = Client::nobody(self.now);
+        let client = client.unwrap_or(&mut nobody);
+        let began = Instant::now();
+        loop {
+            if !matches!(self.admit(true, STEP_LOG_SIZE), Admission::Granted) {
+                // Commands that write wait for the log, or are refused for it.
+                return true;
+            }
+            let is_exhausted = self.evict_step(limit, client);
+            if self.used_bytes() <= limit {
+                self.end_eviction();
+                return true;
+            }
+            if is_exhausted {
+                self.end_eviction();
+                return false;
+            }
+            if began.elapsed() >= self.settings.eviction_time {
+                self.memory.is_evicting = true;
+                self.memory.exceeded_since.get_or_insert(self.now);
+                return true;
+            }
+        }
+    }
+
+    /// Lets a few keys go; says whether there are no more that may.
+    fn evict_step(&mut self, limit: u64, client: &mut Client) -> bool {
+        self.effects.clear();
+        let mut is_exhausted = false;
+        for _ in 0..EVICTIONS_PER_STEP {
+            if self.used_bytes() <= limit {
+                break;
+            }
+            if self.keyspace.evict(self.now_ms, &mut self.effects).is_none() {
+                is_exhausted = true;
+                break;
+            }
+        }
+        self.record_unasked(DbIndex(0), client);
+        if let Some(garbage) = self.keyspace.take_garbage() {
+            self.free(garbage);
+        }
+        is_exhausted
+    }
+
+    fn end_eviction(&mut self) {
+        self.memory.is_evicting = false;
+        if let Some(since) = self.memory.exceeded_since.take() {
+            self.memory.exceeded_time += self.now.saturating_duration_since(since);
+        }
+    }
+
+    /// Goes on letting keys go, when nobody asks for anything.
+    pub(crate) fn go_on_evicting(&mut self) {
+        if self.memory.is_evicting {
+            self.make_room(None);
+        }
+    }
+
+    /// Frees what is large where it delays nobody.
+    pub(crate) fn free(&mut self, garbage: Garbage) {
+        self.freeing.free(garbage);
+    }
+}
+
+/// How the configuration says that keys are chosen.
+pub(crate) fn eviction(config: &Config) -> EvictionConfig {
+    let policy = EvictionPolicy::from_name(config.choice("maxmemory-policy"));
+    EvictionConfig {
+        policy: policy.expect("the directive has the same words"),
+        samples: config.int("maxmemory-samples") as usize,
+        lfu_log_factor: config.int("lfu-log-factor") as u32,
+        lfu_decay_minutes: config.int("lfu-decay-time") as u32,
+    }
+}
+
+/// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): 50 us for each
+/// step up to 10, then 15 % more for each, and at 100 as long as it takes. As Redis has it.
+pub(crate) fn eviction_time(tenacity: i64) -> Duration {
+    match tenacity {
+        ..=10 => Duration::from_micros(50 * tenacity.max(0) as u64),
+        11..=99 => Duration::from_micros((500.0 * 1.15f64.powi(tenacity as i32 - 10)) as u64),
+        _ => Duration::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenacity_is_a_time() {
+        assert_eq!(eviction_time(0), Duration::ZERO);
+        assert_eq!(eviction_time(10), Duration::from_micros(500));
+        assert_eq!(eviction_time(11), Duration::from_micros(575));
+        // Two minutes, says redis.conf.
+        assert!((120..150).contains(&eviction_time(99).as_secs()), "{:?}", eviction_time(99));
+        assert_eq!(eviction_time(100), Duration::MAX);
+    }
+
+    #[test]
+    fn every_policy_has_its_word() {
+        let mut config = Config::default();
+        for (policy, name) in EvictionPolicy::ALL {
+            config.set("maxmemory-policy", name).expect("a policy");
+            assert_eq!(eviction(&config).policy, policy);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Snapshots that stay as they are because somebody reads them on the volume.
+
+use slimio_storage::{SlotSummary, SnapshotKind};
+
+use super::Core;
+use crate::clients::{Client, State};
+use crate::net::ConnId;
+
+impl Core {
+    /// Pins what a `BGSAVE` kept, or else the root, for a client, and tells it which that is.
+    pub(crate) fn pin_last(&mut self, client: &mut Client) {
+        let held = self.wal.as_ref().map(|wal| *wal.log().snapshots());
+        let found = held
+            .and_then(|held| held.of_kind(SnapshotKind::OnDemand).or_else(|| held.root()).copied());
+        match found {
+            Some(summary) => self.pin(client, &summary),
+            None => client.out.error("ERR there is no snapshot yet"),
+        }
+    }
+
+    /// Lets a client wait for a snapshot, to be pinned for it.
+    pub(crate) fn wait_for_pin(&mut self, client: &mut Client) {
+        client.state = State::Saving;
+        // What runs may have begun before this was asked for.
+        self.snapshots.saves.is_scheduled |= !self.has_just_begun();
+        let round = self.snapshots.saves.begun + u64::from(self.snapshots.saves.is_scheduled);
+        self.snapshots.pinning.push((client.conn, round));
+    }
+
+    fn has_just_begun(&self) -> bool {
+        let running = self.snapshots.running.as_ref();
+        running.is_some_and(|r| r.kind == SnapshotKind::OnDemand && r.began >= self.now)
+    }
+
+    /// Answers those for whom a snapshot was to be pinned: `Err` says why there is none.
+    pub(crate) fn answer_pinning(&mut self, outcome: Result<&SlotSummary, &str>) {
+        let begun = self.snapshots.saves.begun;
+        let (ready, later) = std::mem::take(&mut self.snapshots.pinning)
+            .into_iter()
+            .partition(|(_, round)| *round <= begun);
+        self.snapshots.pinning = later;
+        let ready: Vec<(ConnId, u64)> = ready;
+        for (conn, _) in ready {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            match outcome {
+                Ok(summary) => self.pin(&mut client, summary),
+                Err(why) => client.out.error(&format!("ERR {why}")),
+            }
+            self.resume(&mut client);
+            self.put_back(client);
+        }
+    }
+
+    fn pin(&mut self, client: &mut Client, summary: &SlotSummary) {
+        self.unpin(client.conn);
+        let Some(wal) = &mut self.wal else { return };
+        wal.log_mut().pin(summary.slot);
+        self.snapshots.pins.push((client.conn, summary.slot));
+        let area = slimio_storage::Area::Snapshot(summary.slot).name();
+        let text = format!("{area} {} {}", summary.number, summary.epoch);
+        client.out.bulk(text.as_bytes());
+    }
+
+    /// The client of a connection reads no snapshot any more.
+    pub(crate) fn unpin(&mut self, conn: ConnId) {
+        let pins = &mut self.snapshots.pins;
+        let Some(index) = pins.iter().position(|(of, _)| *of == conn) else { return };
+        let (_, slot) = pins.swap_remove(index);
+        if let Some(wal) = &mut self.wal {
+            wal.log_mut().unpin(slot);
+        }
+    }
+
+    /// Takes back all pins: the log needs the slot, and that goes first. Whoever reads one is
+    /// disconnected, and so knows that it has not read it all.
+    pub(crate) fn drop_pins(&mut self) {
+        let pins: Vec<ConnId> = self.snapshots.pins.iter().map(|(conn, _)| *conn).collect();
+        for conn in pins {
+            log::warn!("a pinned snapshot is given up: the log needs room");
+            self.ended(conn);
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Snapshots: begun, taken step by step, adopted; and what writers meet meanwhile.
+
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{CaptureBudget, CaptureState, ChunkOptions, DbIndex};
+use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
+
+use super::{Core, Shutdown};
+use crate::clients::{Client, State};
+use crate::snapshot::{Answer, DbSize, RewriteRule, Running, SnapshotThread, Stage};
+use crate::wal::Wal;
+
+/// Longest time that a snapshot may take of the command thread in one turn.
+const STEP_TIME_MAX: Duration = Duration::from_micros(200);
+/// The least time that it takes of a turn with something else to do.
+const STEP_TIME_MIN: Duration = Duration::from_micros(30);
+/// Part of the time of a turn with something else to do that a snapshot may take.
+const STEP_SHARE: u32 = 8;
+/// What is taken between two looks at the clock.
+const STEP_BUDGET: CaptureBudget = CaptureBudget { size: 64 << 10, entries: 512 };
+/// Least memory that a snapshot may hold unless `snapshot-memory-limit` says otherwise, in bytes.
+const MEMORY_LIMIT_MIN: u64 = 64 << 20;
+/// Part of the data set that it may hold then: one in so many.
+const MEMORY_SHARE: u64 = 8;
+
+/// Why no snapshot was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotBegun {
+    /// One runs, or the last one is being given up: later.
+    Busy,
+    /// There is no volume, or its log has stopped.
+    Never,
+}
+
+impl Core {
+    /// Begins a snapshot: what is in memory now is what it will hold.
+    pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
+        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &mut self.wal) else {
+            return Err(NotBegun::Never);
+        };
+        if wal.log().latched().is_some() {
+            return Err(NotBegun::Never);
+        }
+        // A transaction is in the log only when it is over.
+        let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
+        if self.snapshots.running.is_some() || self.transaction.is_some() || !is_idle {
+            return Err(NotBegun::Busy);
+        }
+        let began = Instant::now();
+        let dbs = (0..self.keyspace.config().db_count).map(|db| DbIndex(db as u16));
+        let sizes = dbs.map(|db| {
+            let (keys, expiring) = (self.keyspace.dbsize(db), self.keyspace.expiring(db));
+            DbSize { db, keys, expiring }
+        });
+        let sizes = sizes.filter(|size| size.keys > 0).collect();
+        let plan = wal.log_mut().begin_snapshot(kind, self.now_ms as u64);
+        let plan = plan.ok_or(NotBegun::Busy)?;
+        self.keyspace.begin_capture();
+        let options = ChunkOptions {
+            compresses: self.settings.compresses,
+            eviction: *self.keyspace.eviction(),
+            now_ms: self.now_ms,
+        };
+        thread.begin(plan, options, sizes);
+        log::info!("{} begun at LSN {}", kind.name(), plan.lsn);
+        let changes = self.snapshots.changes;
+        let history = self.snapshots.of_mut(kind);
+        history.is_scheduled = false;
+        history.begun += 1;
+        history.tried_at = Some(began);
+        self.snapshots.step_max = self.snapshots.step_max.max(began.elapsed());
+        self.snapshots.running = Some(Running {
+            kind,
+            stage: Stage::Taking,
+            began,
+            changes,
+            memory_max: 0,
+            taken: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Gives up the snapshot that runs.
+    pub(crate) fn cancel_snapshot(&mut self, why: &str) {
+        let Some(running) = &self.snapshots.running else { return };
+        if running.stage == Stage::Adopting {
+            return;
+        }
+        if let Some(thread) = &self.snapshots.thread {
+            thread.cancel();
+        }
+        self.snapshot_failed(why);
+    }
+
+    /// The command thread's part of snapshots in one turn, after which replies have left. `is_idle`:
+    /// nothing else happened in this turn.
+    pub(crate) fn drive_snapshots(&mut self, is_idle: bool) {
+        self.take_answers();
+        self.take_event();
+        self.begin_scheduled();
+        if !self.wants_snapshot_step() {
+            return;
+        }
+        let began = Instant::now();
+        let spent = began.saturating_duration_since(self.now);
+        let has_waiting = is_idle || self.has_parked();
+        let time_max = if has_waiting {
+            STEP_TIME_MAX
+        } else {
+            (spent / STEP_SHARE).clamp(STEP_TIME_MIN, STEP_TIME_MAX)
+        };
+        loop {
+            self.snapshot_step();
+            if began.elapsed() >= time_max || !self.wants_snapshot_step() {
+                break;
+            }
+        }
+        let took = began.elapsed();
+        self.snapshots.step_max = self.snapshots.step_max.max(took);
+        self.latency.note("snapshot-step", self.now_ms / 1000, took, self.settings.latency_from);
+        if let Some(garbage) = self.keyspace.take_garbage() {
+            self.free(garbage);
+        }
+        self.begin_scheduled();
+    }
+
+    /// Whether the next turn should not wait for anything, for a snapshot goes on.
+    pub(crate) fn wants_snapshot_step(&self) -> bool {
+        let thread_has_room =
+            || self.snapshots.thread.as_ref().is_some_and(SnapshotThread::has_room);
+        match self.keyspace.capture_state() {
+            CaptureState::Running => self.snapshots.running.is_some() && thread_has_room(),
+            CaptureState::Settling => true,
+            CaptureState::Complete | CaptureState::Flushed => self.snapshots.running.is_some(),
+            CaptureState::Idle => false,
+        }
+    }
+
+    fn snapshot_step(&mut self) {
+        let Some(running) = &mut self.snapshots.running else {
+            self.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
+            return;
+        };
+        let Some(thread) = &self.snapshots.thread else { return };
+        self.keyspace.capture_step(STEP_BUDGET, &mut running.taken);
+        running.taken.drain(..).for_each(|batch| thread.give(batch));
+        let held = self.snapshot_memory();
+        let Some(running) = &mut self.snapshots.running else { return };
+        running.memory_max = running.memory_max.max(held);
+        match self.keyspace.capture_state() {
+            CaptureState::Complete => {
+                if let Some(thread) = &self.snapshots.thread {
+                    thread.finish();
+                }
+                running.stage = Stage::Writing;
+                self.keyspace.end_capture();
+            }
+            CaptureState::Flushed => {
+                let kind = running.kind;
+                self.cancel_snapshot("everything was flushed");
+                // What took its place is empty, or new: that is what is to be kept.
+                self.snapshots.of_mut(kind).is_scheduled = true;
+            }
+            CaptureState::Running | CaptureState::Settling | CaptureState::Idle => {}
+        }
+    }
+
+    /// Bytes of memory that are held for the snapshot alone.
+    pub(crate) fn snapshot_memory(&self) -> u64 {
+        let stats = self.keyspace.capture_stats();
+        let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_memory);
+        (stats.owned_size + stats.flushed_size) as u64 + waiting
+    }
+
+    /// Most bytes that it may hold.
+    pub(crate) fn snapshot_memory_limit(&self) -> u64 {
+        match self.settings.snapshot_memory_limit {
+            0 => (self.keyspace.used_bytes() as u64 / MEMORY_SHARE).max(MEMORY_LIMIT_MIN),
+            limit => limit,
+        }
+    }
+
+    /// Whether writers have to wait until a snapshot holds less memory.
+    pub(crate) fn is_snapshot_full(&mut self) -> bool {
+        let is_taking = self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Taking);
+        let is_full = is_taking && self.snapshot_memory() >= self.snapshot_memory_limit();
+        self.snapshots.waits += u64::from(is_full);
+        is_full
+    }
+
+    fn take_answers(&mut self) {
+        let Some(answer) = self.snapshots.thread.as_ref().and_then(SnapshotThread::answer) else {
+            return;
+        };
+        match answer {
+            Answer::Written(summary) => {
+                let Some(running) = &mut self.snapshots.running else { return };
+                running.stage = Stage::Adopting;
+                if let Some(wal) = &mut self.wal {
+                    wal.log_mut().adopt(summary);
+                }
+            }
+            Answer::Failed(error) => {
+                let why = crate::server::explain(&error);
+                self.snapshot_failed(&why);
+            }
+        }
+    }
+
+    fn take_event(&mut self) {
+        let event = self.wal.as_mut().and_then(|wal| wal.log_mut().take_snapshot_event());
+        match event {
+            None => {
+                if self.is_latched()
+                    && self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Adopting)
+                {
+                    self.snapshot_failed("the log has stopped");
+                }
+            }
+            Some(SnapshotEvent::Adopted(summary)) => self.snapshot_adopted(&summary),
+            Some(SnapshotEvent::Obsolete(_)) => {
+                self.snapshot_failed("everything was flushed");
+            }
+        }
+    }
+
+    fn snapshot_adopted(&mut self, summary: &SlotSummary) {
+        let kind = summary.kind;
+        let Some(running) = self.snapshots.running.take() else { return };
+        let took = running.began.elapsed();
+        log::info!("{} done in {:.1} s", kind.name(), took.as_secs_f64());
+        let history = self.snapshots.of_mut(kind);
+        history.count += 1;
+        history.failures = 0;
+        history.failed = None;
+        history.took = Some(took);
+        history.memory_max = running.memory_max;
+        if kind == SnapshotKind::OnDemand {
+            self.snapshots.changes -= running.changes.min(self.snapshots.changes);
+            self.snapshots.saved_at_s = self.now_ms / 1000;
+            self.answer_saving(None);
+            self.answer_pinning(Ok(summary));
+        }
+    }
+
+    /// The snapshot that runs has come to nothing: all is as it was before it.
+    fn snapshot_failed(&mut self, why: &str) {
+        let Some(running) = self.snapshots.running.take() else { return };
+        let kind = running.kind;
+        log::warn!("{} failed: {why}", kind.name());
+        self.keyspace.end_capture();
+        if running.stage != Stage::Adopting
+            && let Some(wal) = &mut self.wal
+        {
+            wal.log_mut().snapshot_failed();
+        }
+        let history = self.snapshots.of_mut(kind);
+        history.failures += 1;
+        history.failed = Some(why.to_owned());
+        history.took = Some(running.began.elapsed());
+        history.memory_max = running.memory_max;
+        if kind == SnapshotKind::OnDemand {
+            self.answer_saving(Some(why));
+            self.answer_pinning(Err(why));
+        }
+    }
+
+    /// Begins what was asked for and had to wait.
+    fn begin_scheduled(&mut self) {
+        if self.snapshots.running.is_some() {
+            return;
+        }
+        for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
+            let is_wanted = self.snapshots.of(kind).is_scheduled
+                || (kind == SnapshotKind::OnDemand && !self.snapshots.saving.is_empty());
+            if !is_wanted {
+                continue;
+            }
+            match self.begin_snapshot(kind) {
+                Err(NotBegun::Never) => {
+                    self.snapshots.of_mut(kind).is_scheduled = false;
+                    self.snapshots.pinning.iter_mut().for_each(|(_, round)| *round = 0);
+                    let why = "there is no volume, or its log has stopped";
+                    self.answer_saving(Some(why));
+                    self.answer_pinning(Err(why));
+                }
+                Err(NotBegun::Busy) if kind == SnapshotKind::Wal && self.is_rewrite_urgent() => {
+                    self.drop_pins();
+                }
+                Ok(()) | Err(NotBegun::Busy) => {}
+            }
+        }
+    }
+
+    /// Lets those go on whose `SAVE` is over.
+    fn answer_saving(&mut self, failed: Option<&str>) {
+        for conn in std::mem::take(&mut self.snapshots.saving) {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            match failed {
+                None => client.out.ok(),
+                Some(why) => client.out.error(&format!("ERR {why}")),
+            }
+            self.resume(&mut client);
+            self.put_back(client);
+        }
+    }
+
+    /// Whether a transaction runs, which is in the log only when it is over.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// Lets a client wait until a snapshot is over: `SAVE`.
+    pub(crate) fn wait_for_save(&mut self, client: &mut Client) {
+        client.state = State::Saving;
+        self.snapshots.saving.push(client.conn);
+    }
+
+    /// Begins what is due by time and size. Once per round of background work.
+    pub(crate) fn schedule_snapshots(&mut self) {
+        if self.snapshots.thread.is_none() || self.loading.is_some() || self.is_latched() {
+            return;
+        }
+        if self.is_rewrite_urgent() && self.snapshots.rewrites.may_retry(self.now) {
+            self.begin_urgent();
+        }
+        if self.snapshots.running.is_some() {
+            return;
+        }
+        if self.is_rewrite_due() && self.snapshots.rewrites.may_retry(self.now) {
+            self.snapshots.rewrites.is_scheduled = true;
+        }
+        if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {
+            log::info!("{} changes since the last snapshot. Saving...", self.snapshots.changes);
+            self.snapshots.saves.is_scheduled = true;
+        }
+    }
+
+    /// The log is running out of room: what makes some goes before everything else.
+    fn begin_urgent(&mut self) {
+        if self.snapshots.runs(SnapshotKind::Wal) {
+            return;
+        }
+        self.snapshots.rewrites.is_scheduled = true;
+        if self.snapshots.runs(SnapshotKind::OnDemand) {
+            self.cancel_snapshot("the log needs room first");
+            self.snapshots.saves.is_scheduled = true;
+        }
+    }
+
+    /// Whether a WAL-snapshot is under way or will be, so that whoever lacks room may wait for it.
+    pub(crate) fn may_gain_room(&mut self) -> bool {
+        if self.snapshots.runs(SnapshotKind::Wal) || self.snapshots.rewrites.is_scheduled {
+            return true;
+        }
+        let may = self.snapshots.thread.is_some()
+            && self.is_rewrite_urgent()
+            && self.snapshots.rewrites.may_retry(self.now);
+        if may {
+            self.begin_urgent();
+        }
+        may
+    }
+
+    fn rewrite_rule(&self) -> RewriteRule {
+        RewriteRule {
+            percentage: self.settings.rewrite_percentage,
+            size_min: self.settings.rewrite_size_min,
+            room: self
+                .wal
+                .as_ref()
+                .map_or(u64::MAX, |wal| wal.log().size_max().min(self.settings.log_size_max)),
+        }
+    }
+
+    /// Bytes of the snapshot that the log goes on from, and of the log behind it.
+    pub(crate) fn base_and_log(&self) -> (u64, u64) {
+        let Some(wal) = &self.wal else { return (0, 0) };
+        let log = wal.log();
+        let root = log.snapshots().root();
+        let base = root.map_or(0, |root| root.payload_size);
+        (base, log.appended().bytes_since(log.start_lsn()))
+    }
+
+    fn is_rewrite_due(&self) -> bool {
+        let is_on = self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::On);
+        let (base, log) = self.base_and_log();
+        is_on && self.rewrite_rule().is_due(base, log)
+    }
+
+    fn is_rewrite_urgent(&self) -> bool {
+        let Some(wal) = &self.wal else { return false };
+        let stats = wal.stats();
+        let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
+        let is_full = wal.log().prepare_failed().is_some();
+        self.rewrite_rule().is_urgent(used, self.base_and_log().1, is_full)
+    }
+
+    fn is_save_due(&self) -> bool {
+        self.next_save_in() == Some(0)
+    }
+
+    /// Seconds until `save` asks for a snapshot.
+    pub(crate) fn next_save_in(&self) -> Option<i64> {
+        if self.snapshots.thread.is_none() || self.snapshots.running.is_some() {
+            return None;
+        }
+        let since = self.now_ms / 1000 - self.snapshots.saved_at_s;
+        let points = &self.settings.save_points;
+        points.iter().filter_map(|point| point.due_in(since, self.snapshots.changes)).min()
+    }
+
+    /// Whether writes are refused because the last `BGSAVE` failed.
+    pub(crate) fn is_save_broken(&self) -> bool {
+        self.snapshots.saves.failed.is_some() && self.settings.stops_writes
+    }
+
+    /// Whether the server saves before it ends.
+    pub(crate) fn saves_at_shutdown(&self, shutdown: Shutdown) -> bool {
+        let is_usual = !self.settings.save_points.is_empty() && !self.is_latched();
+        self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)
+    }
+
+    /// `CONFIG SET appendonly`: ends the log, or lets it go on behind a snapshot.
+    pub(crate) fn turn_log(&mut self) {
+        let is_on = self.config.yes("appendonly");
+        let Some(wal) = &mut self.wal else { return };
+        if is_on == matches!(wal.log().log_state(), LogState::On | LogState::Resuming) {
+            return;
+        }
+        if is_on {
+            wal.log_mut().resume();
+            // One that was begun before does not hold what the log does not.
+            self.cancel_snapshot("the log goes on, and needs one of its own");
+            self.snapshots.rewrites.is_scheduled = true;
+        } else {
+            wal.log_mut().end();
+        }
+    }
+
+    /// Whether the log is on, or will be when its snapshot has been adopted.
+    pub(crate) fn is_log_on(&self) -> bool {
+        self.wal.as_ref().is_some_and(Wal::takes_records)
+    }
+}

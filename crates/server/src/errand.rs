@@ -1,0 +1,104 @@
+//! Work that may wait for a disk, done by a thread of its own while its client waits: the command
+//! thread never does.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::clients::{Client, State};
+use crate::core::Core;
+use crate::net::ConnId;
+
+/// What came of an errand: `OK`, or the error to reply with.
+pub(crate) type Outcome = Result<(), String>;
+
+/// The errands under way, done one after the other in the order in which they were asked for.
+#[derive(Debug)]
+pub(crate) struct Errands {
+    /// To the thread, once there is one.
+    jobs: Option<Sender<Job>>,
+    sender: Sender<(ConnId, Outcome)>,
+    done: Receiver<(ConnId, Outcome)>,
+    /// Readable when one is done. Without it, errands are done where they are asked for.
+    wake: Option<Arc<OwnedFd>>,
+}
+
+type Job = (ConnId, Box<dyn FnOnce() -> Outcome + Send>);
+
+impl Default for Errands {
+    fn default() -> Self {
+        let (sender, done) = channel();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Self { jobs: None, sender, done, wake: wake.ok().map(Arc::new) }
+    }
+}
+
+impl Errands {
+    /// A descriptor that is readable when [`Core::end_errands`] has something to do.
+    pub(crate) fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.as_ref().map(|wake| wake.as_fd())
+    }
+
+    /// Hands `work` to the thread; says whether it could.
+    fn start(&mut self, conn: ConnId, work: impl FnOnce() -> Outcome + Send + 'static) -> bool {
+        let Some(wake) = &self.wake else { return false };
+        if self.jobs.is_none() {
+            let (sender, wake) = (self.sender.clone(), Arc::clone(wake));
+            let (jobs, receiver) = channel::<Job>();
+            let run = move || {
+                for (conn, work) in receiver {
+                    // Nobody takes it when the server has ended meanwhile.
+                    let _ = sender.send((conn, work()));
+                    // The counter cannot overflow, so this cannot fail.
+                    let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
+                }
+            };
+            let thread = std::thread::Builder::new().name("errand".into()).spawn(run);
+            self.jobs = thread.ok().map(|_| jobs);
+        }
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send((conn, Box::new(work))).is_ok())
+    }
+}
+
+impl Core {
+    /// Does `work` on a thread of its own and replies with what came of it. Within a transaction,
+    /// and where no thread can be had, it is done at once.
+    pub(crate) fn do_errand(
+        &mut self,
+        client: &mut Client,
+        work: impl Fn() -> Outcome + Send + Clone + 'static,
+    ) {
+        if self.transaction.is_none() && self.errands.start(client.conn, work.clone()) {
+            client.state = State::Away;
+        } else {
+            reply(client, work());
+        }
+    }
+
+    /// Lets those go on whose errand is done.
+    pub(crate) fn end_errands(&mut self) {
+        if let Some(wake) = &self.errands.wake {
+            // Empty when another turn was quicker.
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+        while let Ok((conn, outcome)) = self.errands.done.try_recv() {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            if matches!(client.state, State::Away) {
+                let before = client.out.len();
+                reply(&mut client, outcome);
+                self.count_error(&client, before);
+                self.resume(&mut client);
+            }
+            self.put_back(client);
+        }
+    }
+}
+
+fn reply(client: &mut Client, outcome: Outcome) {
+    match outcome {
+        Ok(()) => client.out.ok(),
+        Err(text) => client.out.error(&text),
+    }
+}

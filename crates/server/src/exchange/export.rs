@@ -1,0 +1,194 @@
+//! Entries to an RDB file.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use slimio_keyspace::{DbIndex, EntryView, HashRef, Keyspace, StringRef, ValueRef};
+use slimio_rdb::{Attributes, Encoder, FileWriter, ValueType, Version};
+
+/// Notes in the file, as Redis makes them: which server it was, for whoever looks.
+const REDIS_VERSION_NOTE: &[u8] = crate::REDIS_VERSION.as_bytes();
+
+/// How an RDB file is written.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportOptions {
+    /// The version of the format: 10 is that of Redis 7.0.
+    pub version: Version,
+    /// Whether strings that shrink are compressed by LZF.
+    pub compresses: bool,
+}
+
+/// An RDB file that is being written, beside the place where it will be.
+#[derive(Debug)]
+pub struct Exporter {
+    writer: Option<FileWriter<File>>,
+    path: PathBuf,
+    unfinished: PathBuf,
+    version: Version,
+    keys: u64,
+}
+
+impl Exporter {
+    /// Begins a file. What is at `path` stays until [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// A sentence when the file cannot be made.
+    pub fn create(path: &Path, options: ExportOptions) -> Result<Self, String> {
+        let name = path.file_name().ok_or_else(|| format!("{} names no file", path.display()))?;
+        let mut unfinished = name.to_os_string();
+        unfinished.push(format!(".unfinished-{}", std::process::id()));
+        let unfinished = path.with_file_name(unfinished);
+        let failed = |error: &dyn std::fmt::Display| {
+            format!("cannot write {}: {error}; nothing has changed", unfinished.display())
+        };
+        let open = OpenOptions::new().write(true).create_new(true).open(&unfinished);
+        let file = open.map_err(|e| failed(&e))?;
+        let encoder = if options.compresses { Encoder::new } else { Encoder::uncompressed };
+        let writer = FileWriter::with(file, encoder(options.version)).map_err(|e| failed(&e))?;
+        let mut exporter = Self {
+            writer: Some(writer),
+            path: path.to_path_buf(),
+            unfinished,
+            version: options.version,
+            keys: 0,
+        };
+        exporter.notes()?;
+        Ok(exporter)
+    }
+
+    fn notes(&mut self) -> Result<(), String> {
+        let encoder = self.encoder()?;
+        encoder.aux(b"redis-ver", REDIS_VERSION_NOTE);
+        encoder.aux(b"redis-bits", b"64");
+        Ok(())
+    }
+
+    /// Keys written so far.
+    pub fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// Writes all entries of a keyspace. With `sizes`, who loads the file is told beforehand how
+    /// many come: for when all of them come at once.
+    ///
+    /// # Errors
+    /// A sentence when the file cannot be written.
+    pub fn add(&mut self, keyspace: &Keyspace, sizes: bool) -> Result<(), String> {
+        for number in 0..keyspace.config().db_count {
+            let db = DbIndex(number as u16);
+            let keys = keyspace.dbsize(db);
+            if keys == 0 {
+                continue;
+            }
+            let encoder = self.encoder()?;
+            encoder.select_db(db.0.into());
+            if sizes {
+                encoder.resize_db(keys as u64, keyspace.expiring(db) as u64);
+            }
+            for entry in keyspace.entries(db) {
+                self.entry(&entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &EntryView<'_>) -> Result<(), String> {
+        self.keys += 1;
+        let attributes = Attributes { expire_at_ms: entry.expires_at_ms, ..Attributes::default() };
+        match entry.value {
+            ValueRef::String(string) => self.string(entry.key, string, attributes),
+            ValueRef::Hash(hash) => self.hash(entry.key, hash, attributes),
+        }
+    }
+
+    fn string(
+        &mut self,
+        key: &[u8],
+        string: StringRef<'_>,
+        attributes: Attributes,
+    ) -> Result<(), String> {
+        let encoder = self.encoder()?;
+        encoder.key(key, ValueType::String, attributes);
+        match string {
+            StringRef::Inline(bytes) => encoder.string(bytes),
+            StringRef::Piece(piece) => encoder.string(piece),
+            StringRef::Blob(blob) => {
+                encoder.string_start(blob.size() as u64);
+                for piece in blob.pieces() {
+                    self.encoder()?.raw(piece);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hash(
+        &mut self,
+        key: &[u8],
+        hash: HashRef<'_>,
+        attributes: Attributes,
+    ) -> Result<(), String> {
+        let packed = self.version.packed_hash();
+        let encoder = self.encoder()?;
+        if let Some(listpack) = hash.listpack() {
+            encoder.key(key, packed, attributes);
+            if packed == ValueType::HashListpack {
+                encoder.string(listpack);
+            } else {
+                let pairs: Vec<_> = hash
+                    .iter()
+                    .map(|(field, value)| (field.to_bytes(), value.to_bytes()))
+                    .collect();
+                encoder.packed_hash(pairs.iter().map(|(field, value)| (&**field, &**value)));
+            }
+            return Ok(());
+        }
+        encoder.key(key, ValueType::Hash, attributes);
+        encoder.hash_start(hash.len() as u64);
+        for (field, value) in hash.iter() {
+            let encoder = self.encoder()?;
+            encoder.string(&field.to_bytes());
+            encoder.string(&value.to_bytes());
+        }
+        Ok(())
+    }
+
+    fn encoder(&mut self) -> Result<&mut Encoder, String> {
+        let unfinished = &self.unfinished;
+        let writer = self.writer.as_mut().expect("it is there until the end");
+        writer.encoder().map_err(|e| said(unfinished, &self.path, &e))
+    }
+
+    /// Completes the file, makes it stable and gives it its name. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// A sentence; what was at the path before is still there.
+    pub fn finish(mut self) -> Result<u64, String> {
+        let writer = self.writer.take().expect("it is there until the end");
+        let failed = |error: &dyn std::fmt::Display| said(&self.unfinished, &self.path, error);
+        let mut file = writer.finish().map_err(|e| failed(&e))?;
+        file.flush().and_then(|()| file.sync_all()).map_err(|e| failed(&e))?;
+        let size = file.metadata().map_err(|e| failed(&e))?.len();
+        std::fs::rename(&self.unfinished, &self.path).map_err(|e| failed(&e))?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new(".")));
+        folder.and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))?;
+        Ok(size)
+    }
+}
+
+fn said(unfinished: &Path, path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!(
+        "cannot write {}: {error}; {} is as it was. Make room, or choose another --out",
+        unfinished.display(),
+        path.display()
+    )
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        // It is gone already when everything went well.
+        let _ = std::fs::remove_file(&self.unfinished);
+    }
+}

@@ -1,0 +1,226 @@
+//! An RDB file to a keyspace, and a keyspace to a new volume.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{
+    CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkOptions, DbIndex, Effects, Keyspace,
+    Part, Payload, no_args,
+};
+use slimio_rdb::{Field, FileReader, Item, Key, Kind, Part as Piece};
+use slimio_storage::{
+    Error, Policy, RecoverOptions, RecoverSink, RootChoice, SlotWriter, SnapshotEvent,
+    SnapshotKind, Storage, Volume, WriterOptions, recover,
+};
+
+use super::Heard;
+use crate::config::Config;
+use crate::core::Core;
+use crate::server::{explain, make_volume};
+
+/// Fields that are put into a hash at once.
+const FIELDS_AT_ONCE: usize = 64;
+
+/// Reads a whole RDB file into a keyspace with as many databases as the configuration says. `size`
+/// is the file's, in bytes.
+///
+/// # Errors
+/// A sentence: what is wrong with the file, or what it holds that does not exist here.
+pub fn import_file(
+    file: impl Read,
+    size: u64,
+    config: &Config,
+    heard: Heard<'_>,
+) -> Result<Keyspace, String> {
+    let mut reader = FileReader::open(file).map_err(|e| e.to_string())?;
+    let mut target = Target {
+        keyspace: Core::empty_keyspace(config, 0),
+        effects: Effects::new(),
+        payload: Payload::default(),
+    };
+    while let Some(item) = reader.next_item().map_err(|e| e.to_string())? {
+        match item {
+            Item::Key(key) => target.key(&key, &mut reader)?,
+            Item::Function(_) => return Err("it holds functions, which do not exist here".into()),
+            Item::ModuleAux { module } => {
+                return Err(format!("it holds data of the module {module}, which is not here"));
+            }
+            Item::Aux { .. } | Item::ResizeDb { .. } | Item::SlotImport { .. } => {}
+        }
+        heard(reader.offset(), size);
+    }
+    Ok(target.keyspace)
+}
+
+/// The keyspace, and what commands for it are made in.
+struct Target {
+    keyspace: Keyspace,
+    effects: Effects,
+    payload: Payload,
+}
+
+impl Target {
+    fn key<R: Read>(&mut self, key: &Key, reader: &mut FileReader<R>) -> Result<(), String> {
+        let name = String::from_utf8_lossy(&key.name).into_owned();
+        let kind = match key.kind() {
+            Kind::String | Kind::Hash => key.kind(),
+            _ if key.module.is_some() => {
+                let module = key.module.as_deref().unwrap_or_default();
+                return Err(format!("the key '{name}' is of the module {module}, not here"));
+            }
+            other => {
+                return Err(format!(
+                    "the key '{name}' is a {other:?}, a type that is not here yet"
+                ));
+            }
+        };
+        if key.db >= self.keyspace.config().db_count as u64 {
+            return Err(format!(
+                "the key '{name}' is in database {}, and there are {}; use --databases",
+                key.db,
+                self.keyspace.config().db_count
+            ));
+        }
+        let db = DbIndex(key.db as u16);
+        let mut pairs: Vec<Field> = Vec::new();
+        let mut is_first = true;
+        while let Some(part) = reader.next_part().map_err(|e| e.to_string())? {
+            match part {
+                Piece::String { bytes, .. } => {
+                    let verb: &[u8] = if is_first { b"SET" } else { b"APPEND" };
+                    self.run(db, &[verb, &key.name, &bytes])?;
+                    is_first = false;
+                }
+                Piece::Field(field) if field.expire_at_ms.is_some() => {
+                    return Err(format!("fields of the hash '{name}' expire; here they cannot"));
+                }
+                Piece::Field(field) => {
+                    pairs.push(field);
+                    if pairs.len() == FIELDS_AT_ONCE {
+                        self.fields(db, &key.name, &pairs)?;
+                        pairs.clear();
+                    }
+                }
+                _ => return Err(format!("the key '{name}' is no {kind:?} after all")),
+            }
+        }
+        self.fields(db, &key.name, &pairs)?;
+        if let Some(at_ms) = key.attributes.expire_at_ms {
+            let digits = at_ms.to_string();
+            self.run(db, &[b"PEXPIREAT", &key.name, digits.as_bytes()])?;
+        }
+        Ok(())
+    }
+
+    fn fields(&mut self, db: DbIndex, key: &[u8], pairs: &[Field]) -> Result<(), String> {
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let mut args: Vec<&[u8]> = vec![b"HSET", key];
+        for pair in pairs {
+            args.extend([&*pair.name, &*pair.value]);
+        }
+        self.run(db, &args)
+    }
+
+    /// Runs a command as if it came from the log: nothing expires.
+    fn run(&mut self, db: DbIndex, args: &[&[u8]]) -> Result<(), String> {
+        let parts: Vec<Part<'_>> = args.iter().map(|arg| Part::Bytes(arg)).collect();
+        self.effects.clear();
+        self.effects.log(db, &parts);
+        self.payload.begin(db);
+        self.payload.add(&self.effects, no_args());
+        self.keyspace.apply(db, self.payload.bytes()).map_err(|e| e.to_string())
+    }
+}
+
+/// Makes a new volume that holds what is in a keyspace. Durable when this returns.
+///
+/// # Errors
+/// A sentence with a remedy. There may be a new volume then, and it is empty.
+pub fn write_volume(
+    storage: &mut Storage,
+    config: &Config,
+    keyspace: &mut Keyspace,
+    now_ms: u64,
+    heard: Heard<'_>,
+) -> Result<(), String> {
+    let name = storage.name.clone();
+    let failed = |error: Error| format!("cannot write the volume {name}: {}", explain(&error));
+    make_volume(storage, config, storage.exists)?;
+    let options = RecoverOptions {
+        policy: Policy::Always,
+        buffer_count: config.int("log-buffers") as usize,
+        commits_in_flight: 1,
+        salvage: false,
+        root: RootChoice::InForce,
+        is_log_on: true,
+        now: Instant::now(),
+    };
+    let mut volume = recover(&mut *storage.media, &options, &mut Nothing).map_err(failed)?;
+    let plan = volume.log.begin_snapshot(SnapshotKind::Wal, now_ms);
+    let plan = plan.expect("nothing is under way in a volume that was just made");
+    let path = volume.slot_paths.get(plan.slot);
+    let mut writer = SlotWriter::begin(path, plan, WriterOptions::default()).map_err(failed)?;
+    let options = ChunkOptions {
+        compresses: config.yes("rdbcompression"),
+        eviction: *keyspace.eviction(),
+        now_ms: now_ms as i64,
+    };
+    let mut encoder = ChunkEncoder::new(options);
+    let mut emit = |chunk: Chunk<'_>| writer.chunk(path, chunk.payload, chunk.keys as u32);
+    keyspace.begin_capture();
+    let total = keyspace.capture_stats().total as u64;
+    while keyspace.capture_state() == CaptureState::Running {
+        let mut taken = Vec::new();
+        keyspace.capture_step(CaptureBudget { size: 1 << 20, entries: 10_000 }, &mut taken);
+        for batch in &taken {
+            encoder.encode(batch, &mut emit).map_err(failed)?;
+        }
+        heard(keyspace.capture_stats().taken as u64, total);
+    }
+    encoder.finish(&mut emit).map_err(failed)?;
+    keyspace.end_capture();
+    let summary = writer.finish(path).map_err(failed)?;
+    volume.log.adopt(summary);
+    adopt(&mut volume).map_err(failed)
+}
+
+/// There is nothing in a new volume.
+struct Nothing;
+
+impl RecoverSink for Nothing {
+    fn chunk(&mut self, chunk: slimio_storage::Chunk) -> Result<(), Error> {
+        let why = "the volume is new".into();
+        Err(Error::ChunkRefused { index: chunk.index(), why })
+    }
+
+    fn record(&mut self, _: slimio_storage::Record<'_>) -> Result<(), String> {
+        Err("the volume is new".into())
+    }
+}
+
+/// Lets the superblock say that the snapshot is there.
+fn adopt(volume: &mut Volume) -> Result<(), Error> {
+    loop {
+        let now = Instant::now();
+        if volume.log.drive(&mut *volume.log_path, now) {
+            volume.log_path.kick();
+        }
+        volume.log.wait(&mut *volume.log_path, Some(Duration::ZERO));
+        volume.log.reap(&mut *volume.log_path, now);
+        if let Some(job) = volume.log.next_job(now) {
+            let outcome = volume.keeper.run(&mut volume.keeper_paths, job);
+            volume.log.job_done(outcome, now);
+        }
+        match volume.log.take_snapshot_event() {
+            Some(SnapshotEvent::Adopted(_)) => return Ok(()),
+            Some(SnapshotEvent::Obsolete(_)) => unreachable!("nothing is in the log"),
+            None => {}
+        }
+        if let Some(latch) = volume.log.latched() {
+            let error = latch.error.clone();
+            return Err(Error::Device { doing: "writing the superblock", error });
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The data set as an RDB file: out of a volume, and into a new one.
+//!
+//! The invariant: what was there before is there afterwards unless everything went well. A file gets
+//! its name when it is complete and stable; a volume is touched when the whole file was read.
+
+mod export;
+mod import;
+mod source;
+
+pub use export::{ExportOptions, Exporter};
+pub use import::{import_file, write_volume};
+pub use source::{SlotSource, export_slot, load_volume};
+
+pub use slimio_keyspace::Keyspace;
+pub use slimio_rdb::Version as RdbVersion;
+
+use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex};
+
+/// Hears how far it is: bytes done, and bytes in all.
+pub type Heard<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Count of the keys in all databases.
+pub fn key_count(keyspace: &Keyspace) -> usize {
+    let dbs = (0..keyspace.config().db_count).map(|db| DbIndex(db as u16));
+    dbs.map(|db| keyspace.dbsize(db)).sum()
+}
+
+/// Databases for whatever is met.
+fn roomy_keyspace() -> Keyspace {
+    // Nobody chooses keys that collide for a tool: the seed may be known.
+    Keyspace::new(Config { db_count: DB_COUNT_MAX, ..Config::default() }, 0)
+}

@@ -1,0 +1,55 @@
+//! The thread that frees what is large, so that nobody waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+use slimio_keyspace::Garbage;
+
+/// Gives garbage to a thread of its own. Without the thread, it is freed where it is.
+#[derive(Debug)]
+pub(crate) struct Freeing {
+    sender: Option<Sender<Garbage>>,
+    /// What was given, in values and databases.
+    given: u64,
+    /// What the thread has freed of that.
+    freed: Arc<AtomicU64>,
+}
+
+impl Freeing {
+    /// Starts the thread.
+    pub(crate) fn start() -> Self {
+        let (sender, receiver) = channel::<Garbage>();
+        let freed = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&freed);
+        let run = move || {
+            for garbage in receiver {
+                let count = garbage.len() as u64;
+                drop(garbage);
+                counter.fetch_add(count, Ordering::Relaxed);
+            }
+        };
+        let thread = std::thread::Builder::new().name("free".into()).spawn(run);
+        Self { sender: thread.ok().map(|_| sender), given: 0, freed }
+    }
+
+    pub(crate) fn free(&mut self, garbage: Garbage) {
+        let count = garbage.len() as u64;
+        self.given += count;
+        // Dropping what could not be sent frees it, too.
+        let is_sent = self.sender.as_ref().is_some_and(|sender| sender.send(garbage).is_ok());
+        if !is_sent {
+            self.freed.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Values and databases that wait to be freed.
+    pub(crate) fn pending(&self) -> u64 {
+        self.given.saturating_sub(self.freed.load(Ordering::Relaxed))
+    }
+
+    /// Values and databases that have been freed.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Ordering::Relaxed)
+    }
+}

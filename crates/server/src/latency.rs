@@ -1,0 +1,124 @@
+//! The latency monitor: what has delayed clients for `latency-monitor-threshold` or longer, by kind.
+//!
+//! The kinds have Redis's names: a command (`command`, `fast-command`), expiry (`expire-cycle`), the
+//! log under `always` (`aof-fsync-always`) and under `everysec` when replies had to wait for it
+//! (`aof-write-pending-fsync`).
+
+mod report;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+pub(crate) use report::{doctor, graph};
+
+/// Samples kept of each kind.
+const SAMPLES_MAX: usize = 160;
+
+/// One delay, or the longest one of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Seconds since 1970.
+    pub(crate) at_s: i64,
+    /// How long it was, in milliseconds.
+    pub(crate) ms: u64,
+}
+
+/// What is known of one kind of delay.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Series {
+    /// Oldest first; of distinct seconds.
+    pub(crate) samples: VecDeque<Sample>,
+    /// The longest one since the last reset.
+    pub(crate) ms_max: u64,
+}
+
+/// The latency monitor.
+#[derive(Debug, Default)]
+pub(crate) struct Latency {
+    by_event: BTreeMap<&'static str, Series>,
+}
+
+impl Latency {
+    /// Notes a delay, if it is as long as `threshold`; `None` notes nothing.
+    pub(crate) fn note(
+        &mut self,
+        event: &'static str,
+        at_s: i64,
+        took: Duration,
+        threshold: Option<Duration>,
+    ) {
+        if threshold.is_some_and(|threshold| took >= threshold) {
+            self.add(event, at_s, took.as_millis() as u64);
+        }
+    }
+
+    fn add(&mut self, event: &'static str, at_s: i64, ms: u64) {
+        let series = self.by_event.entry(event).or_default();
+        series.ms_max = series.ms_max.max(ms);
+        match series.samples.back_mut() {
+            Some(last) if last.at_s == at_s => last.ms = last.ms.max(ms),
+            _ => {
+                if series.samples.len() == SAMPLES_MAX {
+                    series.samples.pop_front();
+                }
+                series.samples.push_back(Sample { at_s, ms });
+            }
+        }
+    }
+
+    /// Every kind of which there is a sample, sorted by name.
+    pub(crate) fn events(&self) -> impl ExactSizeIterator<Item = (&'static str, &Series)> {
+        self.by_event.iter().map(|(name, series)| (*name, series))
+    }
+
+    /// The kind of that name.
+    pub(crate) fn event(&self, name: &[u8]) -> Option<(&'static str, &Series)> {
+        self.events().find(|(event, _)| event.as_bytes() == name)
+    }
+
+    /// Forgets one kind; returns whether there was anything to forget.
+    pub(crate) fn reset(&mut self, name: &[u8]) -> bool {
+        let found = self.event(name).map(|(event, _)| event);
+        found.is_some_and(|event| self.by_event.remove(event).is_some())
+    }
+
+    /// Forgets all kinds; returns how many there were.
+    pub(crate) fn reset_all(&mut self) -> usize {
+        std::mem::take(&mut self.by_event).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THRESHOLD: Option<Duration> = Some(Duration::from_millis(10));
+
+    #[test]
+    fn only_what_is_long_enough_is_noted_and_the_longest_of_a_second() {
+        let mut latency = Latency::default();
+        latency.note("command", 7, Duration::from_micros(9_999), THRESHOLD);
+        latency.note("command", 7, Duration::from_secs(9), None);
+        assert_eq!(latency.events().len(), 0);
+        for (at_s, ms) in [(7, 10), (7, 30), (7, 20), (8, 11)] {
+            latency.note("command", at_s, Duration::from_millis(ms), THRESHOLD);
+        }
+        let (name, series) = latency.event(b"command").unwrap();
+        assert_eq!(name, "command");
+        assert_eq!(series.samples, [Sample { at_s: 7, ms: 30 }, Sample { at_s: 8, ms: 11 }]);
+        assert_eq!(series.ms_max, 30);
+        assert!(latency.reset(b"command"));
+        assert!(!latency.reset(b"command"));
+    }
+
+    #[test]
+    fn the_oldest_samples_go() {
+        let mut latency = Latency::default();
+        for second in 0..500 {
+            latency.note("command", second, Duration::from_millis(10), THRESHOLD);
+        }
+        let (_, series) = latency.event(b"command").unwrap();
+        assert_eq!(series.samples.len(), SAMPLES_MAX);
+        assert_eq!(series.samples[0].at_s, 500 - SAMPLES_MAX as i64);
+    }
+}

@@ -1,0 +1,108 @@
+//! The end of the server: a last snapshot, the log made durable, the last replies.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::{LOG_WAIT_MAX, Server};
+use crate::core::Shutdown;
+use crate::net::Event;
+
+/// How long replies may take to leave when the server ends.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// How often a snapshot is looked at while nothing else is waited for.
+const SAVE_LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+impl Server {
+    /// Takes the snapshot that an end of the server asks for. Returns whether it may end; if not,
+    /// it goes on.
+    pub(super) fn may_end(&mut self) -> bool {
+        let Some(shutdown) = self.core.shutdown else { return false };
+        if !self.core.saves_at_shutdown(shutdown) {
+            return true;
+        }
+        log::info!("Saving before the end");
+        self.core.cancel_snapshot("the server ends");
+        let before = self.core.snapshots.saves.count;
+        self.core.snapshots.saves.is_scheduled = true;
+        while self.core.snapshots.saves.count == before {
+            self.core.tick();
+            self.core.reap_log();
+            self.core.drive_snapshots(true);
+            if let Some(wal) = &mut self.core.wal {
+                wal.drive(self.core.now);
+                wal.kick();
+            }
+            let snapshots = &self.core.snapshots;
+            let is_over = snapshots.running.is_none() && !snapshots.saves.is_scheduled;
+            if is_over && snapshots.saves.count == before {
+                return self.may_end_unsaved(shutdown);
+            }
+            let Some(thread) = &snapshots.thread else { return true };
+            if !self.core.wants_snapshot_step() {
+                let mut fds = [PollFd::from_borrowed_fd(thread.readiness(), PollFlags::IN)];
+                // Woken or not, it is looked at again.
+                let _ = rustix::event::poll(&mut fds, Some(&SAVE_LOOK_EVERY));
+            }
+        }
+        true
+    }
+
+    fn may_end_unsaved(&mut self, shutdown: Shutdown) -> bool {
+        if shutdown.is_forced {
+            return true;
+        }
+        log::error!("The snapshot before the end has failed, so the server goes on");
+        self.core.shutdown = None;
+        if let Some(mut client) = shutdown.by.and_then(|conn| self.core.clients.take(conn)) {
+            client.out.error("ERR Errors trying to SHUTDOWN. Check logs.");
+            self.core.resume(&mut client);
+            self.core.put_back(client);
+        }
+        false
+    }
+
+    /// Makes the log durable and lets the last replies leave.
+    pub(super) fn finish(&mut self) -> Result<(), String> {
+        let mut result = Ok(());
+        if let Some(wal) = &mut self.core.wal {
+            wal.request_durable();
+            loop {
+                let now = Instant::now();
+                wal.reap(now);
+                if let Some(latch) = wal.log().latched() {
+                    result = Err(format!("the log could not be made durable: {latch}"));
+                    break;
+                }
+                if wal.log().durable() >= wal.log().appended() {
+                    break;
+                }
+                wal.drive(now);
+                wal.kick();
+                if wal.is_in_flight() {
+                    wal.wait(LOG_WAIT_MAX, now);
+                } else {
+                    // The keeper is making room: there is nothing of the device's to wait for.
+                    std::thread::sleep(LOG_WAIT_MAX);
+                }
+            }
+        }
+        let deadline = Instant::now() + GOODBYE_MAX;
+        self.core.tick();
+        self.core.forget_durable();
+        self.core.flush(&mut *self.net);
+        while self.core.has_output() && Instant::now() < deadline {
+            self.net.wait(Some(deadline.saturating_duration_since(Instant::now())));
+            self.core.tick();
+            while let Some(event) = self.net.next() {
+                match event {
+                    Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
+                    Event::Ended(conn) => self.core.ended(conn),
+                    _ => {}
+                }
+            }
+            self.core.flush(&mut *self.net);
+        }
+        result
+    }
+}

@@ -1,0 +1,148 @@
+//! Recovery, as the server sees it: data come back, sockets are served in between.
+
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{ChunkError, Keyspace, Loader};
+use slimio_storage::{
+    Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, RootChoice, Storage, Volume,
+    recover,
+};
+
+use super::{Server, explain, make_volume};
+use crate::core::{Core, Loading, policy};
+use crate::snapshot::Decoders;
+
+/// Batches under way at once under `always` before records gather for the next one.
+const COMMITS_IN_FLIGHT: usize = 2;
+/// Time between two rounds of serving sockets while the log is read.
+const LOADING_TURN_EVERY: Duration = Duration::from_millis(10);
+
+impl Server {
+    /// Recovers the data set, serving sockets in between. `None` when told to stop meanwhile.
+    pub(super) fn load(&mut self, storage: &mut Storage) -> Result<Option<Volume>, String> {
+        let config = &self.core.config;
+        if !storage.exists {
+            make_volume(storage, config, false)?;
+            log::info!("made a new volume in {}", storage.name);
+        }
+        let options = RecoverOptions {
+            policy: policy(config.choice("appendfsync")),
+            buffer_count: config.int("log-buffers") as usize,
+            commits_in_flight: COMMITS_IN_FLIGHT,
+            salvage: config.yes("salvage"),
+            root: RootChoice::InForce,
+            is_log_on: config.yes("appendonly"),
+            now: Instant::now(),
+        };
+        let began = Instant::now();
+        let empty = Core::empty_keyspace(&self.core.config, 0);
+        let mut keyspace = std::mem::replace(&mut self.core.keyspace, empty);
+        self.core.loading = Some(Loading {
+            since: began,
+            since_ms: self.core.now_ms,
+            progress: Progress::default(),
+        });
+        keyspace.set_replay_time(self.core.now_ms);
+        let decoders = Decoders::start(keyspace.decode_context(self.core.now_ms))
+            .map_err(|e| format!("cannot start the threads that decode snapshots: {e}"))?;
+        let mut recovery = Recovery {
+            server: self,
+            keyspace,
+            decoders,
+            loader: Loader::new(),
+            next_turn: began,
+            said_percent: 0,
+        };
+        let result = recover(&mut *storage.media, &options, &mut recovery);
+        let keyspace = recovery.keyspace;
+        let is_stopping = self.core.shutdown.is_some();
+        self.core.keyspace = keyspace;
+        self.core.loading = None;
+        let volume = match result {
+            Ok(volume) => volume,
+            Err(_) if is_stopping => return Ok(None),
+            Err(e) => {
+                return Err(format!("cannot open the volume {}: {}", storage.name, explain(&e)));
+            }
+        };
+        let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
+        self.core.snapshots.loaded_keys = keys;
+        log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());
+        Ok(Some(volume))
+    }
+
+    /// Answers what can be answered while the log is read.
+    fn loading_turn(&mut self) {
+        self.net.wait(Some(Duration::ZERO));
+        self.core.tick();
+        self.take_events();
+        self.core.flush(&mut *self.net);
+    }
+}
+
+/// Takes what recovery brings back, and serves sockets in between.
+struct Recovery<'a> {
+    server: &'a mut Server,
+    keyspace: Keyspace,
+    decoders: Decoders,
+    loader: Loader,
+    next_turn: Instant,
+    said_percent: u64,
+}
+
+const STOPPED: &str = "the server was told to stop";
+
+fn refused(error: &ChunkError) -> Error {
+    Error::ChunkRefused { index: u64::MAX, why: error.to_string() }
+}
+
+impl Recovery<'_> {
+    /// Puts in what the next chunk held; whether there was one.
+    fn take_decoded(&mut self) -> Result<bool, Error> {
+        let Some(decoded) = self.decoders.take() else { return Ok(false) };
+        let loaded = self.loader.load(&mut self.keyspace, decoded?);
+        loaded.map_err(|error| refused(&error))?;
+        Ok(true)
+    }
+}
+
+impl RecoverSink for Recovery<'_> {
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
+        if self.server.core.shutdown.is_some() {
+            return Err(Error::ChunkRefused { index: chunk.index(), why: STOPPED.into() });
+        }
+        while self.decoders.are_full() {
+            self.take_decoded()?;
+        }
+        self.decoders.give(chunk);
+        Ok(())
+    }
+
+    fn chunks_end(&mut self) -> Result<(), Error> {
+        while self.take_decoded()? {}
+        std::mem::take(&mut self.loader).finish().map_err(|error| refused(&error))
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
+        if self.server.core.shutdown.is_some() {
+            return Err(STOPPED.into());
+        }
+        let db = slimio_keyspace::DbIndex(record.db);
+        self.keyspace.apply(db, record.payload).map_err(|e| e.to_string())
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        if let Some(loading) = &mut self.server.core.loading {
+            loading.progress = progress;
+        }
+        let percent = progress.bytes_done * 100 / progress.bytes_total.max(1);
+        if percent >= self.said_percent + 10 && progress.bytes_total > 64 << 20 {
+            self.said_percent = percent;
+            log::info!("loading: {percent} % of {} MB", progress.bytes_total >> 20);
+        }
+        if Instant::now() >= self.next_turn {
+            self.server.loading_turn();
+            self.next_turn = Instant::now() + LOADING_TURN_EVERY;
+        }
+    }
+}

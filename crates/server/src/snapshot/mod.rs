@@ -1,0 +1,163 @@
+//! Snapshots as the command thread sees them: which one runs and why, what became of the last ones.
+//!
+//! ```text
+//!  command thread                    snapshot thread              log, keeper
+//!  begin: the point in time ───────► begin
+//!  step, step, step ... ──captured─► encode, write
+//!  all taken ──────────────────────► finish: index, flush
+//!  adopt ◄───────────────────────── summary
+//!    └────────────────────────────────────────────────────────► durable up to its LSN, superblock
+//!  adopted ◄────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The command thread gives a turn a bounded time to a snapshot, and none while enough is waiting
+//! for the snapshot thread. Nothing here waits.
+
+mod decode;
+mod schedule;
+mod thread;
+
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::Captured;
+use slimio_storage::{SlotName, SnapshotKind};
+
+pub(crate) use decode::Decoders;
+pub(crate) use schedule::{RewriteRule, SavePoint, save_points};
+pub(crate) use thread::{Answer, DbSize, SnapshotThread};
+
+use crate::net::ConnId;
+
+/// How long after a failure a snapshot that nobody asked for waits before it is tried again.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// What a snapshot that runs is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Entries are being taken.
+    Taking,
+    /// Everything was handed to the snapshot thread.
+    Writing,
+    /// It is on the volume, and waits for its place in the superblock.
+    Adopting,
+}
+
+impl Stage {
+    /// Its name in INFO.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Taking => "taking",
+            Self::Writing => "writing",
+            Self::Adopting => "adopting",
+        }
+    }
+}
+
+/// The snapshot that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) kind: SnapshotKind,
+    pub(crate) stage: Stage,
+    pub(crate) began: Instant,
+    /// Changes of the data set that it holds and that the last one did not.
+    pub(crate) changes: u64,
+    /// Most bytes of memory that it has held.
+    pub(crate) memory_max: u64,
+    /// Taken, and not yet handed to the snapshot thread.
+    pub(crate) taken: Vec<Captured>,
+}
+
+/// What became of the snapshots of one kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    /// How many were begun since the start.
+    pub(crate) begun: u64,
+    /// How many of them succeeded.
+    pub(crate) count: u64,
+    /// How many have failed since one succeeded.
+    pub(crate) failures: u64,
+    /// When the last one began.
+    pub(crate) tried_at: Option<Instant>,
+    /// How long the last one took, if there was one.
+    pub(crate) took: Option<Duration>,
+    /// Most memory that the last one held, in bytes.
+    pub(crate) memory_max: u64,
+    /// Why the last one failed, if it did.
+    pub(crate) failed: Option<String>,
+    /// One is to begin as soon as that is possible.
+    pub(crate) is_scheduled: bool,
+}
+
+impl History {
+    /// Whether one that nobody asked for may be tried.
+    pub(crate) fn may_retry(&self, now: Instant) -> bool {
+        self.failed.is_none()
+            || self.tried_at.is_none_or(|at| now.saturating_duration_since(at) >= RETRY_AFTER)
+    }
+}
+
+/// All about snapshots. There are none without a volume.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    /// `None` without a volume.
+    pub(crate) thread: Option<SnapshotThread>,
+    pub(crate) running: Option<Running>,
+    /// `BGSAVE`.
+    pub(crate) saves: History,
+    /// `BGREWRITEAOF`.
+    pub(crate) rewrites: History,
+    /// Changes of the data set since the last `BGSAVE` that succeeded.
+    pub(crate) changes: u64,
+    /// When the last one did, in seconds since 1970; the start counts as one.
+    pub(crate) saved_at_s: i64,
+    /// Clients whose `SAVE` is under way.
+    pub(crate) saving: Vec<ConnId>,
+    /// Clients for whom a snapshot is to be pinned, and the count of those begun then.
+    pub(crate) pinning: Vec<(ConnId, u64)>,
+    /// Clients for whom a slot is kept as it is.
+    pub(crate) pins: Vec<(ConnId, SlotName)>,
+    /// Writes that had to wait for memory that a snapshot held.
+    pub(crate) waits: u64,
+    /// Longest stretch of the command thread's time that a snapshot took at once, ever.
+    pub(crate) step_max: Duration,
+    /// Keys that were there after the start.
+    pub(crate) loaded_keys: usize,
+}
+
+impl Snapshots {
+    pub(crate) fn new() -> Self {
+        Self {
+            thread: None,
+            running: None,
+            saves: History::default(),
+            rewrites: History::default(),
+            changes: 0,
+            saved_at_s: 0,
+            saving: Vec::new(),
+            pinning: Vec::new(),
+            pins: Vec::new(),
+            waits: 0,
+            step_max: Duration::ZERO,
+            loaded_keys: 0,
+        }
+    }
+
+    pub(crate) fn of(&self, kind: SnapshotKind) -> &History {
+        match kind {
+            SnapshotKind::Wal => &self.rewrites,
+            SnapshotKind::OnDemand => &self.saves,
+        }
+    }
+
+    pub(crate) fn of_mut(&mut self, kind: SnapshotKind) -> &mut History {
+        match kind {
+            SnapshotKind::Wal => &mut self.rewrites,
+            SnapshotKind::OnDemand => &mut self.saves,
+        }
+    }
+
+    /// Whether one of this kind runs.
+    pub(crate) fn runs(&self, kind: SnapshotKind) -> bool {
+        self.running.as_ref().is_some_and(|running| running.kind == kind)
+    }
+}

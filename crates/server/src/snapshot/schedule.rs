@@ -1,0 +1,100 @@
+//! When a snapshot begins that nobody asked for.
+
+/// `save seconds changes`: one is due when so many seconds have passed since the last one, with at
+/// least so many changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SavePoint {
+    pub(crate) seconds: i64,
+    pub(crate) changes: u64,
+}
+
+impl SavePoint {
+    /// Seconds until it is due, `since` after the last snapshot, as Redis counts: when more than its
+    /// seconds have passed. `None` without enough changes.
+    pub(crate) fn due_in(self, since: i64, changes: u64) -> Option<i64> {
+        (changes >= self.changes && changes > 0).then(|| (self.seconds + 1 - since).max(0))
+    }
+}
+
+/// The points that `save` names: pairs of numbers, which were checked when it was set.
+pub(crate) fn save_points(text: &str) -> Vec<SavePoint> {
+    let numbers: Vec<i64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    numbers
+        .chunks_exact(2)
+        .map(|pair| SavePoint { seconds: pair[0], changes: pair[1].max(0) as u64 })
+        .collect()
+}
+
+/// `auto-aof-rewrite-percentage` and `auto-aof-rewrite-min-size`, and what the volume demands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RewriteRule {
+    /// Growth since the last snapshot, in percent of it; 0 turns this off.
+    pub(crate) percentage: u64,
+    /// Size of snapshot and log below which they are left alone, in bytes.
+    pub(crate) size_min: u64,
+    /// Most bytes that the log may have.
+    pub(crate) room: u64,
+}
+
+/// Part of the log's room, in percent, from which a snapshot must make room.
+const ROOM_PERCENT: u64 = 75;
+
+/// Part of the log's room, in percent, that must have been written since the last snapshot so that
+/// another one makes room.
+const GAIN_PERCENT: u64 = 10;
+
+impl RewriteRule {
+    /// Whether the log has grown so much that a snapshot is worth it: `base` bytes of the snapshot
+    /// that it goes on from, and `log` bytes behind that.
+    pub(crate) fn is_due(&self, base: u64, log: u64) -> bool {
+        self.percentage > 0
+            && base + log > self.size_min
+            && log.saturating_mul(100) / base.max(1) >= self.percentage
+    }
+
+    /// Whether a snapshot must make room, with `used` bytes of the log taken and `log` of them
+    /// written since the last snapshot. `is_full`: it can't have more than it has.
+    pub(crate) fn is_urgent(&self, used: u64, log: u64, is_full: bool) -> bool {
+        let room = if is_full { used } else { self.room };
+        let is_over = is_full || used > self.room / 100 * ROOM_PERCENT;
+        is_over && log > room / 100 * GAIN_PERCENT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    #[test]
+    fn a_save_point_needs_time_and_changes() {
+        let points = save_points("60 100 10 1000");
+        assert_eq!(points[1], SavePoint { seconds: 10, changes: 1000 });
+        assert_eq!(points[0].due_in(0, 99), None);
+        assert_eq!(points[0].due_in(20, 100), Some(41));
+        assert_eq!(points[0].due_in(61, 100), Some(0));
+        assert_eq!(SavePoint { seconds: 1, changes: 0 }.due_in(9, 0), None);
+        assert!(save_points("").is_empty());
+    }
+
+    #[test]
+    fn a_rewrite_is_due_when_the_log_has_doubled_and_is_not_small() {
+        let rule = RewriteRule { percentage: 100, size_min: 64 * MB, room: 1024 * MB };
+        assert!(!rule.is_due(0, 64 * MB), "small");
+        assert!(rule.is_due(0, 65 * MB), "no snapshot yet");
+        assert!(!rule.is_due(50 * MB, 49 * MB));
+        assert!(rule.is_due(50 * MB, 50 * MB));
+        assert!(!RewriteRule { percentage: 0, ..rule }.is_due(1, 1 << 40));
+    }
+
+    #[test]
+    fn a_log_that_runs_out_of_room_is_urgent_only_if_a_snapshot_gains_room() {
+        let rule = RewriteRule { percentage: 0, size_min: 0, room: 1000 * MB };
+        assert!(!rule.is_urgent(700 * MB, 700 * MB, false));
+        assert!(rule.is_urgent(800 * MB, 800 * MB, false));
+        assert!(!rule.is_urgent(800 * MB, 50 * MB, false), "it would gain little");
+        assert!(rule.is_urgent(100 * MB, 50 * MB, true), "the volume is full");
+        assert!(!rule.is_urgent(100 * MB, 0, true));
+    }
+}

@@ -1,0 +1,72 @@
+//! A volume whose log's device can be held back: nothing it has done is told of until it is let go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use slimio_device::{Buffer, Completion, Device, Layer, Layered, OpenError};
+use slimio_storage::{Area, Media, Storage};
+
+/// Holds a volume's log back while `is_shut`.
+pub(crate) fn hold(storage: Storage, is_shut: Arc<AtomicBool>) -> Storage {
+    let media = Box::new(HeldMedia { media: storage.media, is_shut });
+    Storage { media, ..storage }
+}
+
+/// Completions are kept back while `is_shut`.
+struct Held {
+    is_shut: Arc<AtomicBool>,
+    completions: Vec<Completion>,
+}
+
+impl Layer for Held {
+    fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
+        if self.is_shut.load(Ordering::SeqCst) {
+            self.completions.extend(completions.drain(from..));
+        } else {
+            completions.append(&mut self.completions);
+        }
+    }
+
+    fn kept(&self) -> usize {
+        self.completions.len()
+    }
+}
+
+/// A volume whose log's paths are [`Held`].
+struct HeldMedia {
+    media: Box<dyn Media>,
+    is_shut: Arc<AtomicBool>,
+}
+
+impl Media for HeldMedia {
+    fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
+        let path = self.media.open_path(area)?;
+        Ok(match area {
+            Area::Superblock | Area::Snapshot(_) => path,
+            Area::Wal => {
+                let is_shut = Arc::clone(&self.is_shut);
+                Box::new(Layered::new(Held { is_shut, completions: Vec::new() }, path))
+            }
+        })
+    }
+
+    fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
+        self.media.create(super_lbas, wal_lbas)
+    }
+
+    fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        self.media.open_buffers(size)
+    }
+
+    fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        self.media.make_buffers(count, size)
+    }
+
+    fn buffers_outlive_process(&self) -> bool {
+        self.media.buffers_outlive_process()
+    }
+
+    fn fresh_blocks_need_zeroing(&self) -> bool {
+        self.media.fresh_blocks_need_zeroing()
+    }
+}

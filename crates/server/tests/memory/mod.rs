@@ -1,0 +1,164 @@
+//! A limit to memory, as clients see it.
+
+use crate::common::{BACK_ENDS, Client, start};
+use crate::{info, serving};
+
+const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+
+fn fill(client: &mut Client, count: usize, options: &[&str]) -> usize {
+    let value = "x".repeat(1000);
+    (0..count)
+        .filter(|index| {
+            let key = format!("key:{index}");
+            client.call(&[&["SET", &key, &value], options].concat()) == "+OK\r\n"
+        })
+        .count()
+}
+
+#[test]
+fn without_eviction_what_needs_memory_is_refused() {
+    serving("maxmemory 1mb", |server| {
+        let mut client = server.connect();
+        let set = fill(&mut client, 2_000, &[]);
+        assert!((500..1_500).contains(&set), "{set} keys in 1 MB");
+        assert_eq!(client.call(&["SET", "a", "b"]), OOM);
+        assert_eq!(client.call(&["APPEND", "key:1", "b"]), OOM);
+        assert_eq!(client.call(&["STRLEN", "key:1"]), ":1000\r\n");
+        assert_eq!(client.call(&["EXPIRE", "key:1", "1000"]), ":1\r\n");
+        // Nothing is queued either, and what was is not run.
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(&["GET", "a"]), OOM);
+        assert!(client.call(&["EXEC"]).starts_with("-EXECABORT"));
+        assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(&["SET", "a", "b"]), "+QUEUED\r\n");
+        let mut other = server.connect();
+        assert_eq!(other.call(&["CONFIG", "SET", "maxmemory", "1mb"]), "+OK\r\n");
+        let abort = format!("-EXECABORT Transaction discarded because of: {}", &OOM[1..]);
+        assert_eq!(client.call(&["EXEC"]), abort);
+        assert_eq!(client.call(&["DEL", "key:1", "key:2", "key:3", "key:4"]), ":4\r\n");
+        assert_eq!(client.call(&["SET", "a", "b"]), "+OK\r\n");
+        assert_eq!(info(&mut client, "evicted_keys"), "0");
+        assert_eq!(info(&mut client, "errorstat_OOM"), format!("count={}", 2_000 - set + 3));
+    });
+}
+
+#[test]
+fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
+    for back_end in BACK_ENDS {
+        for policy in ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-ttl"] {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let directives = format!("maxmemory 1mb\nmaxmemory-policy {policy}");
+            let Some(server) = start(back_end, &volume, &directives) else { continue };
+            let mut client = server.connect();
+            let mut watcher = server.connect();
+            assert_eq!(client.call(&["SET", "stays", "x"]), "+OK\r\n");
+            assert_eq!(watcher.call(&["SET", "key:0", "x", "EX", "900"]), "+OK\r\n");
+            assert_eq!(watcher.call(&["WATCH", "key:0"]), "+OK\r\n");
+            assert_eq!(fill(&mut client, 5_000, &["EX", "1000"]), 5_000);
+            let used: u64 = info(&mut client, "used_memory").parse().unwrap();
+            // Room is made before a command runs: the last one may exceed it.
+            assert!(used <= (1 << 20) + 4096, "{used} bytes in use");
+            let evicted: u64 = info(&mut client, "evicted_keys").parse().unwrap();
+            assert!(evicted > 3_000, "{evicted} evicted");
+            assert_eq!(watcher.call(&["MULTI"]), "+OK\r\n");
+            assert_eq!(watcher.call(&["PING"]), "+QUEUED\r\n");
+            assert_eq!(watcher.call(&["EXEC"]), "*-1\r\n");
+            if policy == "volatile-ttl" {
+                assert_eq!(client.call(&["GET", "stays"]), "$1\r\nx\r\n");
+            }
+            let count = client.call(&["DBSIZE"]);
+            server.stop();
+            let server = start(back_end, &volume, "appendfsync everysec").unwrap();
+            let mut client = server.connect();
+            assert_eq!(client.call(&["DBSIZE"]), count, "{policy}");
+            server.stop();
+        }
+    }
+}
+
+/// A limit that is lowered takes force without any command that would need memory.
+#[test]
+fn a_lowered_limit_is_reached_while_nobody_asks() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        fill(&mut client, 3_000, &[]);
+        let limit = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1mb"];
+        assert_eq!(client.call(&limit), "+OK\r\n");
+        // DBSIZE alone would evict for half a millisecond each time: what it sees is little more.
+        let mut keys = 3_000;
+        for _ in 0..1_000 {
+            let reply = client.call(&["DBSIZE"]);
+            keys = reply[1..].trim().parse().unwrap();
+            if keys < 1_000 {
+                break;
+            }
+        }
+        assert!((100..1_000).contains(&keys), "{keys} keys in 1 MB");
+        let used: u64 = info(&mut client, "used_memory").parse().unwrap();
+        assert!(used <= 1 << 20, "{used} bytes in use");
+    });
+}
+
+#[test]
+fn keys_are_described() {
+    serving("enable-debug-command yes", |server| {
+        let mut client = server.connect();
+        let mut is = |args: &[&str], reply: &str| assert_eq!(client.call(args), reply, "{args:?}");
+        is(&["SET", "key", "value"], "+OK\r\n");
+        is(&["OBJECT", "ENCODING", "key"], "$6\r\nembstr\r\n");
+        is(&["OBJECT", "IDLETIME", "key"], ":0\r\n");
+        is(&["OBJECT", "REFCOUNT", "key"], ":1\r\n");
+        is(&["OBJECT", "ENCODING", "none"], "$-1\r\n");
+        is(&["MEMORY", "USAGE", "none"], "$-1\r\n");
+        // 24 bytes for its slot, and 9 rounded up.
+        is(&["MEMORY", "USAGE", "key", "SAMPLES", "0"], ":40\r\n");
+        is(&["MEMORY", "USAGE", "key", "SAMPLES", "-1"], "-ERR syntax error\r\n");
+        is(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"], "+OK\r\n");
+        is(&["SET", "new", "value"], "+OK\r\n");
+        is(&["OBJECT", "FREQ", "new"], ":5\r\n");
+        is(&["CLIENT", "NO-TOUCH", "ON"], "+OK\r\n");
+        is(&["GET", "new"], "$5\r\nvalue\r\n");
+        is(&["OBJECT", "FREQ", "new"], ":5\r\n");
+        is(&["TOUCH", "new"], ":1\r\n");
+        is(&["OBJECT", "FREQ", "new"], ":6\r\n");
+        is(&["MEMORY", "PURGE"], "+OK\r\n");
+        is(&["DEBUG", "OBJECT", "none"], "-ERR no such key\r\n");
+        let described = client.call(&["DEBUG", "OBJECT", "key"]);
+        assert!(described.starts_with("+Value at:0x"), "{described}");
+        assert!(described.contains(" refcount:1 encoding:embstr serializedlength:"), "{described}");
+        let stats = client.call(&["MEMORY", "STATS"]);
+        for name in ["peak.allocated", "db.0", "overhead.hashtable.main", "fragmentation.bytes"] {
+            assert!(stats.contains(name), "no {name} in {stats}");
+        }
+        assert!(client.call(&["MEMORY", "DOCTOR"]).contains("less than 5 MB"));
+        assert!(client.call(&["MEMORY", "MALLOC-STATS"]).starts_with('$'));
+    });
+}
+
+#[test]
+fn many_keys_are_made_for_trials() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "enable-debug-command yes") else { continue };
+        let mut client = server.connect();
+        assert_eq!(client.call(&["SET", "k:1", "mine"]), "+OK\r\n");
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "1000", "k", "10"]), "+OK\r\n");
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "3"]), "+OK\r\n");
+        let refused = "-ERR value is out of range, must be positive\r\n";
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "-1"]), refused);
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "100", "m"]), "+QUEUED\r\n");
+        assert_eq!(client.call(&["EXEC"]), "*1\r\n+OK\r\n");
+        server.stop();
+        let server = start(back_end, &volume, "appendfsync everysec").unwrap();
+        let mut client = server.connect();
+        assert_eq!(client.call(&["DBSIZE"]), ":1103\r\n");
+        assert_eq!(client.call(&["GET", "k:1"]), "$4\r\nmine\r\n");
+        assert_eq!(client.call(&["GET", "k:7"]), "$10\r\nvalue:7\0\0\0\r\n");
+        assert_eq!(client.call(&["GET", "key:2"]), "$7\r\nvalue:2\r\n");
+        server.stop();
+    }
+}

@@ -1,0 +1,261 @@
+//! Snapshots as the log sees them: when one may be begun, when it may be adopted, and whether there
+//! is a log behind it.
+//!
+//! The invariant: a snapshot is adopted only when every record up to its LSN is durable. What it
+//! holds is then something that no power cut takes back.
+
+use super::Log;
+use crate::keeper::Adoption;
+use crate::snapshot::SnapshotPlan;
+use crate::{Lsn, SlotName, SlotSummary, SnapshotKind, Snapshots};
+
+/// Whether records count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LogState {
+    /// Every record counts: `appendonly yes`.
+    On,
+    /// The log is about to end: nothing is appended, and no write is acknowledged before it is
+    /// [`Off`](Self::Off).
+    Ending,
+    /// Nothing is appended: `appendonly no`. What comes back is the root, and what was in the log
+    /// before it ended.
+    Off,
+    /// Records are appended, but count only when a WAL-snapshot that was begun since has been
+    /// adopted. Nothing is promised until then.
+    Resuming,
+}
+
+/// What has become of a snapshot that was finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotEvent {
+    /// It is in its role.
+    Adopted(SlotSummary),
+    /// The log starts behind it already: it is of no use.
+    Obsolete(SlotSummary),
+}
+
+/// What the log knows of snapshots.
+#[derive(Debug)]
+pub(super) struct SnapshotStage {
+    /// As the superblock in force has them.
+    known: Snapshots,
+    /// Number of the last one begun.
+    number: u64,
+    running: Option<SnapshotPlan>,
+    finished: Option<SlotSummary>,
+    /// The one running or finished was begun with every record behind it appended, and turns the
+    /// log on.
+    does_resume: bool,
+    event: Option<SnapshotEvent>,
+    /// Who reads a slot that must not be written meanwhile.
+    pins: [u32; crate::layout::SLOT_COUNT],
+    is_log_wanted: bool,
+    /// The log is to end here.
+    ending: Option<Lsn>,
+}
+
+impl SnapshotStage {
+    pub(super) fn new(known: &Snapshots) -> Self {
+        Self {
+            known: *known,
+            number: known.newest_number(),
+            running: None,
+            finished: None,
+            does_resume: false,
+            event: None,
+            pins: [0; crate::layout::SLOT_COUNT],
+            is_log_wanted: known.log_end().is_none(),
+            ending: None,
+        }
+    }
+
+    /// The log must be durable up to here before what is under way can go on.
+    pub(super) fn needs_durable(&self) -> Lsn {
+        let finished = self.finished.map_or(Lsn(0), |finished| finished.lsn);
+        self.ending.unwrap_or_default().max(finished)
+    }
+}
+
+impl Log {
+    /// Plans a snapshot of the data set as it is now: it holds what everything appended so far has
+    /// done. The plan goes to a [`SlotWriter`](crate::SlotWriter), and what that makes of it comes
+    /// back through [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is
+    /// one snapshot at a time. `created_ms` is the time now, in milliseconds since 1970.
+    ///
+    /// `None` when one is under way already, when all reserves are [pinned](Self::pin), or when the
+    /// log has latched.
+    pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
+        let stage = &self.snapshots;
+        if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
+            return None;
+        }
+        let is_free = |slot: &SlotName| {
+            let is_held = match stage.known.get(*slot) {
+                Some(held) if cfg!(feature = "plant-overwrite-root") => {
+                    held.kind == SnapshotKind::OnDemand
+                }
+                held => held.is_some(),
+            };
+            !is_held && stage.pins[slot.index()] == 0
+        };
+        let slot = SlotName::ALL.into_iter().find(is_free)?;
+        let does_resume = kind == SnapshotKind::Wal && self.log_state() == LogState::Resuming;
+        let plan = SnapshotPlan {
+            slot,
+            kind,
+            lsn: self.appended,
+            created_ms,
+            volume_id: self.volume_id,
+            epoch: self.epoch,
+            number: stage.number + 1,
+            superblock_sequence: self.superblock_sequence,
+        };
+        let stage = &mut self.snapshots;
+        stage.number += 1;
+        stage.does_resume = does_resume;
+        stage.running = Some(plan);
+        Some(plan)
+    }
+
+    /// The snapshot that is being written.
+    pub fn running_snapshot(&self) -> Option<&SnapshotPlan> {
+        self.snapshots.running.as_ref()
+    }
+
+    /// The snapshot under way is written and stable: takes it into its role as soon as that may be.
+    /// What has become of it is told by [`take_snapshot_event`](Self::take_snapshot_event).
+    ///
+    /// # Panics
+    /// When another one, or none, is under way.
+    pub fn adopt(&mut self, summary: SlotSummary) {
+        let running = self.snapshots.running.take().expect("a snapshot is under way");
+        assert_eq!(
+            (running.number, running.slot),
+            (summary.number, summary.slot),
+            "it is this one"
+        );
+        self.snapshots.finished = Some(summary);
+    }
+
+    /// The snapshot that is being written has failed or was cancelled. Nothing has changed on the
+    /// volume. One that is finished can't fail any more.
+    pub fn snapshot_failed(&mut self) {
+        if self.snapshots.running.take().is_some() {
+            self.snapshots.does_resume = false;
+        }
+    }
+
+    /// Tells once what has become of the snapshot that was finished last.
+    pub fn take_snapshot_event(&mut self) -> Option<SnapshotEvent> {
+        self.snapshots.event.take()
+    }
+
+    /// Which snapshots there are, as the superblock in force says.
+    pub fn snapshots(&self) -> &Snapshots {
+        &self.snapshots.known
+    }
+
+    /// Keeps a slot from being written while it is read, until it is [unpinned](Self::unpin) as
+    /// often.
+    pub fn pin(&mut self, slot: SlotName) {
+        self.snapshots.pins[slot.index()] += 1;
+    }
+
+    /// Takes back one [`pin`](Self::pin).
+    ///
+    /// # Panics
+    /// When it is not pinned.
+    pub fn unpin(&mut self, slot: SlotName) {
+        let pins = &mut self.snapshots.pins[slot.index()];
+        *pins = pins.checked_sub(1).expect("it is pinned");
+    }
+
+    /// Whether records count.
+    pub fn log_state(&self) -> LogState {
+        let stage = &self.snapshots;
+        match stage.known.log_end() {
+            _ if stage.ending.is_some() => LogState::Ending,
+            None => LogState::On,
+            Some(_) if stage.is_log_wanted => LogState::Resuming,
+            Some(_) => LogState::Off,
+        }
+    }
+
+    /// `appendonly no`: ends the log behind what was appended so far. From here on nothing may be
+    /// appended; what runs meanwhile is acknowledged when the state is [`LogState::Off`].
+    pub fn end(&mut self) {
+        if !std::mem::take(&mut self.snapshots.is_log_wanted) {
+            return;
+        }
+        // What is appended later, should the log be resumed, must not share a batch with what is
+        // before its end.
+        self.close_batch();
+        self.tail = None;
+        self.lone_commits = 0;
+        // Commands that are not in the log may run from here on.
+        if !cfg!(feature = "plant-resume-gap") {
+            self.snapshots.does_resume = false;
+        }
+        self.snapshots.ending = Some(self.appended);
+    }
+
+    /// `appendonly yes`: as soon as the state is [`LogState::Resuming`] everything is appended again.
+    /// It counts when a WAL-snapshot that is begun in that state has been adopted: the state is then
+    /// [`LogState::On`]. Should it fail, another one may be begun.
+    pub fn resume(&mut self) {
+        self.snapshots.is_log_wanted = true;
+    }
+
+    /// The job that ends the log, when it is due.
+    pub(super) fn end_due(&self) -> Option<Lsn> {
+        self.snapshots
+            .ending
+            .filter(|&lsn| lsn <= self.durable || cfg!(feature = "plant-end-log-undurable"))
+    }
+
+    /// The job that adopts what is finished, when it is due. What is of no more use is dropped.
+    pub(super) fn adoption_due(&mut self) -> Option<Adoption> {
+        let summary = self.snapshots.finished?;
+        if summary.lsn > self.durable && !cfg!(feature = "plant-adopt-undurable") {
+            return None;
+        }
+        if summary.kind == SnapshotKind::OnDemand && self.snapshots.known.log_end().is_none() {
+            return Some(Adoption { summary, start: None, continues_log: false });
+        }
+        let Some(start) = self.segments.start_at(summary.lsn) else {
+            self.snapshots.finished = None;
+            self.snapshots.event = Some(SnapshotEvent::Obsolete(summary));
+            return None;
+        };
+        let continues_log = self.snapshots.does_resume;
+        Some(Adoption { summary, start: Some(start), continues_log })
+    }
+
+    /// Whether a snapshot is under way whose adoption lets the log start behind it.
+    pub(super) fn is_room_coming(&self) -> bool {
+        let stage = &self.snapshots;
+        let running = stage.running.as_ref().map(|plan| (plan.kind, plan.lsn));
+        let finished = stage.finished.map(|summary| (summary.kind, summary.lsn));
+        running.or(finished).is_some_and(|(kind, lsn)| {
+            kind == SnapshotKind::Wal && self.segments.start_behind(lsn).is_some()
+        })
+    }
+
+    /// The superblock in force says so now.
+    pub(super) fn snapshots_changed(&mut self, known: &Snapshots) {
+        self.snapshots.known = *known;
+    }
+
+    pub(super) fn adopted(&mut self, adoption: &Adoption) {
+        if let Some(start) = adoption.start {
+            self.segments.released(start);
+        }
+        self.snapshots.finished = None;
+        self.snapshots.does_resume = false;
+        self.snapshots.event = Some(SnapshotEvent::Adopted(adoption.summary));
+    }
+
+    pub(super) fn ended(&mut self) {
+        self.snapshots.ending = None;
+    }
+}

@@ -1,0 +1,132 @@
+//! Snapshots on the volume: where they may be, how they are written, read and checked.
+//!
+//! ```text
+//! slot  | header | chunk | chunk | ... | index | trailer |      (superblock: checksum of the trailer)
+//!                    ▲       ▲             │  ▲      │
+//!                    └───────┴─ checksum ──┘  └──────┘ checksum
+//! ```
+//!
+//! Three slots with rotating roles: WAL-snapshot, on-demand snapshot, reserve. A new one of either
+//! kind is written to the reserve. Complete and stable, and with all records up to its LSN durable,
+//! one update of the superblock adopts it; whom it replaces becomes the reserve.
+//!
+//! The invariant: what is read is what this one snapshot wrote. The superblock has the checksum of
+//! the trailer, the trailer that of the index, the index that of each chunk, and all are salted with
+//! volume, epoch, number and slot: what the slot held before is never taken for new.
+
+mod format;
+mod reader;
+mod roles;
+mod writer;
+
+pub(crate) use format::header_sequence;
+pub use reader::{Chunk, READ_AHEAD_CHUNKS, SlotReader};
+pub use roles::Snapshots;
+pub use writer::{SlotWriter, WriterOptions, give_back};
+
+use slimio_device::Device;
+
+use crate::{Area, Error, Lsn, Media, SlotName, VolumeId};
+
+/// What a snapshot is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SnapshotKind {
+    /// What the log goes on from: adopted, it lets the log start behind it.
+    Wal,
+    /// A point in time that is kept.
+    OnDemand,
+}
+
+impl SnapshotKind {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wal => "WAL-snapshot",
+            Self::OnDemand => "on-demand snapshot",
+        }
+    }
+
+    pub(crate) fn to_u32(self) -> u32 {
+        match self {
+            Self::Wal => 1,
+            Self::OnDemand => 2,
+        }
+    }
+
+    pub(crate) fn from_u32(raw: u32) -> Option<Self> {
+        match raw {
+            1 => Some(Self::Wal),
+            2 => Some(Self::OnDemand),
+            _ => None,
+        }
+    }
+}
+
+/// A snapshot that is to be written: what it is, where it goes, and what makes its bytes its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPlan {
+    /// The slot to write.
+    pub slot: SlotName,
+    /// What it is for.
+    pub kind: SnapshotKind,
+    /// The point in time: it holds what records up to here have done.
+    pub lsn: Lsn,
+    /// When it was begun, in milliseconds since 1970.
+    pub created_ms: u64,
+    pub(crate) volume_id: VolumeId,
+    pub(crate) epoch: u64,
+    pub(crate) number: u64,
+    pub(crate) superblock_sequence: u64,
+}
+
+/// A complete snapshot: which slot it is in, and how what is there is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlotSummary {
+    /// The slot that it is in.
+    pub slot: SlotName,
+    /// What it is for.
+    pub kind: SnapshotKind,
+    /// Epoch in which it was written.
+    pub epoch: u64,
+    /// Counts snapshots that were begun: a later one has a higher number.
+    pub number: u64,
+    /// It holds what records up to here have done.
+    pub lsn: Lsn,
+    /// Its blocks, from header to trailer.
+    pub len_lbas: u64,
+    /// Checksum of its trailer, which covers everything else.
+    pub checksum: u64,
+    /// Chunks in it.
+    pub chunk_count: u64,
+    /// Entries in them.
+    pub entry_count: u64,
+    /// Bytes of the chunks' payloads.
+    pub payload_size: u64,
+    /// When it was begun, in milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+/// A path to each snapshot slot, for who writes them.
+pub struct SlotPaths([Box<dyn Device + Send>; crate::layout::SLOT_COUNT]);
+
+impl SlotPaths {
+    /// Opens one to each.
+    ///
+    /// # Errors
+    /// When one can't be opened.
+    pub fn open(media: &mut dyn Media) -> Result<Self, Error> {
+        let [a, b, c] = SlotName::ALL.map(|slot| media.open_path(Area::Snapshot(slot)));
+        Ok(Self([a?, b?, c?]))
+    }
+
+    /// The path to one of them.
+    pub fn get(&mut self, slot: SlotName) -> &mut (dyn Device + Send) {
+        &mut *self.0[slot.index()]
+    }
+}
+
+impl std::fmt::Debug for SlotPaths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlotPaths").finish_non_exhaustive()
+    }
+}

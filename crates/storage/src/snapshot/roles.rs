@@ -1,0 +1,284 @@
+//! Which slot holds what, which snapshot is the root, and whether the log behind it goes on.
+
+use super::{SlotSummary, SnapshotKind};
+use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
+use crate::{Lsn, SlotName};
+
+/// The roles of the snapshot slots, the one root, and the state of the log, as a superblock has
+/// them.
+///
+/// A slot holds a WAL-snapshot, an on-demand snapshot, or nothing that counts: then it is a reserve.
+/// There is at most one of either kind, so there is always a reserve. What recovery starts from is
+/// the root and the records behind its LSN; without a root, the empty data set and the whole log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Snapshots {
+    held: [Option<SlotSummary>; SLOT_COUNT],
+    root: Option<SlotName>,
+    log_end: Option<Lsn>,
+}
+
+impl Snapshots {
+    /// What a slot holds; `None` when it is a reserve.
+    pub fn get(&self, slot: SlotName) -> Option<&SlotSummary> {
+        self.held[slot.index()].as_ref()
+    }
+
+    /// All that are held.
+    pub fn all(&self) -> impl Iterator<Item = &SlotSummary> {
+        self.held.iter().flatten()
+    }
+
+    /// The snapshot of a kind, if there is one.
+    pub fn of_kind(&self, kind: SnapshotKind) -> Option<&SlotSummary> {
+        self.held.iter().flatten().find(|held| held.kind == kind)
+    }
+
+    /// The snapshot that recovery starts from, if there is one.
+    pub fn root(&self) -> Option<&SlotSummary> {
+        self.root.and_then(|slot| self.get(slot))
+    }
+
+    /// Where the log has ended (`appendonly no`): nothing behind it counts. `None` while it goes on.
+    pub fn log_end(&self) -> Option<Lsn> {
+        self.log_end
+    }
+
+    /// Highest number of a snapshot that is held.
+    pub(crate) fn newest_number(&self) -> u64 {
+        self.held.iter().flatten().map(|held| held.number).max().unwrap_or(0)
+    }
+
+    /// Takes a complete snapshot into its role. With `continues_log`, a log that has ended goes on
+    /// from it.
+    ///
+    /// A WAL-snapshot becomes the root. So does any snapshot while the log has ended: the latest is
+    /// then the most that there is.
+    pub(crate) fn adopt(&mut self, new: SlotSummary, continues_log: bool) {
+        let becomes_root = new.kind == SnapshotKind::Wal || self.log_end.is_some();
+        for slot in SlotName::ALL {
+            let is_root = self.root == Some(slot);
+            let held = &mut self.held[slot.index()];
+            let Some(old) = held else { continue };
+            if becomes_root && old.kind == SnapshotKind::Wal {
+                *held = None;
+            } else if old.kind == new.kind {
+                if is_root && !becomes_root {
+                    // An on-demand snapshot that the log goes on from: it stays, in that role.
+                    old.kind = SnapshotKind::Wal;
+                } else {
+                    *held = None;
+                }
+            }
+        }
+        self.held[new.slot.index()] = Some(new);
+        if becomes_root {
+            self.root = Some(new.slot);
+            // One that was begun before the log ended does not make it end earlier.
+            let log_end = self.log_end.map(|end| end.max(new.lsn));
+            self.log_end = log_end.filter(|_| !continues_log);
+        }
+    }
+
+    /// The log starts from nothing: the data set was empty there.
+    pub(crate) fn forget_root(&mut self) {
+        if let Some(root) = self.root.take() {
+            self.held[root.index()].take_if(|held| held.kind == SnapshotKind::Wal);
+        }
+    }
+
+    /// Makes the on-demand snapshot the root, if there is one. The WAL-snapshot is of no more use.
+    pub(crate) fn make_on_demand_root(&mut self) {
+        let Some(slot) = self.of_kind(SnapshotKind::OnDemand).map(|held| held.slot) else { return };
+        for held in &mut self.held {
+            held.take_if(|held| held.kind == SnapshotKind::Wal);
+        }
+        self.root = Some(slot);
+    }
+
+    /// The log ends here, or goes on.
+    pub(crate) fn set_log_end(&mut self, log_end: Option<Lsn>) {
+        self.log_end = log_end;
+    }
+
+    /// Writes this into the bytes of a superblock.
+    pub(crate) fn encode(&self, bytes: &mut [u8]) {
+        let root = self.root.map_or(0, |slot| slot.index() as u32 + 1);
+        put_u32(bytes, superblock::ROOT_SLOT, root);
+        put_u32(bytes, superblock::LOG_STATE, u32::from(self.log_end.is_some()));
+        put_u64(bytes, superblock::LOG_END, self.log_end.map_or(0, |lsn| lsn.0));
+        for (index, held) in self.held.iter().enumerate() {
+            let Some(held) = held else { continue };
+            let record = &mut bytes[superblock::SLOTS + index * at::SIZE..][..at::SIZE];
+            put_u32(record, at::ROLE, held.kind.to_u32());
+            put_u64(record, at::EPOCH, held.epoch);
+            put_u64(record, at::NUMBER, held.number);
+            put_u64(record, at::LSN, held.lsn.0);
+            put_u64(record, at::LEN_LBAS, held.len_lbas);
+            put_u64(record, at::CHECKSUM, held.checksum);
+            put_u64(record, at::CHUNK_COUNT, held.chunk_count);
+            put_u64(record, at::ENTRY_COUNT, held.entry_count);
+            put_u64(record, at::PAYLOAD_SIZE, held.payload_size);
+            put_u64(record, at::CREATED_MS, held.created_ms);
+        }
+    }
+
+    /// Reads it from the bytes of a superblock. What is not zero where it must be is found by who
+    /// encodes it again.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut found = Self::default();
+        for slot in SlotName::ALL {
+            let record = &bytes[superblock::SLOTS + slot.index() * at::SIZE..][..at::SIZE];
+            let role = u32_at(record, at::ROLE);
+            if role == 0 {
+                continue;
+            }
+            let kind = SnapshotKind::from_u32(role)
+                .filter(|&kind| found.of_kind(kind).is_none())
+                .ok_or_else(|| format!("snapshot slot {} has role {role}", slot.index()))?;
+            found.held[slot.index()] = Some(SlotSummary {
+                slot,
+                kind,
+                epoch: u64_at(record, at::EPOCH),
+                number: u64_at(record, at::NUMBER),
+                lsn: Lsn(u64_at(record, at::LSN)),
+                len_lbas: u64_at(record, at::LEN_LBAS),
+                checksum: u64_at(record, at::CHECKSUM),
+                chunk_count: u64_at(record, at::CHUNK_COUNT),
+                entry_count: u64_at(record, at::ENTRY_COUNT),
+                payload_size: u64_at(record, at::PAYLOAD_SIZE),
+                created_ms: u64_at(record, at::CREATED_MS),
+            });
+        }
+        let root = u32_at(bytes, superblock::ROOT_SLOT);
+        if let Some(index) = root.checked_sub(1) {
+            let slot = SlotName::ALL.get(index as usize).copied();
+            found.root = slot.filter(|&slot| found.get(slot).is_some());
+            if found.root.is_none() {
+                return Err(format!("its root is slot {root}, which holds nothing"));
+            }
+        }
+        found.log_end = match u32_at(bytes, superblock::LOG_STATE) {
+            0 => None,
+            1 => Some(Lsn(u64_at(bytes, superblock::LOG_END))),
+            state => return Err(format!("its log is in state {state}")),
+        };
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(slot: SlotName, kind: SnapshotKind, number: u64) -> SlotSummary {
+        SlotSummary {
+            slot,
+            kind,
+            epoch: 1,
+            number,
+            lsn: Lsn(number * 100),
+            len_lbas: 3,
+            checksum: number,
+            chunk_count: 0,
+            entry_count: 0,
+            payload_size: 0,
+            created_ms: 5,
+        }
+    }
+
+    fn reserve(snapshots: &Snapshots) -> SlotName {
+        let mut slots = SlotName::ALL.into_iter();
+        slots.find(|&slot| snapshots.get(slot).is_none()).expect("there is always a reserve")
+    }
+
+    fn adopt(snapshots: &mut Snapshots, kind: SnapshotKind, number: u64, continues: bool) {
+        snapshots.adopt(summary(reserve(snapshots), kind, number), continues);
+    }
+
+    fn numbers(snapshots: &Snapshots) -> (Option<u64>, Option<u64>, Option<u64>) {
+        let of = |kind| snapshots.of_kind(kind).map(|held| held.number);
+        let root = snapshots.root().map(|held| held.number);
+        (root, of(SnapshotKind::Wal), of(SnapshotKind::OnDemand))
+    }
+
+    #[test]
+    fn a_new_snapshot_replaces_the_one_of_its_kind() {
+        use SnapshotKind::{OnDemand, Wal};
+        let mut snapshots = Snapshots::default();
+        adopt(&mut snapshots, OnDemand, 1, false);
+        assert_eq!(numbers(&snapshots), (None, None, Some(1)));
+        adopt(&mut snapshots, Wal, 2, false);
+        adopt(&mut snapshots, Wal, 3, false);
+        assert_eq!(numbers(&snapshots), (Some(3), Some(3), Some(1)));
+        adopt(&mut snapshots, OnDemand, 4, false);
+        assert_eq!(numbers(&snapshots), (Some(3), Some(3), Some(4)));
+    }
+
+    #[test]
+    fn with_the_log_ended_the_latest_is_the_root() {
+        use SnapshotKind::{OnDemand, Wal};
+        let mut snapshots = Snapshots::default();
+        adopt(&mut snapshots, Wal, 1, false);
+        snapshots.set_log_end(Some(Lsn(150)));
+        adopt(&mut snapshots, OnDemand, 2, false);
+        assert_eq!(numbers(&snapshots), (Some(2), None, Some(2)));
+        assert_eq!(snapshots.log_end(), Some(Lsn(200)));
+        adopt(&mut snapshots, OnDemand, 3, false);
+        assert_eq!(numbers(&snapshots), (Some(3), None, Some(3)));
+        // A rewrite of the log that is off, and then one that turns it on.
+        adopt(&mut snapshots, Wal, 4, false);
+        assert_eq!(snapshots.log_end(), Some(Lsn(400)));
+        adopt(&mut snapshots, Wal, 5, true);
+        assert_eq!(numbers(&snapshots), (Some(5), Some(5), Some(3)));
+        assert_eq!(snapshots.log_end(), None);
+    }
+
+    #[test]
+    fn the_root_is_not_replaced_by_what_is_no_root() {
+        use SnapshotKind::{OnDemand, Wal};
+        let mut snapshots = Snapshots::default();
+        adopt(&mut snapshots, Wal, 1, false);
+        adopt(&mut snapshots, OnDemand, 2, false);
+        snapshots.make_on_demand_root();
+        assert_eq!(numbers(&snapshots), (Some(2), None, Some(2)));
+        adopt(&mut snapshots, OnDemand, 3, false);
+        assert_eq!(numbers(&snapshots), (Some(2), Some(2), Some(3)));
+        adopt(&mut snapshots, Wal, 4, false);
+        assert_eq!(numbers(&snapshots), (Some(4), Some(4), Some(3)));
+    }
+
+    #[test]
+    fn without_a_root_the_on_demand_snapshot_stays() {
+        use SnapshotKind::{OnDemand, Wal};
+        let mut snapshots = Snapshots::default();
+        adopt(&mut snapshots, Wal, 1, false);
+        adopt(&mut snapshots, OnDemand, 2, false);
+        snapshots.forget_root();
+        assert_eq!(numbers(&snapshots), (None, None, Some(2)));
+        snapshots.make_on_demand_root();
+        snapshots.forget_root();
+        assert_eq!(numbers(&snapshots), (None, None, Some(2)));
+    }
+
+    #[test]
+    fn what_is_encoded_can_be_decoded() {
+        let mut snapshots = Snapshots::default();
+        let mut bytes = vec![0; superblock::SIZE];
+        assert_eq!(Snapshots::decode(&bytes), Ok(snapshots));
+        adopt(&mut snapshots, SnapshotKind::Wal, 1, false);
+        adopt(&mut snapshots, SnapshotKind::OnDemand, 2, false);
+        snapshots.set_log_end(Some(Lsn(7)));
+        snapshots.encode(&mut bytes);
+        assert_eq!(Snapshots::decode(&bytes), Ok(snapshots));
+        // Two of a kind, a root that is a reserve, a state that does not exist.
+        for (offset, value) in [
+            (superblock::SLOTS + at::SIZE + at::ROLE, 1),
+            (superblock::ROOT_SLOT, 3),
+            (superblock::LOG_STATE, 2),
+        ] {
+            let mut wrong = bytes.clone();
+            put_u32(&mut wrong, offset, value);
+            assert!(Snapshots::decode(&wrong).is_err(), "{offset}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Writing a snapshot into its slot.
+
+use slimio_device::{
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token,
+};
+
+use super::format::{IndexEntry, Stamp, Trailer};
+use super::{SlotSummary, SnapshotPlan};
+use crate::layout::{CHUNK_PAYLOAD_SIZE_MAX, chunk, slot_header, trailer};
+use crate::{Error, io};
+
+/// How a snapshot is written. The default is right for devices; smaller ones are for tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Blocks of one write.
+    pub write_lbas: u32,
+    /// Writes in flight.
+    pub in_flight: usize,
+    /// Blocks that a slot grows by at least, so that it seldom has to.
+    pub grow_lbas: u64,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        Self {
+            write_lbas: (512 << 10) / LBA_SIZE as u32,
+            in_flight: 4,
+            grow_lbas: (64 << 20) / LBA_SIZE as u64,
+        }
+    }
+}
+
+/// Most blocks that a slot grows by at once.
+const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
+
+/// A snapshot that is being written. Blocks: for a thread of its own, on a path of its own.
+///
+/// After the first error, each call returns it again. Whatever happens, the slot is the reserve
+/// until the finished snapshot is adopted, so nothing has to be undone.
+#[derive(Debug)]
+pub struct SlotWriter {
+    plan: SnapshotPlan,
+    stamp: Stamp,
+    stream: Stream,
+    header_checksum: u64,
+    index: Vec<IndexEntry>,
+    entry_count: u64,
+    payload_size: u64,
+}
+
+impl SlotWriter {
+    /// Begins to write the snapshot that [`Log::begin_snapshot`](crate::Log::begin_snapshot) has
+    /// planned, over what the slot held before.
+    ///
+    /// What an earlier writer left in flight on this path is waited for.
+    ///
+    /// # Errors
+    /// As [`chunk`](Self::chunk).
+    pub fn begin(
+        device: &mut dyn Device,
+        plan: SnapshotPlan,
+        options: WriterOptions,
+    ) -> Result<Self, Error> {
+        io::drain(device);
+        let stamp = Stamp::of_plan(&plan);
+        let mut header = [0; slot_header::SIZE];
+        let header_checksum = stamp.write_header(&mut header, &plan);
+        let mut stream = Stream::new(device, options);
+        stream.put(device, &header)?;
+        stream.pad(device)?;
+        Ok(Self {
+            plan,
+            stamp,
+            stream,
+            header_checksum,
+            index: Vec::new(),
+            entry_count: 0,
+            payload_size: 0,
+        })
+    }
+
+    /// What is being written.
+    pub fn plan(&self) -> &SnapshotPlan {
+        &self.plan
+    }
+
+    /// Bytes handed to the device, or about to be.
+    pub fn written_bytes(&self) -> u64 {
+        self.stream.next * LBA_SIZE as u64 + self.stream.filled as u64
+    }
+
+    /// Adds a chunk. Its payload is copied; the call waits while too many writes are in flight.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the slot can't grow ([`DeviceError::NoSpace`]) or can't be written:
+    /// the snapshot has failed, and nothing else has.
+    ///
+    /// # Panics
+    /// When the payload is larger than [`CHUNK_PAYLOAD_SIZE_MAX`].
+    pub fn chunk(
+        &mut self,
+        device: &mut dyn Device,
+        payload: &[u8],
+        entry_count: u32,
+    ) -> Result<(), Error> {
+        assert!(payload.len() <= CHUNK_PAYLOAD_SIZE_MAX, "a chunk has a limit");
+        let index = self.index.len() as u64;
+        let mut header = [0; chunk::SIZE];
+        let checksum = self.stamp.write_chunk_header(&mut header, index, entry_count, payload);
+        let payload_size = payload.len() as u32;
+        let lba = self.stream.lba();
+        self.stream.put(device, &header)?;
+        self.stream.put(device, payload)?;
+        self.stream.pad(device)?;
+        self.index.push(IndexEntry { lba, payload_size, entry_count, checksum });
+        self.entry_count += u64::from(entry_count);
+        self.payload_size += u64::from(payload_size);
+        Ok(())
+    }
+
+    /// Writes index and trailer and makes everything stable. What comes back is to be
+    /// [adopted](crate::Log::adopt).
+    ///
+    /// # Errors
+    /// As [`chunk`](Self::chunk), and when the flush fails: the snapshot has failed, and nothing
+    /// else has.
+    pub fn finish(mut self, device: &mut dyn Device) -> Result<SlotSummary, Error> {
+        let finished = self.write_end(device);
+        io::drain(device);
+        finished
+    }
+
+    fn write_end(&mut self, device: &mut dyn Device) -> Result<SlotSummary, Error> {
+        let index: Vec<u8> = self.index.iter().flat_map(IndexEntry::encode).collect();
+        let index_lba = self.stream.lba();
+        self.stream.put(device, &index)?;
+        self.stream.pad(device)?;
+        let len_lbas = self.stream.lba() + 1;
+        let end = Trailer {
+            lsn: self.plan.lsn.0,
+            len_lbas,
+            chunk_count: self.index.len() as u64,
+            entry_count: self.entry_count,
+            payload_size: self.payload_size,
+            index_lba,
+            index_checksum: self.stamp.seal_index(&index),
+            header_checksum: self.header_checksum,
+        };
+        let mut block = vec![0; LBA_SIZE];
+        let checksum = self.stamp.write_trailer(&mut block[..trailer::SIZE], &end);
+        let read_again = self.stamp.read_trailer(&block, checksum);
+        assert_eq!(read_again, Ok(end), "what is written can be read");
+        self.stream.put(device, &block)?;
+        self.stream.finish(device)?;
+        if !cfg!(feature = "plant-adopt-unflushed") {
+            io::run(device, Op::Flush)
+                .map_err(|error| Error::Device { doing: "flushing a snapshot", error })?;
+        }
+        Ok(SlotSummary {
+            slot: self.plan.slot,
+            kind: self.plan.kind,
+            epoch: self.plan.epoch,
+            number: self.plan.number,
+            lsn: self.plan.lsn,
+            len_lbas,
+            checksum,
+            chunk_count: end.chunk_count,
+            entry_count: end.entry_count,
+            payload_size: end.payload_size,
+            created_ms: self.plan.created_ms,
+        })
+    }
+
+    /// Gives up: waits for what is in flight, so that the path can be used for something else.
+    pub fn cancel(self, device: &mut dyn Device) {
+        io::drain(device);
+    }
+}
+
+/// Bytes that go to the slot one after the other, in large writes.
+#[derive(Debug)]
+struct Stream {
+    options: WriterOptions,
+    /// Where `current` will be written.
+    next: u64,
+    current: Option<Buffer>,
+    /// Bytes of `current` that are filled.
+    filled: usize,
+    free: Vec<Buffer>,
+    completions: Vec<Completion>,
+    failed: Option<Error>,
+    /// Tokens count writes.
+    next_token: u64,
+}
+
+impl Stream {
+    fn new(device: &dyn Device, options: WriterOptions) -> Self {
+        let geometry = device.geometry();
+        let in_flight = options.in_flight.clamp(1, geometry.in_flight_max as usize);
+        let write_lbas = options.write_lbas.clamp(1, geometry.transfer_lbas_max);
+        Self {
+            options: WriterOptions { write_lbas, in_flight, ..options },
+            next: 0,
+            current: None,
+            filled: 0,
+            free: Vec::new(),
+            completions: Vec::new(),
+            failed: None,
+            next_token: 0,
+        }
+    }
+
+    /// The block that the next byte goes to, when the last block is full.
+    fn lba(&self) -> u64 {
+        assert!(self.filled.is_multiple_of(LBA_SIZE), "the last block is full");
+        self.next + (self.filled / LBA_SIZE) as u64
+    }
+
+    fn put(&mut self, device: &mut dyn Device, mut bytes: &[u8]) -> Result<(), Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        while !bytes.is_empty() {
+            let mut buffer = match self.current.take() {
+                Some(buffer) => buffer,
+                None => self.take_buffer(device)?,
+            };
+            let step = bytes.len().min(buffer.len() - self.filled);
+            let (now, later) = bytes.split_at(step);
+            buffer[self.filled..self.filled + step].copy_from_slice(now);
+            bytes = later;
+            self.filled += step;
+            if self.filled == buffer.len() {
+                self.write(device, buffer)?;
+            } else {
+                self.current = Some(buffer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the last block with zeros.
+    fn pad(&mut self, device: &mut dyn Device) -> Result<(), Error> {
+        let zeros = self.filled.next_multiple_of(LBA_SIZE) - self.filled;
+        self.put(device, &[0; LBA_SIZE][..zeros])
+    }
+
+    /// Writes what is left and waits for everything.
+    fn finish(&mut self, device: &mut dyn Device) -> Result<(), Error> {
+        if let Some(mut buffer) = self.current.take().filter(|_| self.filled > 0) {
+            buffer.set_len_lbas(self.filled / LBA_SIZE);
+            self.write(device, buffer)?;
+        }
+        while device.in_flight() > 0 {
+            self.reap(device);
+        }
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// A buffer that is in no write, when there may be one more write in flight.
+    fn take_buffer(&mut self, device: &mut dyn Device) -> Result<Buffer, Error> {
+        while device.in_flight() >= self.options.in_flight {
+            self.reap(device);
+        }
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let lbas = self.options.write_lbas as usize;
+        let mut buffer = self.free.pop().unwrap_or_else(|| Buffer::zeroed(lbas));
+        buffer.set_len_lbas(lbas);
+        Ok(buffer)
+    }
+
+    fn write(&mut self, device: &mut dyn Device, buffer: Buffer) -> Result<(), Error> {
+        let (start, lbas) = (self.next, buffer.len_lbas() as u64);
+        self.next += lbas;
+        self.filled = 0;
+        if let Err(error) = grow(device, self.next, self.options.grow_lbas) {
+            return Err(self.fail("making room for a snapshot", error));
+        }
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        let placement = PlacementId::default();
+        let op = Op::Write { lba: Lba(start), buffer, placement, durable: false };
+        let submitted = device.submit(token, op);
+        assert!(submitted.is_ok(), "a path takes as many operations as it says");
+        device.kick();
+        Ok(())
+    }
+
+    fn reap(&mut self, device: &mut dyn Device) {
+        io::wait_for_one(device, &mut self.completions);
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in completions.drain(..) {
+            self.free.extend(completion.buffer);
+            if let Err(error) = completion.result {
+                self.fail("writing a snapshot", error);
+            }
+        }
+        self.completions = completions;
+    }
+
+    fn fail(&mut self, doing: &'static str, error: DeviceError) -> Error {
+        self.failed.get_or_insert(Error::Device { doing, error }).clone()
+    }
+}
+
+/// Makes a slot long enough: in large steps where there is room for them.
+fn grow(device: &mut dyn Device, lbas: u64, step: u64) -> Result<(), DeviceError> {
+    let now = device.geometry().lba_count;
+    if lbas <= now {
+        return Ok(());
+    }
+    let step = (now / 4).min(GROW_LBAS_MAX).max(step);
+    match device.grow(lbas.max(now + step)) {
+        Err(DeviceError::NoSpace) => device.grow(lbas),
+        grown => grown,
+    }
+}
+
+/// Most blocks that [`give_back`] gives back in one step.
+const GIVE_BACK_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
+
+/// Gives back space of a reserve that is more than twice as long as a snapshot of `need_lbas` blocks,
+/// a piece at a time from its end. True while there is more to give back: the caller waits a little
+/// between two steps, so that the file system's work for one never holds up the log.
+///
+/// # Errors
+/// When the slot can't be shortened: it then stays as long as it is.
+pub fn give_back(device: &mut dyn Device, need_lbas: u64) -> Result<bool, DeviceError> {
+    let now = device.geometry().lba_count;
+    let kept = 2 * need_lbas + GIVE_BACK_LBAS;
+    if now <= kept {
+        return Ok(false);
+    }
+    let end = kept.max(now.saturating_sub(GIVE_BACK_LBAS));
+    device.shrink(end)?;
+    Ok(end > kept)
+}

@@ -1,0 +1,91 @@
+//! Loses power, and kills the process, at every operation of a life that takes snapshots, turns the
+//! log off and on, and uses segments and slots again.
+
+use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
+use crate::common::snapshots::Action;
+use crate::common::{Kind, SMALL};
+use slimio_sim::{Order, SimConfig};
+use slimio_storage::{FormatOptions, Policy, SnapshotKind};
+
+const POWER: [Death; 2] = [Death::Power, Death::Power];
+
+fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)]) -> Plan {
+    Plan {
+        layout: FormatOptions { wal_slots_max: 4, ..SMALL },
+        small: false,
+        is_waiting: false,
+        actions,
+        second_snapshot: None,
+        release_every: None,
+        policy,
+        kind: Kind::Device,
+        config: SimConfig { order: Order::Random, seed: 11, ..SimConfig::default() },
+        first_life: 12,
+        second_life: 1,
+        deaths,
+        per_turn: 1,
+        second_every: 500,
+        second_at_every: 7,
+    }
+}
+
+/// Two WAL-snapshots, one after the other: the second is written while the first is the root.
+const REWRITES: &[(usize, Action)] =
+    &[(2, Action::Snapshot(SnapshotKind::Wal)), (9, Action::Snapshot(SnapshotKind::Wal))];
+
+/// Both kinds by turns, through all three slots.
+const BOTH_KINDS: &[(usize, Action)] = &[
+    (1, Action::Snapshot(SnapshotKind::OnDemand)),
+    (5, Action::Snapshot(SnapshotKind::Wal)),
+    (10, Action::Snapshot(SnapshotKind::OnDemand)),
+];
+
+/// The log ends, a snapshot is taken without it, and it goes on.
+const OFF_AND_ON: &[(usize, Action)] =
+    &[(3, Action::End), (5, Action::Snapshot(SnapshotKind::OnDemand)), (9, Action::Resume)];
+
+#[test]
+fn snapshots_replace_the_log_when_power_is_cut() {
+    let plan = plan(Policy::Always, POWER, REWRITES);
+    assert_counts(enumerate(&plan), (3931, 1837));
+}
+
+#[test]
+fn a_snapshot_does_not_outrun_the_log_when_power_is_cut() {
+    let plan = plan(Policy::No, POWER, REWRITES);
+    assert_counts(enumerate(&plan), (3546, 2789));
+}
+
+#[test]
+fn snapshots_of_both_kinds_when_power_is_cut() {
+    let plan = Plan {
+        second_snapshot: Some(SnapshotKind::Wal),
+        ..plan(Policy::EverySec, POWER, BOTH_KINDS)
+    };
+    assert_counts(enumerate(&plan), (3739, 10066));
+}
+
+#[test]
+fn snapshots_of_both_kinds_when_the_process_dies() {
+    let plan = plan(Policy::EverySec, [Death::Process, Death::Power], BOTH_KINDS);
+    assert_counts(enumerate(&plan), (383, 1555));
+}
+
+#[test]
+fn the_log_goes_off_and_on_when_power_is_cut() {
+    let plan = plan(Policy::Always, POWER, OFF_AND_ON);
+    assert_counts(enumerate(&plan), (1828, 687));
+}
+
+#[test]
+fn the_log_goes_off_and_on_when_the_process_dies() {
+    let plan = plan(Policy::EverySec, [Death::Process, Death::Process], OFF_AND_ON);
+    assert_counts(enumerate(&plan), (226, 303));
+}
+
+/// Flushes of the whole data set drop the root; snapshots make new ones.
+#[test]
+fn an_emptied_data_set_drops_the_root_when_power_is_cut() {
+    let plan = Plan { release_every: Some(7), ..plan(Policy::Always, POWER, REWRITES) };
+    assert_counts(enumerate(&plan), (2742, 1539));
+}

@@ -1,0 +1,149 @@
+//! Recovery from the on-demand snapshot: it becomes the root, and what was written since is gone.
+
+use crate::common::snapshots::Action;
+use crate::common::{
+    Client, Kind, SimMedia, WAL, formatted, formatted_as, options, reopen, script, small_script,
+};
+use slimio_sim::{Image, Limits, Order, SimConfig};
+use slimio_storage::{
+    Error, FormatOptions, Policy, RecoverOptions, RootChoice, SnapshotKind, VolumeId,
+};
+
+fn from_on_demand(policy: Policy) -> RecoverOptions {
+    RecoverOptions { root: RootChoice::OnDemand, ..options(policy) }
+}
+
+/// A volume with an on-demand snapshot after `count` records of `script`, a root behind it, and all
+/// the records.
+fn written(config: SimConfig, script: &[(u16, Vec<u8>)], count: usize) -> Image {
+    let layout = FormatOptions {
+        volume_id: VolumeId(9),
+        segment_lbas: 6,
+        batch_lbas_max: 2,
+        wal_slots_max: 6,
+        replace: false,
+    };
+    let mut media = formatted_as(config, Kind::Device, &layout);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.actions.extend([
+        (count, Action::Snapshot(SnapshotKind::OnDemand)),
+        (count + 4, Action::Snapshot(SnapshotKind::Wal)),
+    ]);
+    client.is_waiting = true;
+    client.write(script, 1);
+    client.settle();
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    media.disk.crash_now().power_images(&limits).swap_remove(0)
+}
+
+#[test]
+fn the_on_demand_snapshot_becomes_the_root() {
+    let (config, script) = (SimConfig::default(), script(12));
+    let image = written(config, &script, 3);
+    let mut media = SimMedia::from_image(config, Kind::Device, &image);
+    let (volume, recovered) =
+        reopen(&mut media, &from_on_demand(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script[..3]);
+    assert!(volume.report.is_on_demand && volume.report.root.is_some());
+    let mut client = Client::new(volume, media.disk.clone(), 3);
+    client.history = recovered;
+    // Other records than those that are gone.
+    let other = small_script(9);
+    let mut expected = script[..3].to_vec();
+    for kind in [SnapshotKind::OnDemand, SnapshotKind::Wal, SnapshotKind::OnDemand] {
+        for record in other.iter().take(3) {
+            assert!(client.append(record));
+            client.settle();
+            expected.push(record.clone());
+        }
+        client.begin(kind).expect("nothing else is under way");
+        client.settle();
+        // Opened in between, it is the root and the log behind it.
+        let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+        let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
+        media = SimMedia::from_image(config, Kind::Device, &image);
+        let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        assert_eq!(recovered, expected);
+        client = Client::new(volume, media.disk.clone(), expected.len());
+        client.history = recovered;
+    }
+}
+
+#[test]
+fn without_an_on_demand_snapshot_nothing_is_changed() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let script = small_script(3);
+    client.write(&script, 1);
+    client.settle();
+    drop(client);
+    let opened = reopen(&mut media, &from_on_demand(Policy::Always));
+    assert_eq!(opened.err(), Some(Error::NoOnDemandSnapshot));
+    assert_eq!(reopen(&mut media, &options(Policy::Always)).expect("it opens").1, script);
+}
+
+/// A log that is damaged can be left behind.
+#[test]
+fn a_damaged_log_is_no_obstacle() {
+    let (config, script) = (SimConfig::default(), script(12));
+    let image = written(config, &script, 3);
+    let mut refused = 0;
+    for lba in 0..36 {
+        let mut media = SimMedia::from_image(config, Kind::Device, &image);
+        media.disk.poke(WAL, lba, &[0x33; slimio_device::LBA_SIZE]);
+        refused += usize::from(reopen(&mut media, &options(Policy::Always)).is_err());
+        let mut media = SimMedia::from_image(config, Kind::Device, &image);
+        media.disk.poke(WAL, lba, &[0x33; slimio_device::LBA_SIZE]);
+        let (volume, recovered) =
+            reopen(&mut media, &from_on_demand(Policy::Always)).expect("it opens");
+        assert_eq!(recovered, script[..3], "block {lba}");
+        let mut client = Client::new(volume, media.disk.clone(), 3);
+        assert!(client.append(&script[5]));
+        client.settle();
+        drop(client);
+        let (_, again) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        assert_eq!(again, [&script[..3], &script[5..6]].concat(), "block {lba}");
+    }
+    assert!(refused >= 2, "{refused}");
+}
+
+/// Power is cut at every operation of the change, and then again while the log goes on.
+#[test]
+fn a_change_of_the_root_is_made_whole_or_not_at_all() {
+    let config = SimConfig { order: Order::Random, seed: 5, ..SimConfig::default() };
+    let limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
+    let script = script(10);
+    let image = written(config, &script, 2);
+    let more = small_script(3);
+    let (mut count, mut changed) = (0, 0);
+    for crash_point in 0.. {
+        let mut media = SimMedia::from_image(config, Kind::Device, &image);
+        let disk = media.disk.clone();
+        disk.crash_after(crash_point);
+        let mut acknowledged = None;
+        if let Ok((volume, _)) = reopen(&mut media, &from_on_demand(Policy::Always)) {
+            let mut client = Client::new(volume, disk.clone(), 0);
+            client.write(&more, 1);
+            client.settle();
+            acknowledged = Some(client.acknowledged);
+        }
+        let Some(crash) = disk.crashed() else { break };
+        for image in crash.power_images(&limits) {
+            let mut media = SimMedia::from_image(config, Kind::Device, &image);
+            let (_, recovered) = reopen(&mut media, &options(Policy::Always))
+                .unwrap_or_else(|error| panic!("{error}; {crash_point}, {}", image.origin));
+            count += 1;
+            if acknowledged.is_none() && recovered == script {
+                continue;
+            }
+            changed += 1;
+            assert_eq!(recovered[..2], script[..2], "{crash_point}, {}", image.origin);
+            assert!(more.starts_with(&recovered[2..]), "{crash_point}, {}", image.origin);
+            let at_least = acknowledged.unwrap_or(0);
+            assert!(recovered.len() >= 2 + at_least, "{crash_point}, {}", image.origin);
+        }
+    }
+    assert!(count >= 240 && changed >= 205, "shrunk to {count} and {changed} images");
+}

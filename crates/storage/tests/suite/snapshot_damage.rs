@@ -1,0 +1,299 @@
+//! Snapshots that are not what was written are refused with a reason, by recovery and by verify.
+
+use crate::common::snapshots::{Action, SMALL_WRITES, encode_records};
+use crate::common::{
+    Client, Kind, SUPER, Script, SimMedia, formatted, options, reopen, slot_space, small_script,
+};
+use slimio_device::{Device, LBA_SIZE};
+use slimio_sim::{Image, Limits, SimConfig};
+use slimio_storage::{
+    Error, Policy, RecoverOptions, RootChoice, SlotName, SlotSummary, SlotWriter, SnapshotKind,
+    Superblock, check_slot, inspect, layout, verify,
+};
+
+/// A volume with an on-demand snapshot after 4 of 12 records and the root after 9 of them; what is
+/// in the slots, the root first.
+fn written() -> (Image, [SlotSummary; 2], Script) {
+    let script = small_script(12);
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.actions.extend([
+        (4, Action::Snapshot(SnapshotKind::OnDemand)),
+        (9, Action::Snapshot(SnapshotKind::Wal)),
+    ]);
+    client.is_waiting = true;
+    client.write(&script, 1);
+    client.settle();
+    let snapshots = *client.volume.log.snapshots();
+    let root = *snapshots.root().expect("there is a root");
+    let on_demand = *snapshots.of_kind(SnapshotKind::OnDemand).expect("it was adopted");
+    assert_eq!((root.entry_count, on_demand.entry_count), (9, 4));
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
+    (image, [root, on_demand], script)
+}
+
+fn media_of(image: &Image) -> SimMedia {
+    SimMedia::from_image(SimConfig::default(), Kind::Files, image)
+}
+
+fn rot(media: &SimMedia, slot: SlotName, lba: u64, offset: usize) {
+    let mut bytes = media.disk.peek(slot_space(slot), lba);
+    bytes[offset] ^= 0x40;
+    media.disk.poke(slot_space(slot), lba, &bytes);
+}
+
+fn from_on_demand() -> RecoverOptions {
+    RecoverOptions { root: RootChoice::OnDemand, ..options(Policy::Always) }
+}
+
+fn is_damaged<T>(result: &Result<T, Error>, held: &SlotSummary) -> bool {
+    matches!(result, Err(Error::SnapshotDamaged { slot, .. }) if *slot == held.slot)
+}
+
+#[test]
+fn every_block_of_a_snapshot_is_checked() {
+    let (image, [root, on_demand], script) = written();
+    let mut count = 0;
+    for held in [root, on_demand] {
+        for lba in 0..held.len_lbas {
+            // Magic, numbers, sizes, checksum, payload, padding.
+            for offset in [1, 9, 17, 25, 33, 38, 42, 50, 70, 85, 94, 700, 2100, LBA_SIZE - 1] {
+                let media = &mut media_of(&image);
+                rot(media, held.slot, lba, offset);
+                let context = format!("{held:?}, block {lba}, byte {offset}");
+                assert!(is_damaged(&verify(media, &mut |_| {}), &held), "{context}");
+                let inspection = inspect(media).expect("it can be inspected");
+                let seen = inspection.slots.iter().find(|(seen, _)| *seen == held);
+                assert!(is_damaged(&seen.expect("it is shown").1, &held), "{context}");
+                if held == root {
+                    let opened = reopen(media, &options(Policy::Always));
+                    assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
+                    // The way out.
+                    let (_, recovered) = reopen(media, &from_on_demand()).expect("it opens");
+                    assert_eq!(recovered, script[..4], "{context}");
+                } else {
+                    let opened = reopen(media, &from_on_demand());
+                    assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
+                    // It is no part of what the server needs.
+                    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+                    assert_eq!(recovered, script, "{context}");
+                }
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 150, "only {count} bytes were tried");
+}
+
+#[test]
+fn what_is_wrong_is_a_sentence_with_a_place() {
+    let (image, [root, _], _) = written();
+    let index_lba = root.len_lbas - 2;
+    for (lba, offset, what) in [
+        (
+            0,
+            20,
+            "the snapshot in snapshot-b is damaged: its header: its checksum is wrong, or it is \
+                 another snapshot's",
+        ),
+        (
+            1,
+            100,
+            "the snapshot in snapshot-b is damaged: chunk 0 at block 1: its checksum is wrong",
+        ),
+        (
+            2,
+            27,
+            "the snapshot in snapshot-b is damaged: chunk 1 at block 2: there is something else",
+        ),
+        (index_lba, 0, "the snapshot in snapshot-b is damaged: its index: its checksum is wrong"),
+        (root.len_lbas - 1, 2, "the snapshot in snapshot-b is damaged: its trailer: there is none"),
+    ] {
+        let media = &mut media_of(&image);
+        rot(media, root.slot, lba, offset);
+        let refused = reopen(media, &options(Policy::Always)).expect_err("it is damaged");
+        assert_eq!(refused.to_string(), what);
+    }
+}
+
+#[test]
+fn salvage_leaves_out_the_chunks_that_are_damaged() {
+    let (image, [root, _], script) = written();
+    let salvage = RecoverOptions { salvage: true, ..options(Policy::Always) };
+    for unreadable in [false, true] {
+        let media = &mut media_of(&image);
+        for lba in [2, 4] {
+            if unreadable {
+                media
+                    .disk
+                    .faults(|faults| faults.unreadable.extend([(slot_space(root.slot), lba)]));
+            } else {
+                rot(media, root.slot, lba, 300);
+            }
+        }
+        let (volume, recovered) = reopen(media, &salvage).expect("it opens");
+        assert_eq!(volume.report.salvaged.len(), 2, "{:?}", volume.report.salvaged);
+        // Chunks of two records each: those of blocks 2 and 4 are gone.
+        let kept = [&script[..2], &script[4..6], &script[8..]].concat();
+        assert_eq!(recovered, kept);
+        assert!(volume.report.to_string().contains("SALVAGED"), "{}", volume.report);
+    }
+    // Without the index nobody knows what is a chunk.
+    let media = &mut media_of(&image);
+    rot(media, root.slot, root.len_lbas - 2, 0);
+    assert!(is_damaged(&reopen(media, &salvage), &root));
+}
+
+#[test]
+fn a_block_that_can_not_be_read_is_refused() {
+    let (image, [root, on_demand], script) = written();
+    for held in [root, on_demand] {
+        for lba in 0..held.len_lbas {
+            let media = &mut media_of(&image);
+            media.disk.faults(|faults| faults.unreadable.extend([(slot_space(held.slot), lba)]));
+            assert!(matches!(verify(media, &mut |_| {}), Err(Error::Device { .. })));
+            let opened = reopen(media, &options(Policy::Always));
+            assert_eq!(opened.is_ok(), held == on_demand, "{:?}", opened.err());
+            media.disk.faults(|faults| faults.unreadable.clear());
+            let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+            assert_eq!(recovered, script);
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_was_cut_off_is_refused() {
+    let (image, [root, _], _) = written();
+    let media = &mut media_of(&image);
+    media.disk.truncate(slot_space(root.slot), root.len_lbas - 1);
+    match reopen(media, &options(Policy::Always)) {
+        Err(Error::Truncated { area: "snapshot-b", found_lbas, expected_lbas }) => {
+            assert_eq!((found_lbas, expected_lbas), (root.len_lbas - 1, root.len_lbas));
+        }
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_slot_or_volume_is_refused() {
+    let (image, [root, on_demand], _) = written();
+    let media = &mut media_of(&image);
+    let mut path = media.disk.open_path(slot_space(on_demand.slot));
+    path.grow(root.len_lbas).expect("there is room");
+    for lba in 0..root.len_lbas {
+        let bytes = media.disk.peek(slot_space(root.slot), lba);
+        media.disk.poke(slot_space(on_demand.slot), lba, &bytes);
+    }
+    // Moved with all that the superblock says of it, but for the place.
+    let moved = SlotSummary { slot: on_demand.slot, ..root };
+    let volume_id = volume_id(media);
+    assert!(is_damaged(&check_slot(&mut path, volume_id, moved), &moved));
+    let mut path = media.disk.open_path(slot_space(root.slot));
+    check_slot(&mut path, volume_id, root).expect("it is whole");
+    let other = slimio_storage::VolumeId(volume_id.0 ^ 1);
+    assert!(is_damaged(&check_slot(&mut path, other, root), &root));
+}
+
+fn volume_id(media: &mut SimMedia) -> slimio_storage::VolumeId {
+    let found = inspect(media).expect("it can be inspected").superblock;
+    found.map_or_else(Default::default, |found: Superblock| found.volume_id)
+}
+
+/// A snapshot overwrites an older one of the same shape in the same slot, but the device loses its
+/// writes: what is there is whole, and old.
+#[test]
+fn what_a_slot_held_before_is_not_taken_for_new() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let take = |client: &mut Client, byte: u8| {
+        // As if each time the only key were overwritten: the same size, other contents.
+        client.history = vec![(0, vec![byte; 100])];
+        client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+        client.settle();
+        client.volume.log.snapshots().root().expect("it was adopted").slot
+    };
+    assert_eq!(take(&mut client, 1), SlotName::A);
+    assert_eq!(take(&mut client, 2), SlotName::B);
+    let space = slot_space(SlotName::A);
+    client.disk.faults(|faults| faults.lost.extend((0..8).map(|lba| (space, lba))));
+    assert_eq!(take(&mut client, 3), SlotName::A);
+    drop(client);
+    let opened = reopen(&mut media, &options(Policy::Always));
+    let Err(Error::SnapshotDamaged { slot: SlotName::A, what }) = opened else {
+        panic!("{:?}", opened.map(|(_, recovered)| recovered))
+    };
+    assert!(what.contains("another snapshot's"), "{what}");
+}
+
+/// A device that loses or misdirects any write of a snapshot is found out by a check of the slot.
+#[test]
+fn lost_and_misdirected_writes_are_found_by_a_check() {
+    let records = small_script(9);
+    let (mut found, mut untouched) = (0, 0);
+    for lba in 0..12 {
+        for is_lost in [true, false] {
+            let mut media = formatted(SimConfig::default(), Kind::Files);
+            let (mut volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("it may");
+            let space = slot_space(plan.slot);
+            media.disk.faults(|faults| {
+                if is_lost {
+                    faults.lost.insert((space, lba));
+                } else {
+                    faults.misdirected.insert((space, lba), 40);
+                }
+            });
+            let device = &mut media.disk.open_path(space);
+            device.grow(64).expect("there is room");
+            let mut writer = SlotWriter::begin(device, plan, SMALL_WRITES).expect("it begins");
+            for record in &records {
+                let payload = encode_records(std::slice::from_ref(record));
+                writer.chunk(device, &payload, 1).expect("it is written");
+            }
+            let summary = writer.finish(device).expect("it is finished");
+            let volume_id = volume_id(&mut media);
+            match check_slot(device, volume_id, summary) {
+                Err(Error::SnapshotDamaged { .. }) => found += 1,
+                Err(other) => panic!("{other}"),
+                // No write starts at this block.
+                Ok(()) => untouched += 1,
+            }
+        }
+    }
+    assert_eq!((found, untouched), (12, 12), "each is two blocks long");
+}
+
+/// Both newest copies of the superblock are lost, and nothing was logged since: the header of the
+/// next snapshot knows better.
+#[test]
+fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.history = small_script(3);
+    client.volume.log.end();
+    client.settle();
+    for kind in [SnapshotKind::OnDemand, SnapshotKind::Wal] {
+        client.begin(kind).expect("nothing else is under way");
+        client.settle();
+    }
+    // The third is only begun.
+    client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    for _ in 0..3 {
+        client.turn(true);
+    }
+    let sequence = client.volume.keeper.superblock().sequence;
+    drop(client);
+    let newest = if sequence.is_multiple_of(2) { [0, 2] } else { [1, 3] };
+    for copy in newest {
+        let lba = copy * layout::SUPERBLOCK_COPY_LBAS;
+        let mut bytes = media.disk.peek(SUPER, lba);
+        bytes[100] ^= 1;
+        media.disk.poke(SUPER, lba, &bytes);
+    }
+    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("it fell back");
+    assert!(refused.to_string().contains("newest copies are lost"), "{refused}");
+}

@@ -1,0 +1,420 @@
+//! Snapshots that fail, wait, come too late or are not wanted any more: nothing else fails with
+//! them, and the last good state is kept.
+
+use crate::common::snapshots::{SMALL_WRITES, encode_records};
+use crate::common::{
+    Client, Kind, SMALL, SUPER, SimMedia, formatted, formatted_as, options, reopen, script,
+    slot_space, small_script,
+};
+use slimio_device::{Device, DeviceError, LBA_SIZE};
+use slimio_sim::SimConfig;
+use slimio_storage::{
+    Error, FormatOptions, Job, LatchCause, LogState, Policy, RecoverOptions, Room, SlotName,
+    SlotWriter, SnapshotEvent, SnapshotKind, WriterOptions, give_back,
+};
+
+fn client(policy: Policy) -> (Client, SimMedia) {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
+    (Client::new(volume, media.disk.clone(), 0), media)
+}
+
+fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
+    for record in records {
+        assert!(client.append(record));
+        client.settle();
+    }
+}
+
+fn root_entries(client: &Client) -> Option<u64> {
+    client.volume.log.snapshots().root().map(|root| root.entry_count)
+}
+
+/// What is wrong while a snapshot is written, and how it is put right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Full,
+    Write(u64),
+    Flush,
+    Cancel(usize),
+}
+
+#[test]
+fn a_failed_snapshot_fails_alone() {
+    let writes = [0, 2, 4, 6].map(Fault::Write);
+    let cancels = [0, 1, 3].map(Fault::Cancel);
+    let mut faults = vec![Fault::Full, Fault::Flush];
+    faults.extend(writes);
+    faults.extend(cancels);
+    for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
+        for &fault in &faults {
+            let (mut client, mut media) = client(Policy::Always);
+            let script = small_script(12);
+            write(&mut client, &script[..3]);
+            client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+            client.settle();
+            write(&mut client, &script[3..8]);
+            let before = *client.volume.log.snapshots();
+
+            let slot = SlotName::B;
+            let space = slot_space(slot);
+            client.disk.faults(|faults| match fault {
+                Fault::Full => faults.full = true,
+                Fault::Write(lba) => {
+                    faults.unwritable.insert((space, lba));
+                }
+                Fault::Flush | Fault::Cancel(_) => {}
+            });
+            assert_eq!(client.begin(kind).expect("nothing else is under way").slot, slot);
+            // Chunks, and then the end.
+            for step in 0..8 {
+                match fault {
+                    Fault::Cancel(at) if at == step => {
+                        client.cancel();
+                    }
+                    Fault::Flush if step == 4 => {
+                        client.disk.faults(|faults| faults.flushes_until_failure = Some(0));
+                    }
+                    _ => {}
+                }
+                client.turn(true);
+            }
+            assert!(client.taking.is_none() && client.volume.log.running_snapshot().is_none());
+            assert_eq!(client.volume.log.take_snapshot_event(), None, "{fault:?}");
+            assert!(client.volume.log.latched().is_none(), "{fault:?}");
+            assert_eq!(*client.volume.log.snapshots(), before, "{fault:?}");
+            client.disk.faults(|faults| *faults = slimio_sim::Faults::default());
+
+            // The log goes on, and the next snapshot is made.
+            write(&mut client, &script[8..10]);
+            client.begin(kind).expect("nothing else is under way");
+            client.settle();
+            let held = client.volume.log.snapshots().of_kind(kind).map(|held| held.entry_count);
+            assert_eq!(held, Some(10), "{fault:?}");
+            write(&mut client, &script[10..]);
+            drop(client);
+            let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            assert_eq!(recovered, script, "{fault:?}");
+        }
+    }
+}
+
+#[test]
+fn errors_of_a_writer_say_what_failed() {
+    let (mut client, media) = client(Policy::Always);
+    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    assert!(client.volume.log.begin_snapshot(SnapshotKind::OnDemand, 7).is_none(), "one at a time");
+    let device = &mut media.disk.open_path(slot_space(plan.slot));
+    let payload = vec![5; 3 * LBA_SIZE];
+    let fail = |device: &mut slimio_sim::SimDevice| -> Error {
+        let mut writer = SlotWriter::begin(device, plan, SMALL_WRITES).expect("it begins");
+        for _ in 0..4 {
+            if let Err(error) = writer.chunk(device, &payload, 1) {
+                assert_eq!(writer.chunk(device, &payload, 1), Err(error.clone()));
+                assert_eq!(writer.finish(device), Err(error.clone()));
+                return error;
+            }
+        }
+        writer.finish(device).expect_err("it fails")
+    };
+    media.disk.faults(|faults| faults.full = true);
+    let (doing, error) = ("making room for a snapshot", DeviceError::NoSpace);
+    assert_eq!(fail(device), Error::Device { doing, error });
+    media.disk.faults(|faults| {
+        faults.full = false;
+        faults.unwritable.insert((slot_space(plan.slot), 3));
+    });
+    let error = DeviceError::Io { errno: 5 };
+    assert_eq!(fail(device), Error::Device { doing: "writing a snapshot", error: error.clone() });
+    media.disk.faults(|faults| {
+        faults.unwritable.clear();
+        faults.flushes_until_failure = Some(0);
+    });
+    assert_eq!(fail(device), Error::Device { doing: "flushing a snapshot", error });
+}
+
+#[test]
+fn an_update_that_fails_at_the_adoption_latches() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(4);
+    write(&mut client, &script);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let lbas = (0..16).map(|lba| (SUPER, lba));
+    client.disk.faults(|faults| faults.unwritable.extend(lbas));
+    for _ in 0..10 {
+        client.turn(true);
+    }
+    let latch = client.volume.log.latched().expect("it is latched");
+    assert_eq!(latch.cause, LatchCause::Superblock);
+    assert!(client.volume.log.begin_snapshot(SnapshotKind::Wal, 0).is_none());
+    client.disk.faults(|faults| faults.unwritable.clear());
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script);
+}
+
+/// The next job that is no preparation, which fails meanwhile.
+fn next_job(client: &mut Client) -> Option<Job> {
+    loop {
+        match client.volume.log.next_job(client.now) {
+            Some(Job::Prepare) => {
+                let failed = slimio_storage::Outcome::PrepareFailed(DeviceError::NoSpace);
+                client.volume.log.job_done(failed, client.now);
+            }
+            job => return job,
+        }
+    }
+}
+
+#[test]
+fn nothing_is_adopted_before_it_is_durable() {
+    for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
+        let (mut client, media) = client(Policy::No);
+        for record in &script(5) {
+            assert!(client.append(record));
+        }
+        let plan = client.volume.log.begin_snapshot(kind, 7).expect("it may");
+        let device = &mut media.disk.open_path(slot_space(plan.slot));
+        let writer = SlotWriter::begin(device, plan, SMALL_WRITES).expect("it begins");
+        client.volume.log.adopt(writer.finish(device).expect("it is finished"));
+        assert!(client.volume.log.durable() < plan.lsn);
+        assert_eq!(next_job(&mut client), None, "it is not durable yet");
+        // It becomes durable though the policy flushes nothing.
+        for _ in 0..20 {
+            let volume = &mut client.volume;
+            if volume.log.drive(&mut *volume.log_path, client.now) {
+                volume.log_path.kick();
+            }
+            volume.log.wait(&mut *volume.log_path, None);
+            volume.log.reap(&mut *volume.log_path, client.now);
+        }
+        assert!(client.volume.log.durable() >= plan.lsn);
+        assert!(matches!(next_job(&mut client), Some(Job::Adopt(_))));
+    }
+}
+
+#[test]
+fn the_log_ends_where_it_is_durable() {
+    let (mut client, mut media) = client(Policy::No);
+    let script = script(6);
+    for record in &script[..5] {
+        assert!(client.append(record));
+    }
+    let lsn = client.volume.log.appended();
+    client.volume.log.end();
+    assert_eq!(client.volume.log.log_state(), LogState::Ending);
+    assert_eq!(next_job(&mut client), None, "it is not durable yet");
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Off);
+    assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
+    // Not logged: gone, as everything behind the end.
+    assert!(client.append(&script[5]));
+    drop(client);
+    // Whichever way it is opened, it is what it was; and goes on only if that is wanted.
+    let off = RecoverOptions { is_log_on: false, ..options(Policy::No) };
+    for (options, state) in
+        [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
+    {
+        let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+        assert_eq!(recovered, script[..5]);
+        assert_eq!(volume.log.log_state(), state);
+        assert_eq!(volume.log.snapshots().log_end().is_some(), state == LogState::Off);
+    }
+}
+
+#[test]
+fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(20);
+    write(&mut client, &script[..3]);
+    client.volume.log.end();
+    client.settle();
+    write(&mut client, &script[3..6]);
+    // Begun before the log was resumed: it becomes the root, but what is behind it was not logged.
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.volume.log.resume();
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    write(&mut client, &script[6..8]);
+    client.settle();
+    assert_eq!(root_entries(&client), Some(6));
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    let image = |client: &Client| {
+        let limits = slimio_sim::Limits { exhaustive_max: 0, random_count: 0, torn: false };
+        let crash = client.disk.clone().crash_now();
+        crash.power_images(&limits).swap_remove(0)
+    };
+    // One that fails, then the log is off again, then on: only the last one counts.
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.cancel();
+    client.volume.log.end();
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Off);
+    write(&mut client, &script[8..10]);
+    client.volume.log.resume();
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    write(&mut client, &script[10..12]);
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::On);
+    write(&mut client, &script[12..]);
+    media = SimMedia::from_image(SimConfig::default(), media.kind, &image(&client));
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script);
+}
+
+/// The log ends while the snapshot that would turn it on is written: it stays off.
+#[test]
+fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(8);
+    client.volume.log.end();
+    client.settle();
+    client.volume.log.resume();
+    write(&mut client, &script[..2]);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.volume.log.end();
+    client.settle();
+    assert!(client.append(&script[2]));
+    client.volume.log.resume();
+    write(&mut client, &script[3..]);
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script[..2]);
+}
+
+#[test]
+fn a_pinned_slot_is_not_written() {
+    let (mut client, _media) = client(Policy::Always);
+    let take = |client: &mut Client, kind| {
+        let plan = client.begin(kind)?;
+        client.settle();
+        Some(plan.slot)
+    };
+    assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::A));
+    client.volume.log.pin(SlotName::A);
+    client.volume.log.pin(SlotName::A);
+    assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::B));
+    assert_eq!(take(&mut client, SnapshotKind::OnDemand), Some(SlotName::C));
+    assert_eq!(take(&mut client, SnapshotKind::Wal), None, "the only reserve is pinned");
+    client.volume.log.unpin(SlotName::A);
+    assert_eq!(take(&mut client, SnapshotKind::Wal), None, "twice");
+    client.volume.log.unpin(SlotName::A);
+    assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::A));
+}
+
+/// The data set was emptied, and the log starts behind that, before the snapshot is finished.
+#[test]
+fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = script(12);
+    write(&mut client, &script[..4]);
+    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let taking = client.taking.take();
+    for record in &script[4..8] {
+        write(&mut client, std::slice::from_ref(record));
+    }
+    let lsn = client.volume.log.appended();
+    client.volume.log.release_before(lsn);
+    client.history.clear();
+    write(&mut client, &script[8..]);
+    for _ in 0..5 {
+        client.turn(true);
+    }
+    assert!(client.volume.keeper.superblock().start.lsn == lsn, "the log starts there");
+    let mut taking = taking.expect("it was begun");
+    let summary = taking.finish().expect("it is finished");
+    client.volume.log.adopt(summary);
+    client.turn(true);
+    assert_eq!(client.volume.log.take_snapshot_event(), Some(SnapshotEvent::Obsolete(summary)));
+    assert_eq!(summary.lsn, plan.lsn);
+    assert_eq!(root_entries(&client), None);
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script[8..]);
+}
+
+#[test]
+fn a_full_log_waits_for_the_snapshot_that_makes_room() {
+    let layout = FormatOptions { wal_slots_max: 3, ..SMALL };
+    for is_kept in [true, false] {
+        let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let mut client = Client::new(volume, media.disk.clone(), 0);
+        let record = (0, vec![7; 3000]);
+        // Until the first segment is full.
+        while client.volume.log.stats().log_bytes <= SMALL.segment_lbas * LBA_SIZE as u64 {
+            write(&mut client, std::slice::from_ref(&record));
+        }
+        client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+        let taking = client.taking.take();
+        let full = loop {
+            match client.volume.log.room(3000) {
+                Room::Free => write(&mut client, std::slice::from_ref(&record)),
+                Room::Wait if client.volume.log.prepare_failed().is_some() => break Room::Wait,
+                Room::Wait => client.turn(true),
+                room => break room,
+            }
+        };
+        assert_eq!(full, Room::Wait, "the snapshot will make room");
+        if is_kept {
+            client.taking = taking;
+            for _ in 0..20 {
+                client.turn(true);
+            }
+            assert_eq!(client.volume.log.room(3000), Room::Free);
+        } else {
+            // It failed: nobody waits for it.
+            client.volume.log.snapshot_failed();
+            assert_ne!(client.volume.log.room(3000), Room::Wait);
+        }
+    }
+}
+
+#[test]
+fn a_slot_far_longer_than_needed_is_shortened_piece_by_piece() {
+    let disk = slimio_sim::SimDisk::new(SimConfig::default());
+    let mib = |mib: u64| (mib << 20) / LBA_SIZE as u64;
+    let space = disk.add_space(mib(1000));
+    let device = &mut disk.open_path(space);
+    assert_eq!(give_back(device, mib(480)), Ok(false), "all of it may soon be needed again");
+    let mut steps = 0;
+    while give_back(device, mib(200)).expect("it can be shortened") {
+        steps += 1;
+        assert!(steps < 100, "it ends");
+    }
+    assert!(steps >= 8, "{steps}");
+    assert_eq!(device.geometry().lba_count, mib(464));
+    assert_eq!(give_back(device, mib(200)), Ok(false));
+}
+
+#[test]
+fn a_slot_grows_in_large_steps_and_by_what_there_is() {
+    let (mut client, media) = client(Policy::Always);
+    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    let device = &mut media.disk.open_path(slot_space(plan.slot));
+    let options = WriterOptions { grow_lbas: 50, ..SMALL_WRITES };
+    let mut writer = SlotWriter::begin(device, plan, options).expect("it begins");
+    writer.chunk(device, &[1; 9000], 1).expect("it is written");
+    assert_eq!(device.geometry().lba_count, 50);
+    writer.chunk(device, &vec![1; 60 * LBA_SIZE], 1).expect("it is written");
+    assert_eq!(device.geometry().lba_count, 100);
+    assert_eq!(writer.written_bytes(), (1 + 3 + 61) * LBA_SIZE as u64);
+    let summary = writer.finish(device).expect("it is finished");
+    assert_eq!((summary.chunk_count, summary.len_lbas), (2, 1 + 3 + 61 + 2));
+    assert_eq!(summary.payload_size, 9000 + 60 * LBA_SIZE as u64);
+}
+
+#[test]
+fn an_empty_snapshot_is_one() {
+    let (mut client, mut media) = client(Policy::Always);
+    write(&mut client, &small_script(3));
+    client.history.clear();
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.settle();
+    assert_eq!(root_entries(&client), Some(0));
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, []);
+    assert_eq!(encode_records(&recovered), []);
+}

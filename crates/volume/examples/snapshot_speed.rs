@@ -1,0 +1,134 @@
+//! Measures how fast snapshots are written and read: over blocks that were only reserved, and over
+//! blocks that were written before.
+//!
+//! `cargo run --release --package slimio-volume --example snapshot_speed -- DIRECTORY [MiB]`
+
+#![expect(clippy::print_stdout, reason = "it prints what it has measured")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use slimio_device::{LBA_SIZE, PathOptions};
+use slimio_storage::{
+    Chunk, Error, FormatOptions, Policy, READ_AHEAD_CHUNKS, Record, RecoverOptions, RecoverSink,
+    RootChoice, SlotReader, SlotWriter, SnapshotKind, Volume, VolumeId, WriterOptions, format,
+    recover,
+};
+
+/// Bytes of a chunk's payload.
+const CHUNK_SIZE: usize = 256 << 10;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let place = args.next().unwrap_or_else(|| ".".into());
+    let mib = args.next().and_then(|mib| mib.parse().ok()).unwrap_or(1024);
+    let place = tempfile::tempdir_in(place).expect("the directory can be written to");
+    measure(&place.path().join("volume"), mib).expect("the volume can be used");
+}
+
+/// There is nothing to come back.
+struct Nothing;
+
+impl RecoverSink for Nothing {
+    fn chunk(&mut self, _: Chunk) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn record(&mut self, _: Record<'_>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn measure(place: &Path, mib: usize) -> Result<(), Error> {
+    let mut storage = slimio_volume::open(place, PathOptions::default(), true, u64::MAX)?;
+    println!("{}", storage.io_path);
+    let layout = FormatOptions {
+        volume_id: VolumeId(1),
+        segment_lbas: 1024,
+        batch_lbas_max: 64,
+        wal_slots_max: 8,
+        replace: false,
+    };
+    format(&mut *storage.media, &layout)?;
+    let options = RecoverOptions {
+        policy: Policy::No,
+        buffer_count: 4,
+        commits_in_flight: 2,
+        salvage: false,
+        root: RootChoice::InForce,
+        is_log_on: true,
+        now: Instant::now(),
+    };
+    let payload: Vec<u8> = (0..CHUNK_SIZE).map(|at| ((at * 31) >> 3) as u8).collect();
+    for (write_kib, in_flight) in [(256, 4), (512, 2), (512, 4), (512, 8), (1024, 4), (1024, 8)] {
+        let mut volume = recover(&mut *storage.media, &options, &mut Nothing)?;
+        let writer = WriterOptions {
+            write_lbas: (write_kib << 10) / LBA_SIZE as u32,
+            in_flight,
+            ..WriterOptions::default()
+        };
+        let device = volume.slot_paths.get(slimio_storage::SlotName::A);
+        device.shrink(0).map_err(|error| Error::Device { doing: "shrinking", error })?;
+        for how in ["reserved", "written before"] {
+            let (whole, flush) = write(&mut volume, &payload, mib, writer)?;
+            println!(
+                "{write_kib:>5} KiB x {in_flight}, blocks {how:<14}: {:>6.0} MB/s ({:.2} s, of \
+                 that the end and its flush {:.2} s)",
+                mib as f64 * 1.048_576 / whole.as_secs_f64(),
+                whole.as_secs_f64(),
+                flush.as_secs_f64()
+            );
+        }
+    }
+    let mut volume = recover(&mut *storage.media, &options, &mut Nothing)?;
+    read(&mut volume, &payload, mib)
+}
+
+/// Writes a snapshot that is then given up, and says how long it took, and how long its end.
+fn write(
+    volume: &mut Volume,
+    payload: &[u8],
+    mib: usize,
+    options: WriterOptions,
+) -> Result<(Duration, Duration), Error> {
+    let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("nothing is under way");
+    let device = volume.slot_paths.get(plan.slot);
+    let began = Instant::now();
+    let mut writer = SlotWriter::begin(device, plan, options)?;
+    for _ in 0..mib * (1 << 20) / payload.len() {
+        writer.chunk(device, payload, 64)?;
+    }
+    let ended = Instant::now();
+    writer.finish(device)?;
+    volume.log.snapshot_failed();
+    Ok((began.elapsed(), ended.elapsed()))
+}
+
+/// Writes a snapshot once more, and reads it.
+fn read(volume: &mut Volume, payload: &[u8], mib: usize) -> Result<(), Error> {
+    let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("nothing is under way");
+    let device = volume.slot_paths.get(plan.slot);
+    let mut writer = SlotWriter::begin(device, plan, WriterOptions::default())?;
+    for _ in 0..mib * (1 << 20) / payload.len() {
+        writer.chunk(device, payload, 64)?;
+    }
+    let summary = writer.finish(device)?;
+    for (ahead, is_checked) in
+        [(1, false), (4, false), (READ_AHEAD_CHUNKS, false), (READ_AHEAD_CHUNKS, true)]
+    {
+        let began = Instant::now();
+        let mut reader = SlotReader::open(device, VolumeId(1), summary, ahead)?;
+        while let Some(chunk) = reader.next_chunk(device)? {
+            if is_checked {
+                chunk.payload()?;
+            }
+            reader.give_back(chunk.into_buffer());
+        }
+        let how = if is_checked { ", checked" } else { "" };
+        println!(
+            "read, {ahead} ahead{how}: {:.0} MB/s",
+            mib as f64 * 1.048_576 / began.elapsed().as_secs_f64()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! A volume in a directory: a file for each area, and one for the log's buffers.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use slimio_device::{
+    Buffer, Device, DeviceError, Directory, LBA_SIZE, LOCK_FILE_NAME, Layer, Layered, MappedFile,
+    OpenError, PathOptions,
+};
+use slimio_storage::{Area, Media, SlotName, Storage};
+
+/// Bytes at the start of a file that are looked at to see whether it was ever written.
+const LOOK_SIZE: usize = 64 << 10;
+
+/// The file with the log's buffers.
+const BUFFERS: &str = "buffers";
+
+/// Opens the volume in a directory.
+///
+/// # Errors
+/// Why it can't be taken.
+pub(crate) fn open(
+    path: &Path,
+    options: PathOptions,
+    create: bool,
+    wal_size_max: u64,
+) -> Result<Storage, OpenError> {
+    // Nothing is left behind in a directory that is somebody else's.
+    check_directory(path)?;
+    let directory = if create {
+        Directory::open_or_create(path, options)?
+    } else {
+        Directory::open(path, options)?
+    };
+    let exists = directory.has_file(Area::Superblock.name()) && !is_unfinished(&directory);
+    let name = directory.path().display().to_string();
+    let mut media = DirectoryMedia { directory, outlives_process: true, wal_size_max };
+    let (io_path, why_not_better) = media.describe_io(exists);
+    Ok(Storage { media: Box::new(media), exists, name, io_path, why_not_better })
+}
+
+/// Refuses a directory that holds something else, or only a part of a volume.
+fn check_directory(path: &Path) -> Result<(), OpenError> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Ok(()) };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    let refuse =
+        |why: &str| Err(OpenError::Unsuitable { path: path.to_path_buf(), why: why.into() });
+    if has(Area::Superblock.name()) {
+        return Ok(());
+    }
+    let mut others = SlotName::ALL.map(Area::Snapshot).into_iter().chain([Area::Wal]);
+    if others.any(|area| has(area.name())) || has(BUFFERS) {
+        return refuse("it holds a volume whose file super is missing");
+    }
+    if names.iter().any(|name| name != LOCK_FILE_NAME) {
+        return refuse("it is not empty and holds no SlimIO volume");
+    }
+    Ok(())
+}
+
+/// Whether making the volume was interrupted before anything was written to it.
+fn is_unfinished(directory: &Directory) -> bool {
+    let is_zero = |name: &str| {
+        let Ok(mut file) = std::fs::File::open(directory.file_path(name)) else { return true };
+        let mut start = vec![0; LOOK_SIZE];
+        let mut filled = 0;
+        while let Ok(count) = file.read(&mut start[filled..])
+            && count > 0
+        {
+            filled += count;
+        }
+        start.iter().all(|byte| *byte == 0)
+    };
+    is_zero(Area::Superblock.name()) && is_zero(Area::Wal.name())
+}
+
+/// Does not let a path's file grow beyond a limit.
+struct Limit {
+    lbas_max: u64,
+}
+
+impl Layer for Limit {
+    fn grow(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
+        if lba_count > self.lbas_max {
+            return Err(DeviceError::NoSpace);
+        }
+        below.grow(lba_count)
+    }
+}
+
+/// A directory with a file for each area.
+struct DirectoryMedia {
+    directory: Directory,
+    outlives_process: bool,
+    wal_size_max: u64,
+}
+
+impl DirectoryMedia {
+    /// How files are reached here, which is known for certain once one was opened.
+    fn describe_io(&mut self, exists: bool) -> (String, String) {
+        if exists {
+            // Errors are for recovery to report.
+            drop(self.directory.open_path(Area::Superblock.name()));
+        }
+        (self.directory.describe(), self.directory.notes().join("; "))
+    }
+}
+
+impl Media for DirectoryMedia {
+    fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
+        if let Area::Snapshot(_) = area
+            && !self.directory.has_file(area.name())
+        {
+            self.directory.create_file(area.name(), 0)?;
+        }
+        let path = self.directory.open_path(area.name())?;
+        Ok(match area {
+            Area::Superblock | Area::Snapshot(_) => path,
+            Area::Wal => {
+                let limit = Limit { lbas_max: self.wal_size_max / LBA_SIZE as u64 };
+                Box::new(Layered::new(limit, path))
+            }
+        })
+    }
+
+    fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
+        // The superblock's file comes first: without it, what is there is no volume.
+        let slots = SlotName::ALL.map(|slot| (Area::Snapshot(slot), 0));
+        let areas = [(Area::Superblock, super_lbas), (Area::Wal, wal_lbas)];
+        for (area, lbas) in areas.into_iter().chain(slots) {
+            if !self.directory.has_file(area.name()) {
+                self.directory.create_file(area.name(), lbas)?;
+            }
+        }
+        // From here on its absence is a loss.
+        if !self.directory.has_file(BUFFERS) {
+            self.directory.create_mapped(BUFFERS, 0)?;
+        }
+        Ok(())
+    }
+
+    fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        let mut file = self.directory.open_mapped(BUFFERS)?;
+        if !file.size().is_multiple_of(size) {
+            return Err(OpenError::Unsuitable {
+                path: self.directory.file_path(BUFFERS),
+                why: format!("its length is no multiple of {size}"),
+            });
+        }
+        Ok(file.buffers(size))
+    }
+
+    fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
+        let (mut file, outlives) = match self.directory.create_mapped(BUFFERS, count * size) {
+            Ok(file) => (file, true),
+            Err(error @ OpenError::NoSpace { .. }) => return Err(error),
+            Err(error) => {
+                log::warn!("the log's buffers are in private memory: {error}");
+                // Whoever comes next finds that there is nothing to miss.
+                self.directory.create_mapped(BUFFERS, 0)?;
+                (MappedFile::anonymous(count * size)?, false)
+            }
+        };
+        self.outlives_process = outlives;
+        Ok(file.buffers(size))
+    }
+
+    fn buffers_outlive_process(&self) -> bool {
+        self.outlives_process
+    }
+
+    fn fresh_blocks_need_zeroing(&self) -> bool {
+        true
+    }
+}

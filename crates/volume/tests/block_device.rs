@@ -1,0 +1,113 @@
+//! The areas of a block device: each is a device that keeps the contract, and none reaches another.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Command;
+
+use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PathOptions};
+use slimio_device::{Completion, PlacementId, Token};
+use slimio_sim::contract::{CONTRACT_LBAS, check_all};
+use slimio_storage::{Area, SlotName};
+
+/// A loop device over a file of zeros; it goes away with this.
+struct LoopDevice {
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl LoopDevice {
+    /// `None`, loudly, where they can't be made: without root, or in most containers.
+    fn new(size: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let backing = directory.path().join("backing");
+        File::create(&backing).unwrap().set_len(size).unwrap();
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let path = String::from_utf8(output.stdout).unwrap().trim().into();
+                Some(Self { path, _directory: directory })
+            }
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                eprintln!("SKIPPED: no loop device can be made: {}", why.trim());
+                None
+            }
+            Err(error) => {
+                eprintln!("SKIPPED: losetup can't be run: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+    }
+}
+
+fn run(device: &mut dyn Device, op: Op) -> Completion {
+    device.submit(Token(0), op).unwrap();
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        device.wait(None, &mut completions);
+    }
+    completions.pop().unwrap()
+}
+
+fn write(lba: u64, lbas: usize, byte: u8) -> Op {
+    let mut buffer = Buffer::zeroed(lbas);
+    buffer.fill(byte);
+    Op::Write { lba: Lba(lba), buffer, placement: PlacementId(0), durable: false }
+}
+
+const AREAS: [Area; 5] = [
+    Area::Superblock,
+    Area::Wal,
+    Area::Snapshot(SlotName::A),
+    Area::Snapshot(SlotName::B),
+    Area::Snapshot(SlotName::C),
+];
+
+#[test]
+fn areas_keep_the_contract_and_do_not_overlap() {
+    // Room for superblock and buffers, and as much for each area as the contract wants.
+    let size = (80 << 20) + AREAS.len() as u64 * CONTRACT_LBAS * LBA_SIZE as u64;
+    let Some(device) = LoopDevice::new(size) else { return };
+    let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
+    let wal_size_max = CONTRACT_LBAS * LBA_SIZE as u64;
+    let mut storage = slimio_volume::open(&device.path, options, true, wal_size_max).unwrap();
+    check_all(|| storage.media.open_path(Area::Wal).unwrap() as Box<dyn Device>);
+
+    let mut paths: Vec<_> =
+        AREAS.into_iter().map(|area| storage.media.open_path(area).unwrap()).collect();
+    let mut buffers = storage.media.make_buffers(256, 256 << 10).unwrap();
+    for (index, path) in paths.iter_mut().enumerate() {
+        let lbas = path.geometry().lba_count;
+        for lba in 0..lbas {
+            assert_eq!(run(&mut **path, write(lba, 1, index as u8 + 1)).result, Ok(()), "{lba}");
+        }
+        // One block behind the end, and two across it, are another area's or nobody's.
+        for op in [write(lbas, 1, 99), write(lbas - 1, 2, 99), write(u64::MAX, 1, 99)] {
+            assert_eq!(run(&mut **path, op).result, Err(DeviceError::OutOfRange), "{index}");
+        }
+        let range = LbaRange { start: Lba(lbas - 1), end: Lba(lbas + 1) };
+        let deallocated = run(&mut **path, Op::Deallocate { range });
+        assert_eq!(deallocated.result, Err(DeviceError::OutOfRange), "{index}");
+        assert_eq!(path.grow(lbas + 1), Err(DeviceError::NoSpace));
+        assert_eq!(run(&mut **path, Op::Flush).result, Ok(()));
+    }
+    assert!(buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+    for buffer in &mut buffers {
+        buffer.fill(77);
+    }
+    for (index, path) in paths.iter_mut().enumerate() {
+        for lba in 0..path.geometry().lba_count {
+            let done = run(&mut **path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
+            let buffer = done.buffer.unwrap();
+            assert!(buffer.iter().all(|&byte| byte == index as u8 + 1), "area {index}, {lba}");
+        }
+    }
+}

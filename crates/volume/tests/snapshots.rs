@@ -1,0 +1,170 @@
+//! Snapshots in the files of a directory.
+
+use std::path::Path;
+use std::time::Instant;
+
+use slimio_device::{EngineChoice, PathOptions};
+use slimio_storage::{
+    Chunk, Error, FormatOptions, Policy, Record, RecoverOptions, RecoverSink, RootChoice, SlotName,
+    SlotSummary, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format,
+    give_back, recover, verify,
+};
+
+/// Payloads of chunks and records, in the order in which they came back.
+#[derive(Default)]
+struct Collector(Vec<Vec<u8>>);
+
+impl RecoverSink for Collector {
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
+        self.0.push(chunk.payload()?.to_vec());
+        Ok(())
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
+        self.0.push(record.payload.to_vec());
+        Ok(())
+    }
+}
+
+fn open(place: &Path, engine: EngineChoice) -> Storage {
+    let options = PathOptions { engine, ..PathOptions::default() };
+    slimio_volume::open(place, options, true, u64::MAX).expect("the directory can be used")
+}
+
+fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Error> {
+    let options = RecoverOptions {
+        policy: Policy::Always,
+        buffer_count: 4,
+        commits_in_flight: 2,
+        salvage: false,
+        root: RootChoice::InForce,
+        is_log_on: true,
+        now: Instant::now(),
+    };
+    let mut collector = Collector::default();
+    let volume = recover(&mut *storage.media, &options, &mut collector)?;
+    Ok((volume, collector.0))
+}
+
+/// Makes everything durable, and what is due done.
+fn settle(volume: &mut Volume) {
+    let Volume { log, log_path, keeper, keeper_paths, .. } = volume;
+    loop {
+        if log.drive(&mut **log_path, Instant::now()) {
+            log_path.kick();
+        }
+        log.wait(&mut **log_path, None);
+        log.reap(&mut **log_path, Instant::now());
+        if let Some(job) = log.next_job(Instant::now()) {
+            let outcome = keeper.run(keeper_paths, job);
+            log.job_done(outcome, Instant::now());
+        } else if log.durable() == log.appended() {
+            return;
+        }
+    }
+}
+
+fn snapshot(volume: &mut Volume, kind: SnapshotKind, chunks: &[&[u8]]) -> SlotSummary {
+    let plan = volume.log.begin_snapshot(kind, 1).expect("nothing else is under way");
+    let device = volume.slot_paths.get(plan.slot);
+    let mut writer = SlotWriter::begin(device, plan, WriterOptions::default()).expect("it begins");
+    for chunk in chunks {
+        writer.chunk(device, chunk, 1).expect("it is written");
+    }
+    let summary = writer.finish(device).expect("it is finished");
+    volume.log.adopt(summary);
+    settle(volume);
+    assert_eq!(volume.log.snapshots().of_kind(kind), Some(&summary));
+    summary
+}
+
+fn formatted(place: &Path, engine: EngineChoice) -> Storage {
+    let mut storage = open(place, engine);
+    let layout = FormatOptions {
+        volume_id: VolumeId(77),
+        segment_lbas: 64,
+        batch_lbas_max: 16,
+        wal_slots_max: 8,
+        replace: false,
+    };
+    format(&mut *storage.media, &layout).expect("there is room");
+    storage
+}
+
+#[test]
+fn a_snapshot_and_the_log_behind_it_come_back() {
+    for engine in [EngineChoice::Best, EngineChoice::Plain] {
+        let place = tempfile::tempdir().expect("there is room");
+        let place = place.path().join("volume");
+        let mut storage = formatted(&place, engine);
+        let large = vec![9; 700_000];
+        let mut expected: Vec<Vec<u8>> = Vec::new();
+        for round in 0..4_u8 {
+            let (mut volume, recovered) = reopen(&mut storage).expect("it opens");
+            assert_eq!(recovered, expected);
+            volume.log.append(0, &[b"before"]);
+            settle(&mut volume);
+            let first = [round; 1000];
+            snapshot(&mut volume, SnapshotKind::OnDemand, &[b"another"]);
+            snapshot(&mut volume, SnapshotKind::Wal, &[&first, &large, b""]);
+            volume.log.append(0, &[b"behind"]);
+            settle(&mut volume);
+            expected = vec![first.to_vec(), large.clone(), Vec::new(), b"behind".to_vec()];
+        }
+        verify(&mut *storage.media, &mut |_| {}).expect("it is whole");
+    }
+}
+
+#[test]
+fn a_slot_keeps_its_space_and_gives_back_what_is_far_too_much() {
+    let place = tempfile::tempdir().expect("there is room");
+    let place = place.path().join("volume");
+    let mut storage = formatted(&place, EngineChoice::Best);
+    let (mut volume, _) = reopen(&mut storage).expect("it opens");
+    let summary = snapshot(&mut volume, SnapshotKind::Wal, &[b"small"]);
+    let size = || place.join("snapshot-a").metadata().expect("it is there").len();
+    let first_size = size();
+    assert!(first_size >= 64 << 20, "it grows in large steps: {first_size}");
+    snapshot(&mut volume, SnapshotKind::Wal, &[b"in the next"]);
+    snapshot(&mut volume, SnapshotKind::Wal, &[b"in the first again"]);
+    assert_eq!(size(), first_size);
+
+    let device = volume.slot_paths.get(SlotName::A);
+    device.grow(100 << 8).expect("there is room");
+    while give_back(device, summary.len_lbas).expect("it can be shortened") {}
+    assert!(size() < 66 << 20, "{}", size());
+    // The other path to it knows.
+    drop(volume);
+    let (volume, recovered) = reopen(&mut storage).expect("it opens");
+    assert_eq!(recovered, [b"in the first again"]);
+    drop(volume);
+}
+
+#[test]
+fn a_missing_slot_is_missed_only_when_it_holds_something() {
+    let place = tempfile::tempdir().expect("there is room");
+    let place = place.path().join("volume");
+    let mut storage = formatted(&place, EngineChoice::Best);
+    let (mut volume, _) = reopen(&mut storage).expect("it opens");
+    snapshot(&mut volume, SnapshotKind::Wal, &[b"root"]);
+    drop((volume, storage));
+    for name in ["snapshot-b", "snapshot-c"] {
+        std::fs::remove_file(place.join(name)).expect("it is there");
+    }
+    let mut storage = open(&place, EngineChoice::Best);
+    assert_eq!(reopen(&mut storage).expect("it opens").1, [b"root"]);
+    drop(storage);
+    std::fs::remove_file(place.join("snapshot-a")).expect("it is there");
+    let mut storage = open(&place, EngineChoice::Best);
+    let refused = reopen(&mut storage).expect_err("the root is gone");
+    assert_eq!(refused.to_string(), "the snapshot-a area has 0 blocks instead of 4");
+}
+
+#[test]
+fn a_directory_with_a_snapshot_and_no_superblock_is_no_place_for_a_new_volume() {
+    let place = tempfile::tempdir().expect("there is room");
+    std::fs::write(place.path().join("snapshot-b"), b"something").expect("there is room");
+    let refused = slimio_volume::open(place.path(), PathOptions::default(), true, u64::MAX);
+    let why = refused.err().expect("it is refused").to_string();
+    assert!(why.contains("super is missing"), "{why}");
+}

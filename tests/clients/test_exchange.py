@@ -1,0 +1,193 @@
+"""`slimio export` and `slimio import`, beside stock redis-server and redis-check-rdb."""
+
+import os
+import random
+import shutil
+import subprocess
+import unittest
+
+from harness.server import Server
+from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
+
+SECONDS_MAX = 60
+
+
+def run(*args):
+    """Runs a tool of the server's own binary."""
+    line = [TARGET.command[0], *(str(arg) for arg in args)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def fill(client, count):
+    draw = random.Random(5)
+    commands = []
+    for number in range(count):
+        value = draw.choice([draw.randbytes(draw.randrange(300)), b"abc" * draw.randrange(500)])
+        match number % 5:
+            case 0:
+                commands.append(["SET", f"n:{number}", draw.choice([0, -1, 127, 2**31, -(2**63)])])
+            case 1:
+                commands.append(["SET", f"e:{number}", value, "PXAT", 4_000_000_000_000 + number])
+            case 2:
+                pairs = [x for i in range(draw.randrange(1, 40)) for x in (f"f{i}", value[:i])]
+                commands.append(["HSET", f"h:{number}", *pairs])
+            case _:
+                commands.append(["SET", b"s:%d:\x00\xff" % number, value])
+    commands.append(["SET", "large", draw.randbytes(3_000_000)])
+    for start in range(0, 30_000, 500):
+        pairs = [x for i in range(start, start + 500) for x in (f"field {i}", f"value {i}" * 3)]
+        commands.append(["HSET", "large hash", *pairs])
+    commands += [["SELECT", 9], ["SET", "ninth", 1], ["SELECT", 0]]
+    for start in range(0, len(commands), 500):
+        client.pipeline(commands[start : start + 500])
+
+
+def contents(client):
+    found = {}
+    for db in (0, 9):
+        client("SELECT", db)
+        for key in client("KEYS", "*"):
+            kind = client("TYPE", key)
+            if kind == b"string":
+                value = client("GET", key)
+            else:
+                items = client("HGETALL", key)
+                value = sorted(zip(items[::2], items[1::2]))
+            found[db, key] = kind, value, client("PEXPIRETIME", key)
+    client("SELECT", 0)
+    return found
+
+
+@slimio_only
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class Exchange(TestCase):
+    seconds = 30
+
+    def setUp(self):
+        with Server(start=False) as server:
+            self.folder = server.folder + "-exchange"
+        os.makedirs(self.folder)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def stock_with(self, rdb):
+        """Stock redis-server on that file."""
+        server = Server(stock=True, start=False, appendonly="no")
+        self.addCleanup(server.close)
+        os.makedirs(server.volume, exist_ok=True)
+        shutil.copy(rdb, os.path.join(server.volume, "dump.rdb"))
+        return server.start()
+
+    def check_loads(self, rdb, before):
+        subprocess.run(["redis-check-rdb", rdb], check=True, capture_output=True)
+        with self.stock_with(rdb).client() as client:
+            self.assertEqual(contents(client), before)
+
+    def test_out_of_a_running_server_and_a_stopped_one(self):
+        server = Server(log_segment_size="1mb")
+        self.addCleanup(server.close)
+        address = f"127.0.0.1:{server.port}"
+        with server.client() as client:
+            fill(client, 2000)
+            before = contents(client)
+            for flags in ([], ["--uncompressed"], ["--rdb-version", 9]):
+                rdb = self.path("online.rdb")
+                code, text = run("export", "--volume", server.volume, "--out", rdb,
+                                 "--server", address, *flags)
+                self.assertEqual(code, 0, text)
+                self.check_loads(rdb, before)
+            client("SET", "behind", 1)
+            code, text = run("export", "--volume", server.volume, "--out", self.path("kept.rdb"),
+                             "--server", address, "--snapshot")
+            self.assertEqual(code, 0, text)
+            self.check_loads(self.path("kept.rdb"), before)
+            self.assertEqual(client("BGSAVE"), b"Background saving started", "nothing is pinned now")
+            before = contents(client)
+        server.kill()
+        code, text = run("export", "--volume", server.volume, "--out", self.path("stopped.rdb"))
+        self.assertEqual(code, 0, text)
+        self.check_loads(self.path("stopped.rdb"), before)
+        server.start()
+        with server.client() as client:
+            self.assertEqual(contents(client), before)
+
+    def test_into_a_new_volume_from_what_stock_wrote(self):
+        stock = Server(stock=True, appendonly="no")
+        self.addCleanup(stock.close)
+        with stock.client() as client:
+            fill(client, 2000)
+            before = contents(client)
+            client("SAVE")
+        rdb = os.path.join(stock.volume, "dump.rdb")
+        volume = self.path("volume")
+        code, text = run("import", "--in", rdb, "--volume", volume)
+        self.assertEqual(code, 0, text)
+        server = Server(volume=volume)
+        self.addCleanup(server.close)
+        with server.client() as client:
+            self.assertEqual(contents(client), before)
+            client("SET", "more", 1)
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("GET", "more"), b"1")
+        server.kill()
+        code, text = run("import", "--in", rdb, "--volume", volume)
+        self.assertNotEqual(code, 0)
+        self.assertIn("holds", text)
+
+    def test_what_cannot_be_imported_is_named_and_nothing_is_made(self):
+        stock = Server(stock=True, appendonly="no")
+        self.addCleanup(stock.close)
+        with stock.client() as client:
+            fill(client, 100)
+            client("SAVE")
+            with open(os.path.join(stock.volume, "dump.rdb"), "rb") as file:
+                whole = file.read()
+            client("RPUSH", "a list", 1)
+            client("SAVE")
+            with open(os.path.join(stock.volume, "dump.rdb"), "rb") as file:
+                with_list = file.read()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 1
+        cases = {
+            "a list": with_list,
+            "cut off": whole[: len(whole) // 2],
+            "not an RDB": b"hello, this is something else",
+            "REDIS0099": b"REDIS0099" + whole[9:],
+            "corrupt|checksum|RDB": bytes(flipped),
+        }
+        for said, data in cases.items():
+            with self.subTest(said):
+                rdb, volume = self.path("bad.rdb"), self.path("none")
+                with open(rdb, "wb") as file:
+                    file.write(data)
+                code, text = run("import", "--in", rdb, "--volume", volume)
+                self.assertNotEqual(code, 0)
+                self.assertRegex(text, said)
+                self.assertNotIn("panicked", text)
+                self.assertFalse(os.path.exists(volume))
+
+    def test_what_cannot_be_written_leaves_the_old_file(self):
+        server = Server()
+        self.addCleanup(server.close)
+        with server.client() as client:
+            fill(client, 200)
+        server.kill()
+        full = self.path("full")
+        os.makedirs(full)
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "slimio-test", full]
+        if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
+            self.skipTest("no small file system can be mounted here (that needs root)")
+        self.addCleanup(subprocess.run, ["umount", "-l", full], check=False)
+        rdb = os.path.join(full, "dump.rdb")
+        with open(rdb, "wb") as file:
+            file.write(b"the old one")
+        code, text = run("export", "--volume", server.volume, "--out", rdb)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(text, "No space left.*is as it was")
+        with open(rdb, "rb") as file:
+            self.assertEqual(file.read(), b"the old one")
+        self.assertEqual(os.listdir(full), ["dump.rdb"])
