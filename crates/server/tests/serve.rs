@@ -293,9 +293,12 @@ fn a_client_that_never_reads_is_ended_at_its_limit() {
         // More than the socket's own buffers take.
         let request = encode(&[b"GET", b"k"]).repeat(400);
         deaf.send_bytes(&request);
+        // It must be deaf until it was ended: one that reads keeps its output below the limit.
+        while info(&mut client, "client_output_buffer_limit_disconnections") != "1" {
+            std::thread::yield_now();
+        }
         let read = deaf.try_read_to_end();
         assert!(read < 40_000_000, "{read} bytes were sent");
-        assert_eq!(info(&mut client, "client_output_buffer_limit_disconnections"), "1");
     });
 }
 
