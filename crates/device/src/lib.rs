@@ -35,6 +35,7 @@ mod error;
 mod layer;
 mod mapped;
 mod plain;
+mod priority;
 mod surroundings;
 mod sys;
 mod target;
@@ -48,6 +49,7 @@ pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
 pub use layer::{Layer, Layered};
 pub use mapped::MappedFile;
+pub use priority::give_way;
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
 

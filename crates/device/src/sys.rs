@@ -319,3 +319,32 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
         }
     }
 }
+
+/// Gives the calling thread a niceness, and a slice that it keeps a core for, in nanoseconds.
+pub(crate) fn set_schedule(niceness: i32, slice_ns: u64) -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: niceness,
+        sched_priority: 0,
+        sched_runtime: slice_ns,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: 0 is the calling thread; the kernel reads as many bytes as `size` says.
+    let returned = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    check(returned as libc::c_int).map(drop)
+}
+
+/// The slice that the calling thread has asked for, in nanoseconds.
+#[cfg(test)]
+pub(crate) fn slice_ns() -> io::Result<u64> {
+    // SAFETY: the structure is numbers, for which zeros are a value.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: 0 is the calling thread; the kernel stores at most `size` bytes.
+    let returned =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    check(returned as libc::c_int).map(|_| attributes.sched_runtime)
+}

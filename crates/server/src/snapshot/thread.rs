@@ -16,8 +16,9 @@ use slimio_storage::{Error, SlotPaths, SlotSummary, SlotWriter, SnapshotPlan, Wr
 const WAITING_SIZE_MAX: u64 = 4 << 20;
 /// Bytes that still wait when more is asked for.
 const WAITING_SIZE_MIN: u64 = 1 << 20;
-/// How much nicer to others the thread is than the command thread.
-const NICENESS: i32 = 5;
+/// How nice to others the thread is, as nice(2) has it. Nicer than this, it may starve on a machine
+/// that is busy with other things, and the log grows meanwhile.
+const NICENESS: i32 = 10;
 
 /// What the thread is told.
 enum Order {
@@ -88,8 +89,7 @@ impl SnapshotThread {
             round: 0,
         };
         let thread = std::thread::Builder::new().name("snapshot".into()).spawn(move || {
-            // Without it the snapshot is a little ruder.
-            let _ = rustix::process::nice(NICENESS);
+            slimio_device::give_way(NICENESS);
             for order in order_receiver {
                 worker.obey(order);
             }
