@@ -10,6 +10,7 @@
 //! leave through [`Core::flush`].
 
 mod call;
+mod checks;
 mod durability;
 mod input;
 mod memory;
@@ -19,6 +20,7 @@ mod pins;
 mod snapshots;
 mod timers;
 
+pub(crate) use checks::NotChecked;
 pub(crate) use durability::{Admission, policy};
 pub(crate) use memory::MemoryUse;
 pub(crate) use snapshots::NotBegun;
@@ -98,6 +100,8 @@ pub(crate) struct Settings {
     pub(crate) log_size_max: u64,
     /// 0: a part of the data set.
     pub(crate) snapshot_memory_limit: u64,
+    /// Bytes per second that the check of snapshots reads; 0: it is off.
+    pub(crate) check_rate: u64,
 }
 
 impl Settings {
@@ -133,6 +137,7 @@ impl Settings {
             rewrite_size_min: config.int("auto-aof-rewrite-min-size") as u64,
             log_size_max: config.int("log-size-max") as u64,
             snapshot_memory_limit: config.int("snapshot-memory-limit") as u64,
+            check_rate: config.int("snapshot-check-rate") as u64,
             memory_max: config.int("maxmemory") as u64,
             eviction_time: memory::eviction_time(config.int("maxmemory-eviction-tenacity")),
         }
@@ -249,7 +254,7 @@ impl Core {
             stats: Stats::default(),
             slowlog: SlowLog::default(),
             latency: Latency::default(),
-            snapshots: Snapshots::new(),
+            snapshots: Snapshots::new(now),
             loading: None,
             shutdown: None,
             active_expire: true,
@@ -315,6 +320,7 @@ impl Core {
             match name {
                 "appendfsync" => self.policy_changed(),
                 "appendonly" => self.turn_log(),
+                "snapshot-check-rate" => self.check_rate_changed(),
                 "proto-max-bulk-len" => {
                     self.keyspace.set_string_size_max(self.settings.arg_size_max);
                 }

@@ -301,6 +301,7 @@ impl Server {
         self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
         self.core.policy_changed();
+        self.core.check_rate_changed();
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The whole server, over both ways to the kernel, by its bytes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod checks;
 mod common;
 mod held;
 mod loading;

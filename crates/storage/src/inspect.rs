@@ -6,7 +6,7 @@ use crate::recover::examine::{Examined, examine};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
     Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
-    RootChoice, SlotPaths, SlotReader, SlotSummary, VolumeId,
+    RootChoice, SlotCheck, SlotPaths, SlotSummary, VolumeId,
 };
 
 /// What is on a volume.
@@ -101,11 +101,8 @@ pub fn check_slot(
     volume_id: VolumeId,
     summary: SlotSummary,
 ) -> Result<(), Error> {
-    let mut reader = SlotReader::open(device, volume_id, summary, READ_AHEAD_CHUNKS)?;
-    while let Some(chunk) = reader.next_chunk(device)? {
-        chunk.payload()?;
-        reader.give_back(chunk.into_buffer());
-    }
+    let mut check = SlotCheck::new(volume_id, summary, READ_AHEAD_CHUNKS);
+    while check.step(device)?.is_some() {}
     Ok(())
 }
 

@@ -41,7 +41,7 @@ pub use recover::{
     Volume, format, recover,
 };
 pub use snapshot::{
-    Chunk, READ_AHEAD_CHUNKS, SlotPaths, SlotReader, SlotSummary, SlotWriter, SnapshotKind,
-    SnapshotPlan, Snapshots, WriterOptions, give_back,
+    Chunk, READ_AHEAD_CHUNKS, SlotCheck, SlotPaths, SlotReader, SlotSummary, SlotWriter,
+    SnapshotKind, SnapshotPlan, Snapshots, WriterOptions, give_back,
 };
 pub use superblock::{Cut, LogStart, Superblock, SuperblockCopy, VolumeGeometry, VolumeId};

@@ -454,6 +454,12 @@ const SLOWLOG: &[Row] = &[
 #[rustfmt::skip]
 const SLIMIO: &[Row] = &[
     Command {
+        name: "check", arity: 2,
+        flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING), categories: &["@admin", "@slow", "@dangerous"], group: "server",
+        summary: "Check the snapshots on the volume in the background", run: Run::Server(slimio::check),
+        ..ROW
+    },
+    Command {
         name: "help", arity: 2,
         flags: INFO, categories: &["@slow"], group: "server",
         summary: "Show helpful text about the different subcommands", run: Run::Server(slimio::help),

@@ -4,7 +4,7 @@ use slimio_resp::Args;
 use slimio_storage::SnapshotKind;
 
 use crate::clients::Client;
-use crate::core::{Core, NotBegun};
+use crate::core::{Core, NotBegun, NotChecked};
 
 /// `SLIMIO PIN [LAST]`: keeps a snapshot on the volume as it is until the connection ends, and says
 /// which one: its area, number and epoch. A new one, unless the last one is good enough.
@@ -24,11 +24,30 @@ pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
+/// `SLIMIO CHECK`: begins a pass of the check of the snapshots now. What it finds is in
+/// `INFO slimio`.
+pub(super) fn check(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    match core.begin_check() {
+        Ok(()) => client.out.simple("Background check of the snapshots started"),
+        Err(NotChecked::NoVolume) => client.out.error("ERR there is no volume to check"),
+        Err(NotChecked::NoSnapshot) => client.out.error("ERR there is no snapshot yet"),
+        Err(NotChecked::Off) => {
+            client.out.error("ERR snapshot-check-rate is 0, so nothing is read; set it first");
+        }
+        Err(NotChecked::Running) => {
+            client.out.error("ERR Background check of the snapshots already in progress");
+        }
+    }
+}
+
 pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[
             "SLIMIO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+            "CHECK",
+            "    Check the snapshots on the volume in the background, now. INFO slimio has what is",
+            "    found.",
             "PIN [LAST]",
             "    Take a snapshot, or choose the last one, and keep it on the volume as it is until",
             "    this connection ends. slimio export reads it there.",

@@ -97,6 +97,7 @@ impl Core {
     pub(crate) fn drive_snapshots(&mut self, is_idle: bool) {
         self.take_answers();
         self.take_event();
+        self.drive_check();
         self.begin_scheduled();
         if !self.wants_snapshot_step() {
             return;
@@ -327,7 +328,8 @@ impl Core {
         if self.snapshots.running.is_some() {
             return;
         }
-        if self.is_rewrite_due() && self.snapshots.rewrites.may_retry(self.now) {
+        let is_wanted = self.is_rewrite_due() || self.is_root_damaged();
+        if is_wanted && self.snapshots.rewrites.may_retry(self.now) {
             self.snapshots.rewrites.is_scheduled = true;
         }
         if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {

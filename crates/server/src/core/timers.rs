@@ -24,6 +24,7 @@ impl Core {
         self.next_cron = self.now + self.settings.cron_every;
         self.stats.sample(self.now);
         self.sample_memory();
+        self.schedule_check();
         self.schedule_snapshots();
         self.expire();
         self.time_out();
@@ -51,6 +52,9 @@ impl Core {
         if let Some(seconds) = self.next_save_in() {
             by(self.next_cron.max(self.now + Duration::from_secs(seconds as u64)));
         }
+        if let Some(at) = self.next_check_at() {
+            by(self.next_cron.max(at));
+        }
         for conn in &self.waiting {
             if let Some(client) = self.clients.get(*conn)
                 && let State::Waiting(wait) = &client.state
@@ -70,6 +74,7 @@ impl Core {
         expires
             || times_out
             || self.has_parked()
+            || (self.is_root_damaged() && self.snapshots.running.is_none())
             || self.stats.is_moving()
             || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
     }

@@ -109,9 +109,15 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
     }
     let Some(wal) = &core.wal else { return };
     let held = wal.log().snapshots();
+    let checks = &snapshots.checks;
+    let damaged = held.all().filter(|held| checks.damage(held).is_some()).count();
+    text.field("snapshot_check_running", u8::from(checks.is_running()));
+    text.field("snapshot_check_last_time", checks.ended_at_s);
+    text.field("snapshot_check_bytes", thread.map_or(0, SnapshotThread::checked_bytes));
+    text.field("snapshot_check_damaged", damaged);
     for snapshot in held.all() {
         text.line(format_args!(
-            "snapshot_slot_{}:kind={},root={},lsn={},entries={},bytes={},begun_at={}",
+            "snapshot_slot_{}:kind={},root={},lsn={},entries={},bytes={},begun_at={},checked_at={}",
             snapshot.slot.index(),
             if snapshot.kind == SnapshotKind::Wal { "wal" } else { "on-demand" },
             u8::from(held.root() == Some(snapshot)),
@@ -119,7 +125,11 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
             snapshot.entry_count,
             snapshot.payload_size,
             snapshot.created_ms / 1000,
+            checks.finding(snapshot).map_or(0, |finding| finding.at_s),
         ));
+        if let Some(damage) = checks.damage(snapshot) {
+            text.field(&format!("snapshot_damage_{}", snapshot.slot.index()), damage);
+        }
     }
     let state = match wal.log().log_state() {
         LogState::On => "on",

@@ -13,6 +13,7 @@
 //! The command thread gives a turn a bounded time to a snapshot, and none while enough is waiting
 //! for the snapshot thread. Nothing here waits.
 
+mod check;
 mod decode;
 mod schedule;
 mod thread;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use slimio_keyspace::Captured;
 use slimio_storage::{SlotName, SnapshotKind};
 
+pub(crate) use check::{Checked, Checks};
 pub(crate) use decode::Decoders;
 pub(crate) use schedule::{RewriteRule, SavePoint, save_points};
 pub(crate) use thread::{Answer, DbSize, SnapshotThread};
@@ -120,12 +122,14 @@ pub(crate) struct Snapshots {
     pub(crate) waits: u64,
     /// Longest stretch of the command thread's time that a snapshot took at once, ever.
     pub(crate) step_max: Duration,
+    /// The check of what lies on the volume.
+    pub(crate) checks: Checks,
     /// Keys that were there after the start.
     pub(crate) loaded_keys: usize,
 }
 
 impl Snapshots {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             thread: None,
             running: None,
@@ -138,6 +142,7 @@ impl Snapshots {
             pins: Vec::new(),
             waits: 0,
             step_max: Duration::ZERO,
+            checks: Checks::new(now),
             loaded_keys: 0,
         }
     }

@@ -6,11 +6,15 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 use slimio_keyspace::{Captured, Chunk, ChunkEncoder, ChunkOptions, DbIndex};
-use slimio_storage::{Error, SlotPaths, SlotSummary, SlotWriter, SnapshotPlan, WriterOptions};
+use slimio_storage::{
+    Error, SlotCheck, SlotPaths, SlotSummary, SlotWriter, SnapshotPlan, WriterOptions,
+};
+
+use super::check::{Checked, Checking};
 
 /// Bytes that may wait to be encoded before no more is taken.
 const WAITING_SIZE_MAX: u64 = 4 << 20;
@@ -26,6 +30,8 @@ enum Order {
     Batch(Captured, u64),
     Finish,
     Cancel,
+    Check(Box<SlotCheck>),
+    CheckRate(u64),
 }
 
 /// How many keys a database has, and how many of them expire.
@@ -54,6 +60,8 @@ struct Shared {
     waiting_memory: AtomicU64,
     /// Bytes written, or about to be.
     written: AtomicU64,
+    /// Bytes that checks have read.
+    checked: AtomicU64,
     /// The command thread wants to be woken when less is waiting.
     is_wake_wanted: AtomicBool,
     /// Counts snapshots begun and given up: what is in the queue for another round is not wanted.
@@ -65,6 +73,7 @@ struct Shared {
 pub(crate) struct SnapshotThread {
     orders: Option<Sender<Order>>,
     answers: Receiver<(u64, Answer)>,
+    checked: Receiver<Checked>,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -80,6 +89,7 @@ impl SnapshotThread {
         let shared = Arc::new(Shared::default());
         let (orders, order_receiver) = channel();
         let (answer_sender, answers) = channel();
+        let (checked_sender, checked) = channel();
         let mut worker = Worker {
             paths,
             current: None,
@@ -87,15 +97,16 @@ impl SnapshotThread {
             wake: Arc::clone(&wake),
             answers: answer_sender,
             round: 0,
+            checking: None,
+            check_rate: 0,
+            checked: checked_sender,
         };
         let thread = std::thread::Builder::new().name("snapshot".into()).spawn(move || {
             slimio_device::give_way(NICENESS);
-            for order in order_receiver {
-                worker.obey(order);
-            }
+            worker.work(&order_receiver);
             worker.cancel();
         })?;
-        Ok(Self { orders: Some(orders), answers, shared, wake, thread: Some(thread) })
+        Ok(Self { orders: Some(orders), answers, checked, shared, wake, thread: Some(thread) })
     }
 
     /// Readable when there is an answer, or when more can be taken.
@@ -162,6 +173,27 @@ impl SnapshotThread {
         answers.find(|(of, _)| *of == round).map(|(_, answer)| answer)
     }
 
+    /// Checks what a slot holds, while no snapshot is written. The one before must have been
+    /// answered for.
+    pub(crate) fn check(&self, check: SlotCheck) {
+        self.tell(Order::Check(Box::new(check)));
+    }
+
+    /// Sets how many bytes per second a check reads at most. At 0 the one under way is given up.
+    pub(crate) fn set_check_rate(&self, rate: u64) {
+        self.tell(Order::CheckRate(rate));
+    }
+
+    /// What has come of a check, once.
+    pub(crate) fn checked(&self) -> Option<Checked> {
+        self.checked.try_recv().ok()
+    }
+
+    /// Bytes that checks have read since the start.
+    pub(crate) fn checked_bytes(&self) -> u64 {
+        self.shared.checked.load(Ordering::Relaxed)
+    }
+
     /// Forgets that the command thread was woken.
     pub(crate) fn woken(&self) {
         // Nothing to read is as good as having read it.
@@ -194,6 +226,10 @@ struct Worker {
     answers: Sender<(u64, Answer)>,
     /// Which snapshot is being written.
     round: u64,
+    checking: Option<Checking>,
+    /// Bytes per second that a check reads at most.
+    check_rate: u64,
+    checked: Sender<Checked>,
 }
 
 /// Takes a chunk that is complete.
@@ -206,6 +242,21 @@ struct Current {
 }
 
 impl Worker {
+    /// Obeys until nobody can give orders any more; checks a slot in between.
+    fn work(&mut self, orders: &Receiver<Order>) {
+        loop {
+            let next = match &self.checking {
+                Some(checking) if self.current.is_none() => orders.recv_timeout(checking.pause()),
+                _ => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match next {
+                Ok(order) => self.obey(order),
+                Err(RecvTimeoutError::Timeout) => self.check_step(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
     fn obey(&mut self, order: Order) {
         match order {
             Order::Begin { plan, options, sizes, round } => {
@@ -215,6 +266,18 @@ impl Worker {
             Order::Batch(batch, round) => self.batch(batch, round),
             Order::Finish => self.finish(),
             Order::Cancel => self.cancel(),
+            Order::Check(check) => {
+                self.checking = Some(Checking::new(*check));
+                if self.check_rate == 0 {
+                    self.end_check(Checked::GivenUp);
+                }
+            }
+            Order::CheckRate(rate) => {
+                self.check_rate = rate;
+                if rate == 0 && self.checking.is_some() {
+                    self.end_check(Checked::GivenUp);
+                }
+            }
         }
     }
 
@@ -222,6 +285,10 @@ impl Worker {
         let mut encoder = ChunkEncoder::new(options);
         for size in sizes {
             encoder.resize_db(size.db, size.keys, size.expiring);
+        }
+        if self.checking.as_ref().is_some_and(|checking| checking.slot() == plan.slot) {
+            // What it held is the reserve by now.
+            self.end_check(Checked::GivenUp);
         }
         let path = self.paths.get(plan.slot);
         match SlotWriter::begin(path, plan, WriterOptions::default()) {
@@ -277,6 +344,23 @@ impl Worker {
     fn fail(&mut self, error: Error) {
         self.cancel();
         self.answer(Answer::Failed(error));
+    }
+
+    fn check_step(&mut self) {
+        let Some(checking) = &mut self.checking else { return };
+        let path = self.paths.get(checking.slot());
+        let (size, ended) = checking.step(path, self.check_rate);
+        self.shared.checked.fetch_add(size, Ordering::Relaxed);
+        if let Some(outcome) = ended {
+            self.end_check(outcome);
+        }
+    }
+
+    fn end_check(&mut self, outcome: Checked) {
+        self.checking = None;
+        // Nobody is there to hear it when the server ends.
+        let _ = self.checked.send(outcome);
+        self.wake();
     }
 
     fn answer(&self, answer: Answer) {

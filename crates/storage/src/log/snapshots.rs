@@ -7,7 +7,7 @@
 use super::Log;
 use crate::keeper::Adoption;
 use crate::snapshot::SnapshotPlan;
-use crate::{Lsn, SlotName, SlotSummary, SnapshotKind, Snapshots};
+use crate::{Lsn, SlotCheck, SlotName, SlotSummary, SnapshotKind, Snapshots};
 
 /// Whether records count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,6 +168,13 @@ impl Log {
     pub fn unpin(&mut self, slot: SlotName) {
         let pins = &mut self.snapshots.pins[slot.index()];
         *pins = pins.checked_sub(1).expect("it is pinned");
+    }
+
+    /// Begins to check what a slot holds, a small piece at a time; `None` when that is nothing. When
+    /// something is found, [`snapshots`](Self::snapshots) says whether the slot still holds it.
+    pub fn check(&self, slot: SlotName) -> Option<SlotCheck> {
+        let held = self.snapshots.known.get(slot)?;
+        Some(SlotCheck::new(self.volume_id, *held, 1))
     }
 
     /// Whether records count.

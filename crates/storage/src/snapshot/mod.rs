@@ -14,11 +14,13 @@
 //! the trailer, the trailer that of the index, the index that of each chunk, and all are salted with
 //! volume, epoch, number and slot: what the slot held before is never taken for new.
 
+mod check;
 mod format;
 mod reader;
 mod roles;
 mod writer;
 
+pub use check::SlotCheck;
 pub(crate) use format::header_sequence;
 pub use reader::{Chunk, READ_AHEAD_CHUNKS, SlotReader};
 pub use roles::Snapshots;

@@ -18,9 +18,6 @@ pub const READ_AHEAD_CHUNKS: usize = 16;
 /// [`open`](Self::open) checks everything but the chunks, which say themselves whether they are
 /// whole: [`Chunk::payload`] may be asked for on another thread. Reads block: the path is used for
 /// nothing else until [`finish`](Self::finish), or until the last chunk has come.
-///
-/// With `ahead` at 1, and pauses between the chunks, this is also how a slot is checked in the
-/// background.
 #[derive(Debug)]
 pub struct SlotReader {
     summary: SlotSummary,

@@ -164,6 +164,46 @@ fn a_block_that_can_not_be_read_is_refused() {
 }
 
 #[test]
+fn a_volume_in_use_is_checked_piece_by_piece() {
+    let (image, [root, on_demand], _) = written();
+    let media = &mut media_of(&image);
+    let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.history = recovered;
+    let reserve =
+        SlotName::ALL.into_iter().find(|&slot| slot != root.slot && slot != on_demand.slot);
+    assert!(client.volume.log.check(reserve.expect("there are three")).is_none());
+    for held in [root, on_demand] {
+        let path = &mut media.disk.open_path(slot_space(held.slot));
+        let mut check = client.volume.log.check(held.slot).expect("it is held");
+        assert_eq!(*check.summary(), held);
+        let mut sizes = Vec::new();
+        while let Some(size) = check.step(path).expect("it is whole") {
+            sizes.push(size);
+            // The log goes on in between.
+            client.write(&small_script(1), 1);
+        }
+        assert_eq!(sizes.iter().sum::<u64>(), held.len_lbas * LBA_SIZE as u64);
+        assert_eq!(sizes.len() as u64, 1 + held.chunk_count, "a chunk at a time");
+        // What goes bad behind the first piece is found as well.
+        let mut check = client.volume.log.check(held.slot).expect("it is held");
+        check.step(path).expect("header, index and trailer are whole");
+        rot(media, held.slot, held.len_lbas - 3, 200);
+        let ended =
+            std::iter::repeat_with(|| check.step(path)).find(|step| !matches!(step, Ok(Some(_))));
+        assert!(is_damaged(&ended.expect("it ends"), &held));
+    }
+    // Found by the check, the root is replaced, and what was checked is held no more.
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.settle();
+    assert_eq!(client.volume.log.snapshots().get(root.slot), None);
+    let history = client.history.clone();
+    drop(client);
+    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens again");
+    assert_eq!(recovered, history);
+}
+
+#[test]
 fn a_slot_that_was_cut_off_is_refused() {
     let (image, [root, _], _) = written();
     let media = &mut media_of(&image);

@@ -1,0 +1,112 @@
+//! When the snapshots on the volume are checked, and what follows when one is damaged.
+//!
+//! A damaged root is replaced unasked, by a WAL-snapshot: what is in memory is whole, the volume
+//! could not be opened after the next restart, and a new snapshot is written to the reserve, so
+//! nothing that could still be read is overwritten before it is in its place. A damaged point in
+//! time cannot be made again: it is left as it is, and said.
+
+use std::time::Instant;
+
+use slimio_storage::{Error, SlotSummary};
+
+use super::Core;
+use crate::snapshot::{Checked, SnapshotThread};
+
+/// Why no pass was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotChecked {
+    /// There is no volume.
+    NoVolume,
+    /// The volume holds no snapshot.
+    NoSnapshot,
+    /// `snapshot-check-rate` is 0.
+    Off,
+    /// A pass is under way.
+    Running,
+}
+
+impl Core {
+    /// Begins a pass over what the slots hold.
+    pub(crate) fn begin_check(&mut self) -> Result<(), NotChecked> {
+        let Some(wal) = self.wal.as_ref().filter(|_| self.snapshots.thread.is_some()) else {
+            return Err(NotChecked::NoVolume);
+        };
+        if self.settings.check_rate == 0 {
+            return Err(NotChecked::Off);
+        }
+        if self.snapshots.checks.is_running() {
+            return Err(NotChecked::Running);
+        }
+        self.snapshots.checks.begin(wal.log().snapshots(), self.now);
+        if self.snapshots.checks.is_running() { Ok(()) } else { Err(NotChecked::NoSnapshot) }
+    }
+
+    /// Begins the pass that is due. Once per round of background work.
+    pub(super) fn schedule_check(&mut self) {
+        if self.next_check_at().is_some_and(|at| at <= self.now) {
+            // When there is nothing to check yet, there may be at the next time.
+            let _ = self.begin_check();
+        }
+    }
+
+    /// When the next pass begins unasked.
+    pub(super) fn next_check_at(&self) -> Option<Instant> {
+        let is_on = self.settings.check_rate > 0 && self.snapshots.thread.is_some();
+        (is_on && !self.snapshots.checks.is_running()).then_some(self.snapshots.checks.next_pass)
+    }
+
+    /// `snapshot-check-rate` may have changed.
+    pub(crate) fn check_rate_changed(&mut self) {
+        let rate = self.settings.check_rate;
+        if let Some(thread) = &self.snapshots.thread {
+            thread.set_check_rate(rate);
+        }
+        if rate == 0 {
+            self.snapshots.checks.cut_short();
+        }
+    }
+
+    /// Takes in what was found, and hands over the next slot. Once per turn.
+    pub(super) fn drive_check(&mut self) {
+        while let Some(outcome) = self.snapshots.thread.as_ref().and_then(SnapshotThread::checked) {
+            if let Checked::Read(summary, Some(error)) = &outcome {
+                self.found_damage(summary, error);
+            }
+            self.snapshots.checks.slot_ended(&outcome, self.now_ms / 1000);
+        }
+        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
+        while let Some(slot) = self.snapshots.checks.next_slot() {
+            // It may have become the reserve since the pass was begun.
+            if let Some(check) = wal.log().check(slot) {
+                self.snapshots.checks.slot_begun(slot);
+                thread.check(check);
+            }
+        }
+    }
+
+    /// Says what is wrong with a snapshot that is held, and what comes of it.
+    fn found_damage(&self, summary: &SlotSummary, error: &Error) {
+        let Some(wal) = &self.wal else { return };
+        let held = wal.log().snapshots();
+        if held.get(summary.slot) != Some(summary) {
+            // It was replaced while it was checked.
+            return;
+        }
+        let remedy = if held.root() != Some(summary) {
+            "the log and what it goes on from are not concerned; BGSAVE replaces it"
+        } else if self.is_latched() {
+            "the log has stopped, so that none can replace it: the volume can't be opened again as \
+             it is. Copy the data to another server before this one ends"
+        } else {
+            "what is in memory is whole: a new WAL-snapshot replaces it. Check the device and the \
+             kernel's messages"
+        };
+        log::warn!("the check of the snapshots has found: {error}; {remedy}");
+    }
+
+    /// Whether the root is known to be damaged, so that the volume could not be opened again.
+    pub(super) fn is_root_damaged(&self) -> bool {
+        let root = self.wal.as_ref().and_then(|wal| wal.log().snapshots().root());
+        root.is_some_and(|root| self.snapshots.checks.damage(root).is_some())
+    }
+}

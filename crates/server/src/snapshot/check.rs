@@ -1,0 +1,149 @@
+//! The slow check of the snapshots that lie on the volume, in the background.
+//!
+//! A pass checks one slot after the other on the snapshot thread, which has the paths to them: a
+//! chunk at a time, with pauses that keep it below `snapshot-check-rate`, and nothing of it while a
+//! snapshot is written. What comes of a slot counts only while the slot still holds what was checked.
+
+use std::time::{Duration, Instant};
+
+use slimio_device::Device;
+use slimio_storage::{Error, SlotCheck, SlotName, SlotSummary, Snapshots};
+
+/// Time from the start to the first pass: what recovery has read was checked by it.
+const FIRST_AFTER: Duration = Duration::from_secs(60 * 60);
+/// Time from the beginning of one pass to that of the next.
+const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What came of checking a slot.
+#[derive(Debug)]
+pub(crate) enum Checked {
+    /// What it holds was read to its end; what is wrong with it, if anything is.
+    Read(SlotSummary, Option<Error>),
+    /// It was given up.
+    GivenUp,
+}
+
+/// A slot that is being checked, as the snapshot thread has it.
+pub(super) struct Checking {
+    check: SlotCheck,
+    /// When its next piece may be read.
+    next_at: Instant,
+}
+
+impl Checking {
+    pub(super) fn new(check: SlotCheck) -> Self {
+        Self { check, next_at: Instant::now() }
+    }
+
+    pub(super) fn slot(&self) -> SlotName {
+        self.check.summary().slot
+    }
+
+    /// How long to wait before the next [`step`](Self::step).
+    pub(super) fn pause(&self) -> Duration {
+        self.next_at.saturating_duration_since(Instant::now())
+    }
+
+    /// Reads the next piece, after which there is a pause so that `rate` bytes per second are not
+    /// exceeded. Returns its size, and what came of the slot when that was the last one.
+    pub(super) fn step(&mut self, path: &mut dyn Device, rate: u64) -> (u64, Option<Checked>) {
+        let began = Instant::now();
+        match self.check.step(path) {
+            Ok(Some(size)) => {
+                // In microseconds: a piece is far smaller than what overflows.
+                let pause = size.saturating_mul(1_000_000) / rate.max(1);
+                self.next_at = began + Duration::from_micros(pause);
+                (size, None)
+            }
+            Ok(None) => (0, Some(Checked::Read(*self.check.summary(), None))),
+            Err(error) => (0, Some(Checked::Read(*self.check.summary(), Some(error)))),
+        }
+    }
+}
+
+/// What is known of a slot since its last check.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    summary: SlotSummary,
+    /// When, in seconds since 1970.
+    pub(crate) at_s: i64,
+    /// What is wrong with it, if anything is.
+    pub(crate) damage: Option<String>,
+}
+
+/// Checks as the command thread sees them.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    /// Slots of the pass under way whose turn has not come.
+    waiting: Vec<SlotName>,
+    /// The one that is with the snapshot thread.
+    current: Option<SlotName>,
+    /// When the next pass begins unasked.
+    pub(crate) next_pass: Instant,
+    /// When a slot was last checked to its end, in seconds since 1970; 0 if none was.
+    pub(crate) ended_at_s: i64,
+    findings: Vec<Finding>,
+}
+
+impl Checks {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            waiting: Vec::new(),
+            current: None,
+            next_pass: now + FIRST_AFTER,
+            ended_at_s: 0,
+            findings: Vec::new(),
+        }
+    }
+
+    /// Whether a pass is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        self.current.is_some() || !self.waiting.is_empty()
+    }
+
+    /// Begins a pass over what is held; the root comes first.
+    pub(crate) fn begin(&mut self, held: &Snapshots, now: Instant) {
+        self.next_pass = now + EVERY;
+        let others = held.all().filter(|summary| held.root() != Some(summary));
+        self.waiting = others.chain(held.root()).map(|summary| summary.slot).collect();
+    }
+
+    /// The slot whose turn it is, when none is being checked.
+    pub(crate) fn next_slot(&mut self) -> Option<SlotName> {
+        if self.current.is_some() { None } else { self.waiting.pop() }
+    }
+
+    /// It is with the snapshot thread, which answers once.
+    pub(crate) fn slot_begun(&mut self, slot: SlotName) {
+        self.current = Some(slot);
+    }
+
+    /// The snapshot thread is done with it, `now_s` seconds after 1970.
+    pub(crate) fn slot_ended(&mut self, outcome: &Checked, now_s: i64) {
+        self.current = None;
+        let Checked::Read(summary, error) = outcome else { return };
+        self.ended_at_s = now_s;
+        self.findings.retain(|known| known.summary.slot != summary.slot);
+        let damage = error.as_ref().map(Error::to_string);
+        self.findings.push(Finding { summary: *summary, at_s: now_s, damage });
+    }
+
+    /// Ends the pass under way with the slot that is being checked: what was checked stays known.
+    pub(crate) fn cut_short(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// What the last check of this snapshot has found, if there was one.
+    pub(crate) fn finding(&self, summary: &SlotSummary) -> Option<&Finding> {
+        let is_of = |known: &&Finding| {
+            known.summary == *summary
+                || (cfg!(feature = "plant-stale-finding") && known.summary.slot == summary.slot)
+        };
+        self.findings.iter().find(is_of)
+    }
+
+    /// What is wrong with this snapshot, as far as is known.
+    pub(crate) fn damage(&self, summary: &SlotSummary) -> Option<&str> {
+        self.finding(summary)?.damage.as_deref()
+    }
+}

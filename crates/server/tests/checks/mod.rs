@@ -1,0 +1,178 @@
+//! The check of the snapshots on a running server's volume: what it finds, and what follows.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use slimio_device::LBA_SIZE;
+use slimio_storage::layout::TRAILER_MAGIC;
+
+use crate::common::{BACK_ENDS, Client, PATIENCE, start};
+use crate::info;
+
+/// Blocks that hold all of the snapshots taken here.
+const LOOK_LBAS: usize = 64;
+
+/// A part of a snapshot.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Header,
+    Chunk,
+    Index,
+    Trailer,
+}
+
+/// Changes a bit of what lies in a slot.
+fn damage(volume: &Path, slot: usize, part: Part) {
+    let path = volume.join(["snapshot-a", "snapshot-b", "snapshot-c"][slot]);
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut bytes = vec![0; LOOK_LBAS * LBA_SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let mut blocks = bytes.chunks(LBA_SIZE);
+    let trailer = blocks.position(|block| block.starts_with(&TRAILER_MAGIC)).unwrap();
+    let (lba, offset) = match part {
+        Part::Header => (0, 20),
+        Part::Chunk => (1, 100),
+        Part::Index => (trailer - 1, 3),
+        Part::Trailer => (trailer, 40),
+    };
+    let place = lba * LBA_SIZE + offset;
+    file.write_all_at(&[bytes[place] ^ 0x10], place as u64).unwrap();
+}
+
+fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so(client) {
+        let said = client.call(&["INFO", "slimio"]);
+        assert!(Instant::now() < deadline, "{what} did not come true: {said}");
+    }
+}
+
+/// Takes a snapshot and waits until it is in its place; the slot that it is in.
+fn take(client: &mut Client, command: &str) -> usize {
+    let (count, kind) = match command {
+        "BGSAVE" => ("rdb_saves", "kind=on-demand,"),
+        _ => ("aof_rewrites", "kind=wal,"),
+    };
+    let taken: u64 = info(client, count).parse().unwrap();
+    assert!(client.call(&[command]).starts_with("+Background"));
+    wait_until(client, command, |client| info(client, count) == (taken + 1).to_string());
+    slot_of(client, kind)
+}
+
+/// The slot whose line in INFO has this.
+fn slot_of(client: &mut Client, words: &str) -> usize {
+    let text = client.call(&["INFO", "slimio"]);
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("snapshot_slot_"));
+    let line = lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {text}"));
+    line[..1].parse().unwrap()
+}
+
+fn check(client: &mut Client) {
+    assert_eq!(client.call(&["SLIMIO", "CHECK"]), "+Background check of the snapshots started\r\n");
+    wait_until(client, "the end of the check", |client| {
+        info(client, "snapshot_check_running") == "0"
+    });
+}
+
+#[test]
+fn a_damaged_root_is_found_and_replaced() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let directives = "snapshot-check-rate 1gb";
+        let Some(server) = start(back_end, &volume, directives) else { continue };
+        let mut client = server.connect();
+        let parts = [Part::Header, Part::Chunk, Part::Index, Part::Trailer];
+        for (key, part) in parts.into_iter().enumerate() {
+            assert_eq!(client.call(&["SET", &key.to_string(), &"x".repeat(500)]), "+OK\r\n");
+            let slot = take(&mut client, "BGREWRITEAOF");
+            assert_eq!(
+                info(&mut client, "snapshot_check_damaged"),
+                "0",
+                "{part:?}: not yet checked"
+            );
+            check(&mut client);
+            assert_eq!(info(&mut client, "snapshot_check_damaged"), "0", "{part:?}");
+            let bytes: u64 = info(&mut client, "snapshot_check_bytes").parse().unwrap();
+            assert!(bytes >= 4 * LBA_SIZE as u64, "{bytes}");
+            assert_ne!(info(&mut client, "snapshot_check_last_time"), "0");
+
+            let rewrites: u64 = info(&mut client, "aof_rewrites").parse().unwrap();
+            damage(&volume, slot, part);
+            check(&mut client);
+            wait_until(&mut client, "a new root", |client| {
+                info(client, "aof_rewrites") == (rewrites + 1).to_string()
+            });
+            assert_ne!(slot_of(&mut client, ",root=1,"), slot, "{part:?}");
+            assert_eq!(info(&mut client, "snapshot_check_damaged"), "0", "{part:?}");
+            check(&mut client);
+            assert_eq!(info(&mut client, "aof_rewrites"), (rewrites + 1).to_string());
+        }
+        server.stop();
+        let server = start(back_end, &volume, directives).unwrap();
+        assert_eq!(server.connect().call(&["DBSIZE"]), format!(":{}\r\n", parts.len()));
+        server.stop();
+    }
+}
+
+#[test]
+fn a_damaged_point_in_time_is_said_and_left() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "snapshot-check-rate 1gb") else { continue };
+        let mut client = server.connect();
+        assert_eq!(client.call(&["SLIMIO", "CHECK"]), "-ERR there is no snapshot yet\r\n");
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+        let slot = take(&mut client, "BGSAVE");
+        damage(&volume, slot, Part::Chunk);
+        check(&mut client);
+        assert_eq!(info(&mut client, "snapshot_check_damaged"), "1");
+        let what = info(&mut client, &format!("snapshot_damage_{slot}"));
+        let area = ["snapshot-a", "snapshot-b", "snapshot-c"][slot];
+        let place = format!("the snapshot in {area} is damaged: chunk 0 at block 1");
+        assert!(what.starts_with(&place), "{what}");
+        // Neither the log nor its root needs it, and no other can be that point in time.
+        assert_eq!(info(&mut client, "aof_rewrites"), "0");
+        assert_eq!(slot_of(&mut client, "kind=on-demand,"), slot);
+        take(&mut client, "BGSAVE");
+        assert_eq!(info(&mut client, "snapshot_check_damaged"), "0");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_check_gives_way_and_can_be_stopped() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        // Behind the first piece, the next one is due in hours.
+        let directives = "snapshot-check-rate 1";
+        let Some(server) = start(back_end, &dir.path().join("volume"), directives) else {
+            continue;
+        };
+        let mut client = server.connect();
+        let begin = |client: &mut Client| client.call(&["SLIMIO", "CHECK"]);
+        let started = "+Background check of the snapshots started\r\n";
+        let is_over = |client: &mut Client| info(client, "snapshot_check_running") == "0";
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+
+        let slot = take(&mut client, "BGSAVE");
+        assert_eq!(begin(&mut client), started);
+        let running = "-ERR Background check of the snapshots already in progress\r\n";
+        assert_eq!(begin(&mut client), running);
+        take(&mut client, "BGSAVE");
+        assert!(!is_over(&mut client), "what is checked lies there still");
+        assert_eq!(take(&mut client, "BGSAVE"), slot);
+        wait_until(&mut client, "giving way", is_over);
+        assert_eq!(info(&mut client, "snapshot_check_damaged"), "0");
+
+        assert_eq!(begin(&mut client), started);
+        assert_eq!(client.call(&["CONFIG", "SET", "snapshot-check-rate", "0"]), "+OK\r\n");
+        wait_until(&mut client, "its end", is_over);
+        let off = "-ERR snapshot-check-rate is 0, so nothing is read; set it first\r\n";
+        assert_eq!(begin(&mut client), off);
+        server.stop();
+    }
+}

@@ -1,0 +1,57 @@
+//! Checking a snapshot where it lies, a piece at a time.
+
+use slimio_device::{Device, LBA_SIZE};
+
+use super::{SlotReader, SlotSummary};
+use crate::{Error, VolumeId};
+
+/// A snapshot that is being checked: all of it is read, and nothing of it is kept.
+///
+/// Plain state: the caller decides how long it waits between two pieces, and must let nobody write
+/// the slot meanwhile. What the superblock says of the slot is taken when the check is made; whether
+/// that still holds when something is found, the caller must see.
+#[derive(Debug)]
+pub struct SlotCheck {
+    volume_id: VolumeId,
+    summary: SlotSummary,
+    ahead: usize,
+    reader: Option<SlotReader>,
+    done_bytes: u64,
+}
+
+impl SlotCheck {
+    /// `ahead` chunks are read at once.
+    pub(crate) fn new(volume_id: VolumeId, summary: SlotSummary, ahead: usize) -> Self {
+        Self { volume_id, summary, ahead, reader: None, done_bytes: 0 }
+    }
+
+    /// What is being checked.
+    pub fn summary(&self) -> &SlotSummary {
+        &self.summary
+    }
+
+    /// Reads and checks the next piece, and returns its size in bytes: first header, index and
+    /// trailer, then a chunk with each call. `None` when everything was read and is whole. Blocks
+    /// until it is read.
+    ///
+    /// # Errors
+    /// What is wrong with the snapshot, or with the device: the check is over.
+    pub fn step(&mut self, device: &mut dyn Device) -> Result<Option<u64>, Error> {
+        let reader = match &mut self.reader {
+            None => {
+                let reader = SlotReader::open(device, self.volume_id, self.summary, self.ahead)?;
+                self.reader.insert(reader)
+            }
+            Some(reader) => {
+                let Some(chunk) = reader.next_chunk(device)? else { return Ok(None) };
+                chunk.payload()?;
+                reader.give_back(chunk.into_buffer());
+                reader
+            }
+        };
+        // Index and trailer lie behind the chunks, and are read before them.
+        let behind = self.summary.len_lbas * LBA_SIZE as u64 - reader.total_bytes();
+        let before = std::mem::replace(&mut self.done_bytes, behind + reader.done_bytes());
+        Ok(Some(self.done_bytes - before))
+    }
+}
