@@ -6,6 +6,7 @@ mod common;
 mod held;
 mod loading;
 mod memory;
+mod transactions;
 mod undurable;
 
 use std::time::Instant;

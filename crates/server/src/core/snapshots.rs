@@ -43,7 +43,9 @@ impl Core {
         }
         // A transaction is in the log only when it is over.
         let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
-        if self.snapshots.running.is_some() || self.transaction.is_some() || !is_idle {
+        let is_within =
+            self.transaction.is_some() && !cfg!(feature = "plant-snapshot-in-transaction");
+        if self.snapshots.running.is_some() || is_within || !is_idle {
             return Err(NotBegun::Busy);
         }
         let began = Instant::now();
