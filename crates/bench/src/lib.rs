@@ -27,6 +27,7 @@ pub mod run;
 pub mod scenario;
 pub mod series;
 pub mod server;
+pub mod slowest;
 pub mod snapshot;
 pub mod stalls;
 pub mod syscalls;

@@ -21,7 +21,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
          Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty; \
          under `always`, {} MiB were written and deleted before that, so that the log's files are \
-         not growing for the first time; rows with snapshots and recoveries hold {} MiB); \
+         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields); \
          values are half compressible and differ from request to request. \
          Ratios are SlimIO / stock; in brackets, how far the rounds lie apart.\n",
         scale.rounds,
@@ -30,6 +30,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         scale.key_count,
         scale.aged_payload_bytes >> 20,
         scale.snapshot_payload_bytes >> 20,
+        scale.slowest_count,
     );
     environment(comparison, &mut text);
     if comparison.config.servers.len() > 1 {
@@ -74,7 +75,11 @@ what stock did at full rate without a snapshot, again without one and during one
 (`requests_per_s`) is over all of the full rate. `snapshot_s`: from the command to INFO saying that \
 it is complete. `pss`: the server and its children, sampled. `write_rate_per_snapshot_rate`: written \
 while the snapshot ran, over the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock), \
-the longest step (SlimIO), by the clock.\n\
+the longest step (SlimIO), by the clock; `..._cpu_ms_max`: in CPU time, which stock does not tell.\n\
+- Slowest command: without a break; what yields to others in between counts anew. In CPU time by \
+`command-cpu-tracking` (SlimIO only), by the clock from `SLOWLOG`, which begins at 0.5 ms. A hash is \
+filled twice, and a snapshot begun, single fields written, and the hash expires or is deleted; \
+`was_during_snapshot`: the snapshots were still running then.\n\
 - `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did: user mode is work \
 in memory; what the kernel does for it in threads of its own is not in it; `saver_waits`: neither \
 running nor waiting for a core, for the device or for data. As far as it was seen alive.\n";
@@ -156,7 +161,10 @@ fn overview(comparison: &Comparison, text: &mut String) {
 }
 
 fn has_a_table_of_its_own(scenario: &Scenario) -> bool {
-    matches!(scenario.work, Work::Replay { .. } | Work::Snapshot(_) | Work::Recovery { .. })
+    matches!(
+        scenario.work,
+        Work::Replay { .. } | Work::Snapshot(_) | Work::Recovery { .. } | Work::Slowest(_)
+    )
 }
 
 fn detail(comparison: &Comparison, index: usize, scenario: &Scenario, text: &mut String) {

@@ -18,7 +18,7 @@ use crate::series::Series;
 use crate::server::{Server, ServerConfig, ServerKind};
 use crate::syscalls::SyscallCounter;
 use crate::values::ValuePool;
-use crate::{recovery, replay, server, snapshot};
+use crate::{recovery, replay, server, slowest, snapshot};
 
 /// Share of a value that a compressor can save.
 const COMPRESSIBLE: f64 = 0.5;
@@ -89,6 +89,7 @@ pub fn run(
             replay::run(server, count.max(1), &writer(value_size, seed), seed)
         }
         Work::Snapshot(work) => snapshot::run(&work, server, scale, open_rate, seed),
+        Work::Slowest(grows) => slowest::run(grows, server, scale.slowest_count, seed),
         Work::Recovery { value_size, compressible } => {
             let count = scale.snapshot_payload_bytes / (KEY_SIZE + value_size) as u64;
             let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));

@@ -1,6 +1,7 @@
 //! The rows of the comparison: what the clients do, under which policy.
 
 use crate::server::Policy;
+use crate::slowest::Grows;
 use crate::snapshot::SnapshotWork;
 
 /// Payload of the rows that do not say otherwise, in bytes.
@@ -59,6 +60,8 @@ pub enum Work {
         /// Share of a value that a compressor can save.
         compressible: f64,
     },
+    /// The slowest command while something gets large: see [`crate::slowest`].
+    Slowest(Grows),
 }
 
 /// One row.
@@ -131,6 +134,12 @@ const fn recovery(
     headline: &'static str,
 ) -> Scenario {
     let work = Work::Recovery { value_size, compressible };
+    Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
+}
+
+const fn slowest(name: &'static str, title: &'static str, grows: Grows) -> Scenario {
+    let work = Work::Slowest(grows);
+    let headline = "command_ms_max_by_clock";
     Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
 }
 
@@ -236,6 +245,8 @@ pub const SCENARIOS: &[Scenario] = &[
     recovery("recovery", "recovery, incompressible", (VALUE_SIZE, NOTHING), "recovery_mb_per_s"),
     recovery("recovery-half", "recovery", (VALUE_SIZE, HALF), "recovery_mb_per_s"),
     recovery("recovery-64", "recovery, 64 B", (64, HALF), "recovery_keys_per_s"),
+    slowest("slowest-keys", "keys inserted", Grows::Keyspace),
+    slowest("slowest-hash", "a hash, while snapshots run", Grows::Hash),
 ];
 
 /// How many of [`SCENARIOS`] run without being named.
@@ -266,6 +277,8 @@ pub struct Scale {
     pub replay_payload_bytes: u64,
     /// Payload of the data set of rows with a snapshot, in bytes.
     pub snapshot_payload_bytes: u64,
+    /// Keys, or fields of one hash, of the rows about the slowest command.
+    pub slowest_count: u64,
 }
 
 impl Scale {
@@ -281,6 +294,7 @@ impl Scale {
         log_requests: 500,
         replay_payload_bytes: 16 << 20,
         snapshot_payload_bytes: 16 << 20,
+        slowest_count: 50_000,
     };
     /// Some twenty minutes for all rows.
     pub const NORMAL: Self = Self {
@@ -294,6 +308,7 @@ impl Scale {
         log_requests: 20_000,
         replay_payload_bytes: 1 << 30,
         snapshot_payload_bytes: 1 << 30,
+        slowest_count: 10_000_000,
     };
     /// For numbers to publish.
     pub const FULL: Self = Self {
@@ -307,6 +322,7 @@ impl Scale {
         log_requests: 100_000,
         replay_payload_bytes: 4 << 30,
         snapshot_payload_bytes: 4 << 30,
+        slowest_count: 10_000_000,
     };
 }
 

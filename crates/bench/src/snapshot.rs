@@ -171,16 +171,24 @@ impl Run<'_> {
         Ok(Snapshot { took: took?, load: load?, seen })
     }
 
-    /// Longest stretch that the command thread was away for a snapshot, as far as the server tells.
-    fn away_ms(&self) -> Result<Option<f64>> {
+    /// Longest stretch that the command thread was away for a snapshot, as far as the server tells:
+    /// by the clock, and in CPU time, which stock does not tell.
+    fn away(&self, metrics: &mut Metrics) -> Result<()> {
         let mut client = self.server.client()?;
-        let (section, field) = match self.server.config().kind {
-            ServerKind::Stock => ("stats", "latest_fork_usec"),
-            ServerKind::SlimIO => ("slimio", "snapshot_step_us_max"),
+        let (section, by_clock, cpu) = match self.server.config().kind {
+            ServerKind::Stock => ("stats", "latest_fork_usec", "latest_fork_usec"),
+            ServerKind::SlimIO => ("slimio", "snapshot_step_us_max", "snapshot_step_cpu_us_max"),
         };
         let info = client.info(section)?;
-        let us = info.get(field).and_then(|text| text.trim().parse::<f64>().ok());
-        Ok(us.map(|us| us / 1000.0))
+        for (metric, field) in
+            [("command_thread_away_ms_max", by_clock), ("command_thread_away_cpu_ms_max", cpu)]
+        {
+            if let Some(us) = info.get(field).and_then(|text| text.trim().parse::<f64>().ok()) {
+                let ms_max = metrics.entry(metric).or_insert(0.0);
+                *ms_max = ms_max.max(us / 1000.0);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -226,7 +234,7 @@ pub fn run(
     let data_bytes = (key_count * pair_size) as f64;
     closed_metrics(&[&before, &after], &snapshot, data_bytes, &mut result.metrics);
     result.series = Some(series(&[&before, &snapshot.load, &after], &snapshot));
-    let away_ms = run.away_ms()?;
+    run.away(&mut result.metrics)?;
 
     rewrite_log(&server)?;
     let per_s = open_rate.unwrap_or(result.metrics["requests_per_s_without"] / 2.0);
@@ -234,9 +242,7 @@ pub fn run(
     let quiet = run.stretch(measured)?;
     let snapshot = run.snapshot()?;
     open_metrics(&quiet, &snapshot.load, per_s, &mut result.metrics);
-    if let Some(away_ms) = away_ms.into_iter().chain(run.away_ms()?).reduce(f64::max) {
-        result.metrics.insert("command_thread_away_ms_max", away_ms);
-    }
+    run.away(&mut result.metrics)?;
     let found = server.client()?.expect(&["DBSIZE"])?;
     if found != Reply::Integer(key_count as i64) {
         return Err(BenchError::Broken(format!("of {key_count} keys there are {found:?}")));

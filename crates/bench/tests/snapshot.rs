@@ -235,3 +235,18 @@ fn recovery_rows_leave_their_numbers() {
     let report = markdown::render(&comparison, "this test");
     assert!(report.contains("## Recovery\n"), "{report}");
 }
+
+#[test]
+fn rows_about_the_slowest_command_leave_their_numbers() {
+    let scratch = Scratch::new();
+    let scale = Scale { slowest_count: 20_000, ..Scale::QUICK };
+    let names = ["slowest-keys", "slowest-hash"];
+    let Some(comparison) = compared(&scratch, &names, scale) else { return };
+    for name in names {
+        let runs = comparison.runs(name, ServerKind::Stock).unwrap();
+        assert!(runs.median("command_ms_max_by_clock").is_some(), "{name}");
+        assert!(runs.median("command_cpu_ms_max").is_none(), "stock does not tell");
+    }
+    let report = markdown::render(&comparison, "this test");
+    assert!(report.contains("## The slowest command\n"), "{report}");
+}

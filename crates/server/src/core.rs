@@ -34,6 +34,7 @@ use slimio_storage::{Lsn, Progress};
 use crate::clients::{Client, Clients, State};
 use crate::commands::{Entry, table};
 use crate::config::{Config, OutputLimit};
+use crate::cpu::CpuLap;
 use crate::errand::Errands;
 use crate::freeing::Freeing;
 use crate::gate::{Change, Undurable};
@@ -85,6 +86,8 @@ pub(crate) struct Settings {
     /// The shorter of both: what almost every command stays below.
     pub(crate) slow_from: Duration,
     pub(crate) is_latency_tracked: bool,
+    /// `command-cpu-tracking`
+    pub(crate) is_cpu_tracked: bool,
     /// Most bytes in use; 0: no limit.
     pub(crate) memory_max: u64,
     /// How long eviction may keep a command waiting.
@@ -120,6 +123,7 @@ impl Settings {
             latency_from,
             slow_from: slow_from.unwrap_or(Duration::MAX),
             is_latency_tracked: config.yes("latency-tracking"),
+            is_cpu_tracked: config.yes("command-cpu-tracking"),
             clients_max: config.int("maxclients") as usize,
             timeout: (timeout > 0).then(|| Duration::from_secs(timeout)),
             tcp_keepalive: config.int("tcp-keepalive"),
@@ -203,6 +207,8 @@ pub(crate) struct Core {
     pub(crate) now_ms: i64,
     /// When the last command ended.
     lap: Instant,
+    /// The same in CPU time, with `command-cpu-tracking`.
+    cpu_lap: CpuLap,
     next_cron: Instant,
     /// When a client was last served whose reply did not depend on the log's next write.
     reader_seen: Option<Instant>,
@@ -262,6 +268,7 @@ impl Core {
             now,
             now_ms: 0,
             lap: now,
+            cpu_lap: CpuLap::default(),
             next_cron: now,
             reader_seen: None,
             wishes: Vec::new(),
@@ -308,9 +315,17 @@ impl Core {
     /// Looks at the clocks.
     pub(crate) fn tick(&mut self) {
         self.now = Instant::now();
-        self.lap = self.now;
+        self.begin_lap(self.now);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.now_ms = since.as_millis() as i64;
+    }
+
+    /// What comes now is a command's, or a part of one.
+    pub(crate) fn begin_lap(&mut self, now: Instant) {
+        self.lap = now;
+        if self.settings.is_cpu_tracked {
+            self.cpu_lap.begin();
+        }
     }
 
     /// Takes directives that were changed at run time into force.

@@ -257,6 +257,9 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     };
     text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
     text.field("replies_never_sent", core.stats.undelivered);
+    if core.settings.is_cpu_tracked {
+        text.field("command_cpu_us_max", core.stats.command_cpu_max.as_micros());
+    }
     persistence::own_fields(text, core);
     let Some(wal) = &core.wal else {
         text.field("log_enabled", 0);

@@ -17,6 +17,7 @@ pub mod net;
 mod clients;
 mod commands;
 mod core;
+mod cpu;
 mod errand;
 mod freeing;
 mod gate;

@@ -65,6 +65,8 @@ pub(crate) struct Stats {
     pub(crate) output_limit_disconnections: u64,
     pub(crate) query_limit_disconnections: u64,
     pub(crate) undelivered: u64,
+    /// Most CPU time that a command took without a break, with `command-cpu-tracking`.
+    pub(crate) command_cpu_max: Duration,
     /// Commands, bytes in and bytes out at moments of the last seconds.
     samples: VecDeque<(Instant, [u64; 3])>,
 }

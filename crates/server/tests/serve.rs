@@ -287,6 +287,24 @@ fn broken_protocol_is_answered_and_ended() {
 }
 
 #[test]
+fn the_cpu_time_of_commands_is_measured_when_asked() {
+    serving("appendonly no", |server| {
+        let mut client = server.connect();
+        let slimio = client.call(&["INFO", "slimio"]);
+        assert!(!slimio.contains("command_cpu_us_max"), "{slimio}");
+        client.call(&["CONFIG", "SET", "command-cpu-tracking", "yes"]);
+        client.call(&["DEBUG", "POPULATE", "50000"]);
+        client.call(&["CONFIG", "RESETSTAT"]);
+        client.call(&["PING"]);
+        let us = |client: &mut _| info(client, "command_cpu_us_max").parse::<u64>().unwrap();
+        let ping = us(&mut client);
+        client.call(&["KEYS", "no such key"]);
+        let keys = us(&mut client);
+        assert!(keys > ping && keys > 50, "{ping} and {keys} us");
+    });
+}
+
+#[test]
 fn a_client_that_never_reads_is_ended_at_its_limit() {
     serving("appendonly no\nclient-output-buffer-limit normal 1mb 0 0", |server| {
         let mut client = server.connect();

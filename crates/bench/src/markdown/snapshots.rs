@@ -30,6 +30,7 @@ const LATENCY: &[Column] = &[
     ("machine stalls, p99.9 us, without", "machine_stall_us_p999_without"),
     ("machine stalls, p99.9 us, during", "machine_stall_us_p999_during"),
     ("command thread away ms", "command_thread_away_ms_max"),
+    ("its CPU time ms", "command_thread_away_cpu_ms_max"),
 ];
 
 const TIME: &[Column] = &[
@@ -49,14 +50,22 @@ const RECOVERY: &[Column] = &[
     ("MB/s / device can", "recovery_share_of_device_read"),
 ];
 
+const SLOWEST: &[Column] = &[
+    ("slowest command, CPU ms", "command_cpu_ms_max"),
+    ("slowest command by the clock, ms", "command_ms_max_by_clock"),
+    ("seconds", "seconds"),
+];
+
 /// Every table that the comparison has rows for.
 pub(super) fn tables(comparison: &Comparison, text: &mut String) {
     let is_snapshot = |row: &Scenario| matches!(row.work, Work::Snapshot(_));
     let is_recovery = |row: &Scenario| matches!(row.work, Work::Recovery { .. });
+    let is_slowest = |row: &Scenario| matches!(row.work, Work::Slowest(_));
     table(comparison, "Snapshots: throughput and memory", is_snapshot, THROUGHPUT, text);
     table(comparison, "Snapshots: latency at half load", is_snapshot, LATENCY, text);
     table(comparison, "Snapshots: where the time goes", is_snapshot, TIME, text);
     table(comparison, "Recovery", is_recovery, RECOVERY, text);
+    table(comparison, "The slowest command", is_slowest, SLOWEST, text);
 }
 
 fn table(

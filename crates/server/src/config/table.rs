@@ -159,6 +159,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("slowlog-max-len", Kind::Int(0, BIG), "128", Effect::Live, "commands that SLOWLOG keeps"),
     row("latency-monitor-threshold", Kind::Int(0, BIG), "0", Effect::Live, "milliseconds from which a delay is kept by LATENCY; 0 keeps none"),
     row("latency-tracking", Kind::Bool, "yes", Effect::Live, "count the times of commands, for LATENCY HISTOGRAM and INFO latencystats"),
+    row("command-cpu-tracking", Kind::Bool, "no", Effect::Live, "measure the CPU time of each command, for command_cpu_us_max of INFO slimio; takes a system call or two per command"),
     row("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9", Effect::Live, "percentiles of them that INFO latencystats shows"),
     row("maxmemory", Kind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes that the data set and the clients may take; 0 is no limit"),
     row("maxmemory-policy", Kind::Choice(MAXMEMORY_POLICY), "noeviction", Effect::Live, "which keys go when maxmemory is reached"),

@@ -164,7 +164,7 @@ impl Core {
                 }
             }
             let LongCommand { request, yielded, spent } = *yielding;
-            self.lap = Instant::now();
+            self.begin_lap(Instant::now());
             let args = request.args();
             let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
             let before = client.out.len();
@@ -307,6 +307,10 @@ impl Core {
     ) {
         let now = Instant::now();
         let took = spent + (now - std::mem::replace(&mut self.lap, now));
+        if self.settings.is_cpu_tracked {
+            let cpu = self.cpu_lap.end();
+            self.stats.command_cpu_max = self.stats.command_cpu_max.max(cpu);
+        }
         if let State::Yielding(long) = &mut client.state {
             long.spent = took;
             return;

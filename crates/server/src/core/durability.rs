@@ -263,7 +263,7 @@ impl Core {
             self.clients.put(client);
             return false;
         };
-        self.lap = Instant::now();
+        self.begin_lap(Instant::now());
         self.request(&mut client, request.args());
         let is_parked = matches!(client.state, State::Parked(_));
         if client.is_running() {

@@ -7,6 +7,7 @@ use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
 
 use super::{Core, Shutdown};
 use crate::clients::{Client, State};
+use crate::cpu::thread_cpu_time;
 use crate::snapshot::{Answer, DbSize, RewriteRule, Running, SnapshotThread, Stage};
 use crate::wal::Wal;
 
@@ -48,7 +49,7 @@ impl Core {
         if self.snapshots.running.is_some() || is_within || !is_idle {
             return Err(NotBegun::Busy);
         }
-        let began = Instant::now();
+        let (began, cpu_began) = (Instant::now(), thread_cpu_time());
         let dbs = (0..self.keyspace.config().db_count).map(|db| DbIndex(db as u16));
         let sizes = dbs.map(|db| {
             let (keys, expiring) = (self.keyspace.dbsize(db), self.keyspace.expiring(db));
@@ -70,7 +71,7 @@ impl Core {
         history.is_scheduled = false;
         history.begun += 1;
         history.tried_at = Some(began);
-        self.snapshots.step_max = self.snapshots.step_max.max(began.elapsed());
+        self.count_snapshot_step(began.elapsed(), cpu_began);
         self.snapshots.running = Some(Running {
             kind,
             stage: Stage::Taking,
@@ -104,7 +105,7 @@ impl Core {
         if !self.wants_snapshot_step() {
             return;
         }
-        let began = Instant::now();
+        let (began, cpu_began) = (Instant::now(), thread_cpu_time());
         let spent = began.saturating_duration_since(self.now);
         let has_waiting = is_idle || self.has_parked();
         let time_max = if has_waiting {
@@ -119,12 +120,18 @@ impl Core {
             }
         }
         let took = began.elapsed();
-        self.snapshots.step_max = self.snapshots.step_max.max(took);
+        self.count_snapshot_step(took, cpu_began);
         self.latency.note("snapshot-step", self.now_ms / 1000, took, self.settings.latency_from);
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
         }
         self.begin_scheduled();
+    }
+
+    fn count_snapshot_step(&mut self, took: Duration, cpu_began: Duration) {
+        let cpu = thread_cpu_time().saturating_sub(cpu_began);
+        self.snapshots.step_max = self.snapshots.step_max.max(took);
+        self.snapshots.step_cpu_max = self.snapshots.step_cpu_max.max(cpu);
     }
 
     /// Whether the next turn should not wait for anything, for a snapshot goes on.

@@ -99,6 +99,7 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
     text.field("snapshot_memory_limit_bytes", core.snapshot_memory_limit());
     text.field("snapshot_writes_waited", snapshots.waits);
     text.field("snapshot_step_us_max", snapshots.step_max.as_micros());
+    text.field("snapshot_step_cpu_us_max", snapshots.step_cpu_max.as_micros());
     let thread = snapshots.thread.as_ref();
     text.field("snapshot_queue_bytes", thread.map_or(0, SnapshotThread::waiting_size));
     text.field("snapshot_written_bytes", thread.map_or(0, SnapshotThread::written));

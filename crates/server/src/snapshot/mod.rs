@@ -124,6 +124,8 @@ pub(crate) struct Snapshots {
     pub(crate) step_max: Duration,
     /// The check of what lies on the volume.
     pub(crate) checks: Checks,
+    /// The same in CPU time: what others took from the command thread meanwhile is not in it.
+    pub(crate) step_cpu_max: Duration,
     /// Keys that were there after the start.
     pub(crate) loaded_keys: usize,
 }
@@ -143,6 +145,7 @@ impl Snapshots {
             waits: 0,
             step_max: Duration::ZERO,
             checks: Checks::new(now),
+            step_cpu_max: Duration::ZERO,
             loaded_keys: 0,
         }
     }

@@ -1,0 +1,158 @@
+//! The slowest single command while a data set gets large: nothing that a command does may grow
+//! with how much there is.
+//!
+//! SlimIO measures the CPU time of its commands itself (`command-cpu-tracking`), stock does not; by
+//! the clock, both keep the slowest in `SLOWLOG`.
+
+use std::time::Instant;
+
+use crate::client::{Client, Reply, encode};
+use crate::error::{BenchError, Result};
+use crate::measure::Metrics;
+use crate::request::RequestWriter;
+use crate::run::{RunResult, preload};
+use crate::server::{Server, ServerConfig, ServerKind};
+use crate::snapshot::{Kind, take};
+use crate::values::ValuePool;
+
+/// What becomes large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grows {
+    /// The keyspace: new keys are inserted.
+    Keyspace,
+    /// One hash: it is written, expires and is deleted while snapshots of it are taken.
+    Hash,
+}
+
+/// Bytes of a value, or of a field's.
+const VALUE_SIZE: usize = 64;
+/// Name of the hash.
+const HASH: &str = "hash";
+/// Fields that one `HSET` fills in.
+const FIELDS_PER_COMMAND: u64 = 100;
+/// Commands that are sent before the first reply is read.
+const COMMANDS_IN_FLIGHT: u64 = 16;
+/// `HSET`s of one field while a snapshot runs.
+const WRITES: u64 = 20_000;
+/// Microseconds from which a command is kept.
+const KEPT_FROM_US: &str = "500";
+
+/// Makes `count` keys or fields, and returns what the slowest command took.
+pub fn run(grows: Grows, config: &ServerConfig, count: u64, seed: u64) -> Result<RunResult> {
+    let mut config = config.clone();
+    let flags = ["--slowlog-max-len", "100000", "--slowlog-log-slower-than", KEPT_FROM_US];
+    config.extra.extend(flags.map(str::to_owned));
+    if config.kind == ServerKind::SlimIO {
+        config.extra.extend(["--command-cpu-tracking", "yes"].map(str::to_owned));
+    }
+    let server = Server::start(&config)?;
+    let mut result = RunResult::default();
+    let began = Instant::now();
+    match grows {
+        Grows::Keyspace => {
+            let writer = RequestWriter::new(ValuePool::new(VALUE_SIZE, 0.5, seed));
+            preload(server.address(), count, &writer, seed)?;
+        }
+        Grows::Hash => {
+            let was_running = hash(&server, count)?;
+            result.metrics.insert("was_during_snapshot", f64::from(u8::from(was_running)));
+        }
+    }
+    result.metrics.insert("seconds", began.elapsed().as_secs_f64());
+    slowest(&server, &mut result.metrics)?;
+    result.add_notes(&server)?;
+    server.stop()?;
+    Ok(result)
+}
+
+/// Returns whether the snapshots still ran when the hash was gone.
+fn hash(server: &Server, fields: u64) -> Result<bool> {
+    let mut was_running = true;
+    for expires in [true, false] {
+        let mut client = server.client()?;
+        fill(&mut client, fields)?;
+        let mut watcher = server.client()?;
+        let saving = std::thread::spawn(move || take(&mut watcher, Kind::Save));
+        while !is_saving(&mut client)? && !saving.is_finished() {
+            std::thread::yield_now();
+        }
+        write(&mut client, fields)?;
+        if expires {
+            client.expect(&["PEXPIRE", HASH, "1"])?;
+            while client.expect(&["EXISTS", HASH])? != Reply::Integer(0) {}
+        } else {
+            client.expect(&["DEL", HASH])?;
+        }
+        was_running &= is_saving(&mut client)?;
+        saving.join().expect("waiting for a snapshot does not panic")?;
+    }
+    Ok(was_running)
+}
+
+fn fill(client: &mut Client, fields: u64) -> Result<()> {
+    let value = [b'v'; VALUE_SIZE];
+    let commands = fields.div_ceil(FIELDS_PER_COMMAND);
+    let mut request = Vec::new();
+    for first in (0..commands).step_by(COMMANDS_IN_FLIGHT as usize) {
+        request.clear();
+        let batch = first..(first + COMMANDS_IN_FLIGHT).min(commands);
+        for command in batch.clone() {
+            let from = command * FIELDS_PER_COMMAND;
+            let names: Vec<String> =
+                (from..(from + FIELDS_PER_COMMAND).min(fields)).map(name).collect();
+            let mut words: Vec<&[u8]> = vec![b"HSET", HASH.as_bytes()];
+            words.extend(names.iter().flat_map(|name| [name.as_bytes(), &value]));
+            encode(&words, &mut request);
+        }
+        client.send(&request)?;
+        for _ in batch {
+            if let Reply::Error(text) = client.receive()? {
+                return Err(BenchError::Reply(format!("HSET: {text}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes to fields all over the hash.
+fn write(client: &mut Client, fields: u64) -> Result<()> {
+    for i in 0..WRITES {
+        // A step that is prime to any number of fields worth measuring.
+        let field = name(i.wrapping_mul(2_654_435_761) % fields);
+        client.expect(&["HSET", HASH, &field, "written while a snapshot runs"])?;
+    }
+    Ok(())
+}
+
+fn name(field: u64) -> String {
+    format!("field:{field:012}")
+}
+
+fn is_saving(client: &mut Client) -> Result<bool> {
+    let info = client.info("persistence")?;
+    Ok(info.get("rdb_bgsave_in_progress").is_some_and(|text| text.trim() != "0"))
+}
+
+fn slowest(server: &Server, metrics: &mut Metrics) -> Result<()> {
+    let mut client = server.client()?;
+    if let Some(us) = client.info("slimio")?.get("command_cpu_us_max") {
+        let us: f64 = us
+            .trim()
+            .parse()
+            .map_err(|_| BenchError::Reply(format!("command_cpu_us_max: {us} is not a number")))?;
+        metrics.insert("command_cpu_ms_max", us / 1000.0);
+    }
+    let Reply::Array(entries) = client.expect(&["SLOWLOG", "GET", "-1"])? else {
+        return Err(BenchError::Reply("SLOWLOG GET is not an array".into()));
+    };
+    let micros = entries.iter().filter_map(|entry| match entry {
+        Reply::Array(fields) => match fields.get(2) {
+            Some(Reply::Integer(us)) => Some(*us),
+            _ => None,
+        },
+        _ => None,
+    });
+    let us = micros.max().unwrap_or(0);
+    metrics.insert("command_ms_max_by_clock", us as f64 / 1000.0);
+    Ok(())
+}
