@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import unittest
 
+from harness.loop_device import LoopDevice
 from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
+from harness.wait import until
 
 SECONDS_MAX = 60
 
@@ -17,6 +19,11 @@ def run(*args):
     line = [TARGET.command[0], *(str(arg) for arg in args)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+def is_saving(server):
+    info = server.info("persistence")
+    return "1" in (info["rdb_bgsave_in_progress"], info["aof_rewrite_in_progress"])
 
 
 def fill(client, count):
@@ -113,6 +120,37 @@ class Exchange(TestCase):
         server.start()
         with server.client() as client:
             self.assertEqual(contents(client), before)
+
+    def test_out_of_a_running_server_on_a_block_device(self):
+        device = LoopDevice(self, self.path("memory"), size=256 << 20, memory_size="200m").path
+        server = Server(volume=device, log_segment_size="1mb")
+        self.addCleanup(server.close)
+        export = ["export", "--volume", device, "--server", f"127.0.0.1:{server.port}", "--out"]
+        rdb = self.path("online.rdb")
+        with server.client() as client:
+            fill(client, 500)
+            first = contents(client)
+            self.assertEqual(run(*export, rdb)[0], 0)
+            self.check_loads(rdb, first)
+            # Every slot has its turn, and none is read as it was before.
+            for number in range(4):
+                client("SET", "round", number)
+                client("BGREWRITEAOF" if number % 2 else "BGSAVE")
+                until(lambda: not is_saving(server), 20, "the snapshot")
+                before = contents(client)
+                code, text = run(*export, rdb)
+                self.assertEqual(code, 0, text)
+                self.check_loads(rdb, before)
+            client("SET", "behind", 1)
+            code, text = run(*export, rdb, "--snapshot")
+            self.assertEqual(code, 0, text)
+            self.check_loads(rdb, before)
+        other = Server()
+        self.addCleanup(other.close)
+        code, text = run("export", "--volume", device, "--out", self.path("other.rdb"),
+                         "--server", f"127.0.0.1:{other.port}")
+        self.assertNotEqual(code, 0)
+        self.assertIn("another volume; check --server", text)
 
     def test_into_a_new_volume_from_what_stock_wrote(self):
         stock = Server(stock=True, appendonly="no")

@@ -1,19 +1,9 @@
 """A volume on a block device: a loop device on memory, whose room can run out beneath it."""
 
-import os
-import subprocess
-
+from harness.loop_device import LoopDevice, run
 from harness.server import Server, refusal
 from harness.target import TestCase, slimio_only
 from harness.wait import until
-
-DEVICE_SIZE = 256 << 20
-MEMORY_SIZE = "96m"
-
-
-def run(*command):
-    out = subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-    return out.stdout.decode().strip()
 
 
 @slimio_only
@@ -21,22 +11,10 @@ class BlockDevice(TestCase):
     seconds = 15
 
     def setUp(self):
-        if os.geteuid() != 0:
-            self.skipTest("a loop device needs root")
         with Server(start=False) as server:
-            self.mount = server.folder + "-memory"
-        os.makedirs(self.mount)
-        self.addCleanup(os.rmdir, self.mount)
-        self.image = os.path.join(self.mount, "image")
-        try:
-            run("mount", "-t", "tmpfs", "-o", f"size={MEMORY_SIZE}", "slimio-test", self.mount)
-            self.addCleanup(run, "umount", "-l", self.mount)
-            with open(self.image, "wb") as file:
-                file.truncate(DEVICE_SIZE)
-            self.device = run("losetup", "--find", "--show", self.image)
-            self.addCleanup(run, "losetup", "--detach", self.device)
-        except (OSError, subprocess.CalledProcessError) as error:
-            self.skipTest(f"no loop device can be made here: {getattr(error, 'stderr', error)}")
+            mount = server.folder + "-memory"
+        self.loop = LoopDevice(self, mount, size=256 << 20, memory_size="96m")
+        self.device = self.loop.path
 
     def server(self, **flags):
         server = Server(volume=self.device, log_segment_size="1mb", **flags)
@@ -73,7 +51,7 @@ class BlockDevice(TestCase):
         with server.client() as client:
             for number in range(50):
                 client("SET", f"key:{number}", number)
-        self.take_memory_away()
+        self.loop.take_memory_away()
 
         def noticed():
             nonlocal acknowledged
@@ -94,16 +72,3 @@ class BlockDevice(TestCase):
             self.assertEqual(client.raw("SET", "more", "x")[0], b"-")
             self.assertEqual(client("GET", "key:7"), b"7")
         self.assertIn("latch", "\n".join(server.info("slimio")).lower())
-
-    def take_memory_away(self):
-        """Nothing is stored behind the device any more, and there is no memory to store it again.
-
-        Blocks written from now on get an I/O error. What was there reads as zeros.
-        """
-        run("fallocate", "--punch-hole", "--offset", "0", "--length", str(DEVICE_SIZE), self.image)
-        with open(os.path.join(self.mount, "ballast"), "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 16))
-            except OSError:
-                pass

@@ -15,7 +15,7 @@ use slimio_server::exchange::{
     load_volume, write_volume,
 };
 use slimio_server::explain;
-use slimio_storage::{Area, RootChoice, SlotName, SlotSummary, inspect};
+use slimio_storage::{Area, RootChoice, SlotName, SlotSummary, superblock};
 
 use crate::tools::say;
 use crate::volume;
@@ -108,8 +108,10 @@ impl Export {
         };
         let mut media = slimio_volume::open_beside(path)
             .map_err(|error| volume::explain(&error, &self.volume))?;
-        let found = inspect(&mut *media).map_err(|error| explain(&error))?;
-        let superblock = found.superblock.ok_or("the superblock cannot be read")?;
+        let superblock = superblock(&mut *media).map_err(|error| explain(&error))?;
+        let superblock = superblock.ok_or_else(|| {
+            format!("no superblock can be read on the volume {}; check --volume", self.volume)
+        })?;
         let summary = superblock.snapshots.all().find(|held| is_named(held, &pinned));
         let summary = *summary.ok_or_else(|| {
             format!("the server at {} has another volume; check --server", self.server)

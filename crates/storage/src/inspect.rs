@@ -30,11 +30,7 @@ pub struct Inspection {
 /// When the superblock's area can't be opened or is too short.
 pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
-    let valid = copies.iter().filter_map(|copy| match copy {
-        SuperblockCopy::Valid(superblock, _) => Some(superblock.as_ref()),
-        _ => None,
-    });
-    let superblock = valid.max_by_key(|superblock| superblock.sequence).cloned();
+    let superblock = in_force(&copies);
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
     let mut slots = Vec::new();
     if let Some(superblock) = &superblock {
@@ -47,6 +43,22 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let log = examine_root(media, RootChoice::InForce, &mut Check(&mut |_| {}))
         .map(|examined| examined.report);
     Ok(Inspection { copies, superblock, segments, slots, log })
+}
+
+/// The superblock in force; `None` where no copy of one is valid.
+///
+/// # Errors
+/// When the superblock's area can't be opened or is too short.
+pub fn superblock(media: &mut dyn Media) -> Result<Option<Superblock>, Error> {
+    Ok(in_force(&read_copies(&mut *media.open_path(Area::Superblock)?)?))
+}
+
+fn in_force(copies: &[SuperblockCopy]) -> Option<Superblock> {
+    let valid = copies.iter().filter_map(|copy| match copy {
+        SuperblockCopy::Valid(superblock, _) => Some(superblock.as_ref()),
+        _ => None,
+    });
+    valid.max_by_key(|superblock| superblock.sequence).cloned()
 }
 
 /// Checks chunks, and does nothing with records.

@@ -30,7 +30,7 @@ mod snapshot;
 mod superblock;
 
 pub use error::{Error, Latch, LatchCause};
-pub use inspect::{Inspection, check_slot, inspect, read, verify};
+pub use inspect::{Inspection, check_slot, inspect, read, superblock, verify};
 pub use keeper::{Adoption, Job, Keeper, KeeperPaths, Outcome};
 pub use log::{Log, LogState, LogStats, SnapshotEvent};
 pub use lsn::Lsn;

@@ -1,44 +1,65 @@
 //! A volume that another process has open, read beside it.
 //!
 //! Only the superblock, whose copies say themselves whether they are whole, and snapshot slots,
-//! which that process must have promised to leave alone meanwhile. No lock is taken, nothing is
-//! written, and the kernel's cache is used.
+//! which that process must have promised to leave alone meanwhile. No lock is taken and nothing is
+//! written. Files are read through the kernel's cache; a block device past it, as it is written.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Op, OpenError, Token, WriteCache,
+    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Layered, Op, OpenError, Token,
+    WriteCache,
 };
 use slimio_storage::{Area, Media};
+
+use crate::block::{self, Extents};
 
 /// Longest transfer, in blocks.
 const TRANSFER_LBAS_MAX: u32 = (1 << 20) / LBA_SIZE as u32;
 
-/// Opens the volume in a directory for reading beside the process that has it.
+/// Opens the volume at a path, a directory or a block device, for reading beside the process that
+/// has it.
 ///
 /// # Errors
-/// When there is no volume there, or it is not in a directory: a block device's slots cannot be
-/// found beside its owner.
+/// When there is no volume there, or no block device that could hold one.
 pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
-    if !path.is_dir() {
-        let why = "only a volume in a directory can be read while a server has it".into();
+    let place = if path.is_dir() {
+        Place::Directory
+    } else if block::is_block_device(path) {
+        let file = ReadOnly::open(path, OFlags::DIRECT)?;
+        block::check_size(path, file.lba_count)?;
+        Place::BlockDevice
+    } else {
+        let why = "it is neither a directory nor a block device".into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
-    }
-    Ok(Box::new(Beside { folder: path.to_path_buf() }))
+    };
+    Ok(Box::new(Beside { path: path.to_path_buf(), place }))
+}
+
+/// What the areas are parts of.
+enum Place {
+    /// Each is a file in it.
+    Directory,
+    /// Each is a part of it.
+    BlockDevice,
 }
 
 struct Beside {
-    folder: PathBuf,
+    path: PathBuf,
+    place: Place,
 }
 
 impl Beside {
     fn refuse<T>(&self) -> Result<T, OpenError> {
         let why = "another process has it: only snapshots are read beside it".into();
-        Err(OpenError::Unsuitable { path: self.folder.clone(), why })
+        Err(OpenError::Unsuitable { path: self.path.clone(), why })
     }
 }
 
@@ -47,14 +68,16 @@ impl Media for Beside {
         if area == Area::Wal {
             return self.refuse();
         }
-        let path = self.folder.join(area.name());
-        let file = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (size, file) = file.map_err(|error| OpenError::Io {
-            doing: "opening",
-            path,
-            errno: error.raw_os_error().unwrap_or_default(),
-        })?;
-        Ok(Box::new(ReadOnly { file, lba_count: size / LBA_SIZE as u64, done: Vec::new() }))
+        match self.place {
+            Place::Directory => {
+                Ok(Box::new(ReadOnly::open(&self.path.join(area.name()), OFlags::empty())?))
+            }
+            Place::BlockDevice => {
+                let device = ReadOnly::open(&self.path, OFlags::DIRECT)?;
+                let extents = Extents::of(area, device.lba_count, u64::MAX);
+                Ok(Box::new(Layered::new(extents, Box::new(device))))
+            }
+        }
     }
 
     fn create(&mut self, _: u64, _: u64) -> Result<(), OpenError> {
@@ -78,11 +101,28 @@ impl Media for Beside {
     }
 }
 
-/// A file that is only read, at once when that is submitted.
+/// A file or a block device that is only read, at once when that is submitted.
 struct ReadOnly {
     file: File,
     lba_count: u64,
     done: Vec<Completion>,
+}
+
+impl ReadOnly {
+    fn open(path: &Path, flags: OFlags) -> Result<Self, OpenError> {
+        let open = || -> io::Result<Self> {
+            let flags = flags.bits().cast_signed();
+            let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+            // A block device's metadata has no size.
+            let size = file.seek(SeekFrom::End(0))?;
+            Ok(Self { file, lba_count: size / LBA_SIZE as u64, done: Vec::new() })
+        };
+        open().map_err(|error| OpenError::Io {
+            doing: "opening",
+            path: path.to_path_buf(),
+            errno: error.raw_os_error().unwrap_or_default(),
+        })
+    }
 }
 
 /// What the kernel says when a file is open for reading only.

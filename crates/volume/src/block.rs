@@ -43,13 +43,7 @@ pub(crate) fn open(
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
     let mut device = BlockDevice::open(path, options)?;
-    let lbas_min = SUPER_LBAS + BUFFERS_LBAS + SHARES * SHARE_LBAS_MIN;
-    if device.lba_count() < lbas_min {
-        return Err(OpenError::Unsuitable {
-            path: path.to_path_buf(),
-            why: format!("it has {} blocks, fewer than {lbas_min}", device.lba_count()),
-        });
-    }
+    check_size(path, device.lba_count())?;
     let contents = device.contents()?;
     if let Contents::Known(what) = contents {
         return Err(OpenError::Unsuitable {
@@ -72,6 +66,16 @@ pub(crate) fn open(
     })
 }
 
+/// Refuses a device without room for all areas.
+pub(crate) fn check_size(path: &Path, lba_count: u64) -> Result<(), OpenError> {
+    let lbas_min = SUPER_LBAS + BUFFERS_LBAS + SHARES * SHARE_LBAS_MIN;
+    if lba_count >= lbas_min {
+        return Ok(());
+    }
+    let why = format!("it has {lba_count} blocks, fewer than {lbas_min}");
+    Err(OpenError::Unsuitable { path: path.to_path_buf(), why })
+}
+
 struct BlockMedia {
     device: BlockDevice,
     outlives_process: bool,
@@ -83,32 +87,22 @@ impl BlockMedia {
         SUPER_LBAS / 2 * LBA_SIZE as u64
     }
 
-    fn wal_start() -> u64 {
-        SUPER_LBAS / 2 + BUFFERS_LBAS
-    }
-
     /// Blocks of the log's area, and of each snapshot slot.
     fn share_lbas(&self) -> u64 {
-        (self.device.lba_count() - SUPER_LBAS - BUFFERS_LBAS) / SHARES
+        share_lbas(self.device.lba_count())
     }
+}
+
+/// Blocks of the log's area, and of each snapshot slot, on a device with so many.
+fn share_lbas(lba_count: u64) -> u64 {
+    (lba_count - SUPER_LBAS - BUFFERS_LBAS) / SHARES
 }
 
 impl Media for BlockMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = self.device.open_path()?;
-        let (count, half) = (self.device.lba_count(), SUPER_LBAS / 2);
-        let (split, first, second, lba_count) = match area {
-            Area::Superblock => (half, 0, count - half, SUPER_LBAS),
-            Area::Wal => {
-                let wal_lbas = self.share_lbas().min(self.wal_lbas_max);
-                (wal_lbas, Self::wal_start(), 0, wal_lbas)
-            }
-            Area::Snapshot(slot) => {
-                let lbas = self.share_lbas();
-                (lbas, Self::wal_start() + (1 + slot.index() as u64) * lbas, 0, lbas)
-            }
-        };
-        Ok(Box::new(Layered::new(Extents { split, first, second, lba_count }, path)))
+        let extents = Extents::of(area, self.device.lba_count(), self.wal_lbas_max);
+        Ok(Box::new(Layered::new(extents, path)))
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
@@ -160,7 +154,7 @@ impl BlockMedia {
 }
 
 /// One or two extents of a device, as one space.
-struct Extents {
+pub(crate) struct Extents {
     /// Blocks before this one are in the first extent.
     split: u64,
     /// Where the first extent begins on the device.
@@ -171,6 +165,24 @@ struct Extents {
 }
 
 impl Extents {
+    /// Where an area is on a device of `lba_count` blocks, which has room for all of them. The
+    /// log's is `wal_lbas_max` blocks long at most.
+    pub(crate) fn of(area: Area, lba_count: u64, wal_lbas_max: u64) -> Self {
+        let (share, half) = (share_lbas(lba_count), SUPER_LBAS / 2);
+        let wal_start = half + BUFFERS_LBAS;
+        let (split, first, second, lba_count) = match area {
+            Area::Superblock => (half, 0, lba_count - half, SUPER_LBAS),
+            Area::Wal => {
+                let wal_lbas = share.min(wal_lbas_max);
+                (wal_lbas, wal_start, 0, wal_lbas)
+            }
+            Area::Snapshot(slot) => {
+                (share, wal_start + (1 + slot.index() as u64) * share, 0, share)
+            }
+        };
+        Self { split, first, second, lba_count }
+    }
+
     /// Where `lbas` blocks from `lba` on lie. For what is not all in one extent that is nowhere: the
     /// device refuses it, rather than touch blocks of another area.
     fn place(&self, lba: Lba, lbas: u64) -> Lba {
