@@ -80,9 +80,9 @@ class Exchange(TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def stock_with(self, rdb):
+    def stock_with(self, rdb, **flags):
         """Stock redis-server on that file."""
-        server = Server(stock=True, start=False, appendonly="no")
+        server = Server(stock=True, start=False, appendonly="no", **flags)
         self.addCleanup(server.close)
         os.makedirs(server.volume, exist_ok=True)
         shutil.copy(rdb, os.path.join(server.volume, "dump.rdb"))
@@ -151,6 +151,60 @@ class Exchange(TestCase):
                          "--server", f"127.0.0.1:{other.port}")
         self.assertNotEqual(code, 0)
         self.assertIn("another volume; check --server", text)
+
+    def test_how_keys_were_used_goes_along(self):
+        cases = {
+            "allkeys-lfu": ("FREQ", [0, 7, 100, 255], range(-2, 1)),
+            "volatile-lru": ("IDLETIME", [0, 100, 100_000], range(0, 61)),
+        }
+        for policy, (kind, figures, tolerance) in cases.items():
+            with self.subTest(policy):
+                self.check_usage(policy, kind, figures, tolerance)
+
+    def check_usage(self, policy, kind, figures, tolerance):
+        stock = Server(stock=True, appendonly="no", maxmemory_policy=policy)
+        self.addCleanup(stock.close)
+        with stock.client() as client:
+            client("SET", "string", "value")
+            client("HSET", "hash", "field", "value")
+            long_hash = [x for i in range(5000) for x in (f"field {i}", "x" * 100)]
+            client("HSET", "long hash", *long_hash)
+            expected = {}
+            for key in ("string", "hash", "long hash"):
+                dump = client("DUMP", key)
+                for figure in figures:
+                    name = f"{key}:{figure}".encode()
+                    client("RESTORE", name, 10**9, dump, kind, figure)
+                    expected[name] = figure
+                client("DEL", key)
+            client("SAVE")
+
+        def check(server):
+            with server.client() as client:
+                for name, figure in expected.items():
+                    found = client("OBJECT", kind, name)
+                    low, high = figure + tolerance[0], figure + tolerance[-1]
+                    self.assertTrue(low <= found <= high, f"{name}: {found}")
+
+        check(stock)
+        volume = self.path(policy)
+        code, text = run("import", "--in", os.path.join(stock.volume, "dump.rdb"),
+                         "--volume", volume)
+        self.assertEqual(code, 0, text)
+        server = Server(volume=volume, maxmemory_policy=policy)
+        self.addCleanup(server.close)
+        check(server)
+        rdb = self.path(f"{policy}.rdb")
+        code, text = run("export", "--volume", volume, "--out", rdb,
+                         "--server", f"127.0.0.1:{server.port}")
+        self.assertEqual(code, 0, text)
+        check(self.stock_with(rdb, maxmemory_policy=policy))
+        server.restart()
+        check(server)
+        server.kill()
+        code, text = run("export", "--volume", volume, "--out", rdb)
+        self.assertEqual(code, 0, text)
+        check(self.stock_with(rdb, maxmemory_policy=policy))
 
     def test_into_a_new_volume_from_what_stock_wrote(self):
         stock = Server(stock=True, appendonly="no")

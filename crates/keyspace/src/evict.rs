@@ -7,7 +7,7 @@
 
 use crate::access::{Access, Rules};
 use crate::effects::{Effects, Part};
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::{DbIndex, EntryView, Keyspace};
 use crate::table::{Slot, Spot};
 
 /// Candidates kept between one eviction and the next (`EVPOOL_SIZE`).
@@ -97,6 +97,15 @@ impl EvictionPolicy {
     }
 }
 
+/// What is known of the uses of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Seconds since the last one.
+    IdleSeconds(u64),
+    /// The logarithm of how often, as `OBJECT FREQ` has it.
+    Freq(u8),
+}
+
 /// How keys are chosen that go when memory is short.
 #[derive(Clone, Copy, Debug)]
 pub struct EvictionConfig {
@@ -174,6 +183,34 @@ impl Keyspace {
     /// How keys are chosen that go when memory is short.
     pub fn eviction(&self) -> &EvictionConfig {
         &self.eviction
+    }
+
+    /// What is known of the uses of an entry of this keyspace, as `maxmemory-policy` wants it:
+    /// nothing, when, or how often.
+    pub fn usage(&self, entry: &EntryView<'_>, now_ms: i64) -> Option<Usage> {
+        let EvictionConfig { policy, .. } = self.eviction;
+        if policy.is_lfu() {
+            Some(Usage::Freq(entry.access.count(now_ms, self.eviction.rules())))
+        } else if policy.is_lru() {
+            Some(Usage::IdleSeconds(entry.access.idle_seconds(now_ms).into()))
+        } else {
+            None
+        }
+    }
+
+    /// Notes what is known of the uses of a key that is there. What the policy in force does not
+    /// look at is passed over.
+    pub fn set_usage(&mut self, db: DbIndex, key: &[u8], usage: Usage, now_ms: i64) {
+        let access = match (usage, self.eviction.policy.is_lfu()) {
+            (Usage::IdleSeconds(idle_s), false) => Access::idle(now_ms, idle_s),
+            (Usage::Freq(count), true) => Access::counted(now_ms, count),
+            (Usage::IdleSeconds(_), true) | (Usage::Freq(_), false) => return,
+        };
+        let hash = self.hash(key);
+        let db = self.db_mut(db);
+        if let Some(spot) = db.find(hash, key) {
+            db.set_access(spot, access);
+        }
     }
 
     /// Deletes the key that deserves it most by the policy in force, as far as a few draws tell.

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use slimio_resp::{ReplyBuf, Request};
 
+use crate::access::Access;
 use crate::command::CommandTable;
 use crate::commands;
 use crate::context::{Context, Mode};
@@ -108,6 +109,8 @@ pub struct EntryView<'a> {
     pub value: ValueRef<'a>,
     /// Milliseconds since 1970 after which it is gone.
     pub expires_at_ms: Option<i64>,
+    /// What is known of its last use: see [`Keyspace::usage`].
+    pub(crate) access: Access,
 }
 
 /// The log holds something that this keyspace cannot do.
@@ -291,6 +294,7 @@ impl Keyspace {
                 key: slot.key(),
                 value: slot.value(),
                 expires_at_ms: slot.expires_at_ms(),
+                access: slot.access(),
             })
         })
     }

@@ -70,7 +70,7 @@ pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec};
 pub use commands::{FieldsWalk, KeysWalk, Populate, RandomFields, debug_populate, inspect};
 pub use context::{Context, Mode, Outcome, Yielded};
 pub use effects::{Effects, Part, Touched};
-pub use evict::{EvictionConfig, EvictionPolicy};
+pub use evict::{EvictionConfig, EvictionPolicy, Usage};
 pub use expire::{ExpireStep, no_args};
 pub use garbage::Garbage;
 pub use glob::glob_match;

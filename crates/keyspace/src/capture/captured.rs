@@ -83,8 +83,8 @@ impl Captured {
 
     /// Every entry, with its database: its number at the capture's point in time.
     pub fn entries(&self) -> impl Iterator<Item = (DbIndex, EntryView<'_>)> {
-        self.taken().map(|CapturedEntry { db, key, value, expires_at_ms, .. }| {
-            (db, EntryView { key, value, expires_at_ms })
+        self.taken().map(|CapturedEntry { db, key, value, expires_at_ms, access }| {
+            (db, EntryView { key, value, expires_at_ms, access })
         })
     }
 

@@ -7,7 +7,7 @@ use slimio_resp::{Arg, DecimalBuffer, Piece};
 
 use super::{ChunkError, opcode};
 use crate::access::Access;
-use crate::evict::EvictionConfig;
+use crate::evict::{EvictionConfig, Usage};
 use crate::hash::{HashBuilder, HashLimits, PACKED_FIELDS_MAX, PACKED_SIZE_MAX};
 use crate::hasher::KeyHasher;
 use crate::keyspace::DbIndex;
@@ -33,6 +33,8 @@ pub struct Decoded {
     pub(super) parts: Vec<Part>,
     /// Counts of keys that databases are going to have.
     pub(super) sizes: Vec<(DbIndex, usize)>,
+    /// What an entry says of its uses.
+    pub(super) usage: Option<Usage>,
 }
 
 /// What there is to be joined.
@@ -97,6 +99,12 @@ impl Decoded {
     pub fn keys(&self) -> usize {
         let entries = self.parts.iter().filter(|part| matches!(part, Part::Entry(_)));
         self.slots.len() + entries.count()
+    }
+
+    /// What entries of the chunk say of their uses, whatever the policy that they were decoded for
+    /// looks at: all entries of a snapshot say the same kind of thing, or nothing.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
     }
 
     fn slot(&mut self, db: DbIndex, slot: Slot) {
@@ -171,12 +179,14 @@ impl Reading<'_> {
             }
             rdb::IDLE => {
                 let idle_s = self.decoder.length()?;
+                self.decoded.usage = Some(Usage::IdleSeconds(idle_s));
                 if !self.context.eviction.policy.is_lfu() {
                     self.head.access = Access::idle(self.context.now_ms, idle_s);
                 }
             }
             rdb::FREQ => {
                 let count = self.decoder.byte()?;
+                self.decoded.usage = Some(Usage::Freq(count));
                 if self.context.eviction.policy.is_lfu() {
                     self.head.access = Access::counted(self.context.now_ms, count);
                 }

@@ -68,7 +68,7 @@ impl Loader {
     ///
     /// On an error some of it has been put in: the keyspace is of no use any more.
     pub fn load(&mut self, keyspace: &mut Keyspace, decoded: Decoded) -> Result<(), ChunkError> {
-        let Decoded { slots, runs, parts, sizes } = decoded;
+        let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
         for (db, keys) in sizes {
             keyspace.check_chunk_db(db)?;
             keyspace.db_mut(db).reserve(keys.min(RESERVED_KEYS_MAX));

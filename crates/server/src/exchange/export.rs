@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use slimio_keyspace::{DbIndex, EntryView, HashRef, Keyspace, StringRef, ValueRef};
+use slimio_keyspace::{DbIndex, EntryView, HashRef, Keyspace, StringRef, Usage, ValueRef};
 use slimio_rdb::{Attributes, Encoder, FileWriter, ValueType, Version};
 
 /// Notes in the file, as Redis makes them: which server it was, for whoever looks.
@@ -27,6 +27,8 @@ pub struct Exporter {
     unfinished: PathBuf,
     version: Version,
     keys: u64,
+    /// When this is, in milliseconds since 1970.
+    now_ms: i64,
 }
 
 impl Exporter {
@@ -52,6 +54,7 @@ impl Exporter {
             unfinished,
             version: options.version,
             keys: 0,
+            now_ms: super::now_ms(),
         };
         exporter.notes()?;
         Ok(exporter)
@@ -87,15 +90,20 @@ impl Exporter {
                 encoder.resize_db(keys as u64, keyspace.expiring(db) as u64);
             }
             for entry in keyspace.entries(db) {
-                self.entry(&entry)?;
+                self.entry(&entry, keyspace.usage(&entry, self.now_ms))?;
             }
         }
         Ok(())
     }
 
-    fn entry(&mut self, entry: &EntryView<'_>) -> Result<(), String> {
+    fn entry(&mut self, entry: &EntryView<'_>, usage: Option<Usage>) -> Result<(), String> {
         self.keys += 1;
-        let attributes = Attributes { expire_at_ms: entry.expires_at_ms, ..Attributes::default() };
+        let (idle_s, freq) = match usage {
+            Some(Usage::IdleSeconds(idle_s)) => (Some(idle_s), None),
+            Some(Usage::Freq(freq)) => (None, Some(freq)),
+            None => (None, None),
+        };
+        let attributes = Attributes { expire_at_ms: entry.expires_at_ms, idle_s, freq };
         match entry.value {
             ValueRef::String(string) => self.string(entry.key, string, attributes),
             ValueRef::Hash(hash) => self.hash(entry.key, hash, attributes),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{
     CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkOptions, DbIndex, Effects, Keyspace,
-    Part, Payload, no_args,
+    Part, Payload, Usage, no_args,
 };
 use slimio_rdb::{Field, FileReader, Item, Key, Kind, Part as Piece};
 use slimio_storage::{
@@ -13,7 +13,7 @@ use slimio_storage::{
     SnapshotKind, Storage, Volume, WriterOptions, recover,
 };
 
-use super::Heard;
+use super::{Heard, keep_usage, now_ms};
 use crate::config::Config;
 use crate::core::Core;
 use crate::server::{explain, make_volume};
@@ -37,7 +37,9 @@ pub fn import_file(
         keyspace: Core::empty_keyspace(config, 0),
         effects: Effects::new(),
         payload: Payload::default(),
+        now_ms: now_ms(),
     };
+    target.keyspace.set_replay_time(target.now_ms);
     while let Some(item) = reader.next_item().map_err(|e| e.to_string())? {
         match item {
             Item::Key(key) => target.key(&key, &mut reader)?,
@@ -57,6 +59,8 @@ struct Target {
     keyspace: Keyspace,
     effects: Effects,
     payload: Payload,
+    /// When this is, in milliseconds since 1970.
+    now_ms: i64,
 }
 
 impl Target {
@@ -108,6 +112,12 @@ impl Target {
         if let Some(at_ms) = key.attributes.expire_at_ms {
             let digits = at_ms.to_string();
             self.run(db, &[b"PEXPIREAT", &key.name, digits.as_bytes()])?;
+        }
+        let idle = key.attributes.idle_s.map(Usage::IdleSeconds);
+        if let Some(usage) = key.attributes.freq.map(Usage::Freq).or(idle) {
+            // A file says the same kind of thing of all its keys.
+            keep_usage(&mut self.keyspace, usage);
+            self.keyspace.set_usage(db, &key.name, usage, self.now_ms);
         }
         Ok(())
     }

@@ -14,7 +14,9 @@ pub use source::{SlotSource, export_slot, load_volume};
 pub use slimio_keyspace::Keyspace;
 pub use slimio_rdb::Version as RdbVersion;
 
-use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex, EvictionConfig, EvictionPolicy, Usage};
 
 /// Hears how far it is: bytes done, and bytes in all.
 pub type Heard<'a> = &'a mut dyn FnMut(u64, u64);
@@ -23,6 +25,23 @@ pub type Heard<'a> = &'a mut dyn FnMut(u64, u64);
 pub fn key_count(keyspace: &Keyspace) -> usize {
     let dbs = (0..keyspace.config().db_count).map(|db| DbIndex(db as u16));
     dbs.map(|db| keyspace.dbsize(db)).sum()
+}
+
+/// Lets a keyspace keep what is known of the uses of keys: of this kind. Says whether it has not done
+/// so up to now.
+fn keep_usage(keyspace: &mut Keyspace, usage: Usage) -> bool {
+    let policy = match usage {
+        Usage::IdleSeconds(_) => EvictionPolicy::AllKeysLru,
+        Usage::Freq(_) => EvictionPolicy::AllKeysLfu,
+    };
+    let is_new = keyspace.eviction().policy != policy;
+    keyspace.set_eviction(EvictionConfig { policy, ..*keyspace.eviction() });
+    is_new
+}
+
+/// The time, in milliseconds since 1970.
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
 /// Databases for whatever is met.

@@ -8,7 +8,7 @@ use slimio_storage::{
 };
 
 use super::export::Exporter;
-use super::{Heard, roomy_keyspace};
+use super::{Heard, keep_usage, now_ms, roomy_keyspace};
 use crate::server::explain;
 
 /// Bytes in memory from which what was read of a slot is written out.
@@ -18,15 +18,39 @@ const BATCH_SIZE: usize = 64 << 20;
 struct Filling<'a> {
     keyspace: Keyspace,
     loader: Loader,
+    /// When this is, in milliseconds since 1970.
+    now_ms: i64,
     heard: Heard<'a>,
 }
 
-impl Filling<'_> {
+impl<'a> Filling<'a> {
+    fn new(heard: Heard<'a>) -> Self {
+        let now_ms = now_ms();
+        let mut keyspace = roomy_keyspace();
+        keyspace.set_replay_time(now_ms);
+        Self { keyspace, loader: Loader::new(), now_ms, heard }
+    }
+
+    /// Drops all entries.
+    fn clear(&mut self) {
+        let eviction = *self.keyspace.eviction();
+        self.keyspace = roomy_keyspace();
+        self.keyspace.set_eviction(eviction);
+    }
+
     fn load(&mut self, chunk: &Chunk) -> Result<(), Error> {
-        let context = self.keyspace.decode_context(0);
         let refused = |why: String| Error::ChunkRefused { index: chunk.index(), why };
-        let decoded = decode_chunk(chunk.payload()?, &context);
-        let decoded = decoded.map_err(|e| refused(e.to_string()))?;
+        let decode = |keyspace: &Keyspace| {
+            let decoded = decode_chunk(chunk.payload()?, &keyspace.decode_context(self.now_ms));
+            decoded.map_err(|e| refused(e.to_string()))
+        };
+        let mut decoded = decode(&self.keyspace)?;
+        // The snapshot itself says what was known of the uses of keys when it was taken.
+        if let Some(usage) = decoded.usage()
+            && keep_usage(&mut self.keyspace, usage)
+        {
+            decoded = decode(&self.keyspace)?;
+        }
         let loaded = self.loader.load(&mut self.keyspace, decoded);
         loaded.map_err(|e| refused(e.to_string()))
     }
@@ -64,7 +88,7 @@ pub fn load_volume(
     root: RootChoice,
     heard: Heard<'_>,
 ) -> Result<Keyspace, String> {
-    let mut filling = Filling { keyspace: roomy_keyspace(), loader: Loader::new(), heard };
+    let mut filling = Filling::new(heard);
     read(&mut *storage.media, root, &mut filling)
         .map_err(|e| format!("cannot read the volume {}: {}", storage.name, explain(&e)))?;
     Ok(filling.keyspace)
@@ -99,8 +123,8 @@ pub fn export_slot(
     let failed = |error: Error| format!("cannot read the snapshot: {}", explain(&error));
     let mut reader =
         SlotReader::open(device, volume_id, summary, READ_AHEAD_CHUNKS).map_err(failed)?;
-    let mut filling =
-        Filling { keyspace: roomy_keyspace(), loader: Loader::new(), heard: &mut |_, _| {} };
+    let mut nobody = |_, _| {};
+    let mut filling = Filling::new(&mut nobody);
     let start_size = filling.keyspace.used_bytes();
     while let Some(chunk) = reader.next_chunk(device).map_err(failed)? {
         filling.load(&chunk).map_err(failed)?;
@@ -109,7 +133,7 @@ pub fn export_slot(
         if filling.keyspace.used_bytes() - start_size >= BATCH_SIZE {
             exporter.add(&filling.keyspace, false)?;
             // What has come of a value in parts is the loader's.
-            filling.keyspace = roomy_keyspace();
+            filling.clear();
         }
     }
     filling.end().map_err(failed)?;
