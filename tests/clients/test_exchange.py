@@ -3,6 +3,8 @@
 import os
 import random
 import shutil
+import string
+import struct
 import subprocess
 import unittest
 
@@ -48,6 +50,27 @@ def fill(client, count):
     commands += [["SELECT", 9], ["SET", "ninth", 1], ["SELECT", 0]]
     for start in range(0, len(commands), 500):
         client.pipeline(commands[start : start + 500])
+
+
+def module_id(name, version):
+    """Nine characters of six bits, and a version of ten, as a length of eight bytes."""
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    number = 0
+    for letter in name:
+        number = number << 6 | letters.index(letter)
+    return b"\x81" + struct.pack(">Q", number << 10 | version)
+
+
+def with_module_key():
+    """An RDB file of RDB version 10 with a key of a module's type. A checksum of 0 is none."""
+    value = module_id("ReJSON-RL", 3) + b"\x05\x02{}" + b"\x00"
+    return b"REDIS0010" + b"\xfe\x00" + b"\x07\x08document" + value + b"\xff" + bytes(8)
+
+
+def with_module_data():
+    """The same with what a module keeps beside the keys."""
+    data = module_id("ReJSON-RL", 3) + b"\x02\x02" + b"\x02\x07" + b"\x00"
+    return b"REDIS0010" + b"\xf7" + data + b"\xff" + bytes(8)
 
 
 def contents(client):
@@ -242,6 +265,12 @@ class Exchange(TestCase):
             client("SAVE")
             with open(os.path.join(stock.volume, "dump.rdb"), "rb") as file:
                 with_list = file.read()
+            client("FLUSHALL")
+            code = "#!lua name=lib\nredis.register_function('f', function() return 1 end)"
+            client("FUNCTION", "LOAD", code)
+            client("SAVE")
+            with open(os.path.join(stock.volume, "dump.rdb"), "rb") as file:
+                with_function = file.read()
         flipped = bytearray(whole)
         flipped[len(whole) // 2] ^= 1
         cases = {
@@ -250,6 +279,10 @@ class Exchange(TestCase):
             "not an RDB": b"hello, this is something else",
             "REDIS0099": b"REDIS0099" + whole[9:],
             "corrupt|checksum|RDB": bytes(flipped),
+            "cut off at byte": whole[:-1],
+            "it holds functions": with_function,
+            "the key 'document' is of the module ReJSON-RL": with_module_key(),
+            "data of the module ReJSON-RL": with_module_data(),
         }
         for said, data in cases.items():
             with self.subTest(said):
@@ -262,12 +295,32 @@ class Exchange(TestCase):
                 self.assertNotIn("panicked", text)
                 self.assertFalse(os.path.exists(volume))
 
+    def test_a_file_that_is_there_is_replaced(self):
+        server = Server()
+        self.addCleanup(server.close)
+        rdb = self.path("dump.rdb")
+        export = ["export", "--volume", server.volume, "--out", rdb,
+                  "--server", f"127.0.0.1:{server.port}"]
+        with server.client() as client:
+            fill(client, 100)
+            self.assertEqual(run(*export)[0], 0)
+            client("SET", "more", 1)
+            before = contents(client)
+            self.assertEqual(run(*export)[0], 0)
+            self.check_loads(rdb, before)
+        server.kill()
+        with open(rdb, "wb") as file:
+            file.write(b"the old one")
+        self.assertEqual(run(*export)[0], 0)
+        self.check_loads(rdb, before)
+        self.assertEqual(os.listdir(self.folder), ["dump.rdb"])
+
     def test_what_cannot_be_written_leaves_the_old_file(self):
         server = Server()
         self.addCleanup(server.close)
         with server.client() as client:
             fill(client, 200)
-        server.kill()
+            before = contents(client)
         full = self.path("full")
         os.makedirs(full)
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "slimio-test", full]
@@ -277,9 +330,20 @@ class Exchange(TestCase):
         rdb = os.path.join(full, "dump.rdb")
         with open(rdb, "wb") as file:
             file.write(b"the old one")
-        code, text = run("export", "--volume", server.volume, "--out", rdb)
-        self.assertNotEqual(code, 0)
-        self.assertRegex(text, "No space left.*is as it was")
-        with open(rdb, "rb") as file:
-            self.assertEqual(file.read(), b"the old one")
-        self.assertEqual(os.listdir(full), ["dump.rdb"])
+        export = ["export", "--volume", server.volume, "--out", rdb,
+                  "--server", f"127.0.0.1:{server.port}"]
+
+        def check_fails():
+            code, text = run(*export)
+            self.assertNotEqual(code, 0)
+            self.assertRegex(text, "No space left.*is as it was")
+            with open(rdb, "rb") as file:
+                self.assertEqual(file.read(), b"the old one")
+            self.assertEqual(os.listdir(full), ["dump.rdb"])
+
+        check_fails()
+        with server.client() as client:
+            self.assertEqual(contents(client), before)
+            self.assertEqual(client("BGSAVE"), b"Background saving started", "nothing is pinned")
+        server.kill()
+        check_fails()
