@@ -111,6 +111,8 @@ pub enum Usage {
 pub struct EvictionConfig {
     /// Which keys go.
     pub policy: EvictionPolicy,
+    /// Whether memory is limited (`maxmemory`).
+    pub is_limited: bool,
     /// Keys drawn for each one that goes (`maxmemory-samples`).
     pub samples: usize,
     /// How many uses count as one more under LFU (`lfu-log-factor`).
@@ -122,11 +124,16 @@ pub struct EvictionConfig {
 impl Default for EvictionConfig {
     fn default() -> Self {
         let policy = EvictionPolicy::NoEviction;
-        Self { policy, samples: 5, lfu_log_factor: 10, lfu_decay_minutes: 1 }
+        Self { policy, is_limited: false, samples: 5, lfu_log_factor: 10, lfu_decay_minutes: 1 }
     }
 }
 
 impl EvictionConfig {
+    /// Whether Redis shares small integers: unless it keeps an account of the uses of each.
+    pub(crate) fn shares_integers(&self) -> bool {
+        !self.is_limited || !(self.policy.is_lru() || self.policy.is_lfu())
+    }
+
     pub(crate) fn rules(&self) -> Rules {
         Rules {
             counts: self.policy.is_lfu(),

@@ -221,6 +221,8 @@ pub(crate) struct Core {
     pause: pause::Pause,
     pub(crate) errands: Errands,
     yielding: VecDeque<ConnId>,
+    /// Those of them whose next step waits for room in the log: nobody is woken for them alone.
+    short_of_room: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
 
     effects: Effects,
@@ -278,6 +280,7 @@ impl Core {
             pause: pause::Pause::default(),
             errands: Errands::default(),
             yielding: VecDeque::new(),
+            short_of_room: VecDeque::new(),
             waiting: Vec::new(),
             effects: Effects::new(),
             gather: Gather::default(),

@@ -6,6 +6,7 @@ mod common;
 mod held;
 mod loading;
 mod memory;
+mod room;
 mod transactions;
 mod undurable;
 

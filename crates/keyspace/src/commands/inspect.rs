@@ -1,11 +1,14 @@
 //! What is known of a key beside its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. The rows of
 //! these are with the containers that they are subcommands of, in the server.
 
+use slimio_resp::parse_i64;
+
 use super::lookup::Found;
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::Slot;
+use crate::value::{StringRef, ValueRef};
 
 /// `OBJECT ENCODING key`
 pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
@@ -16,12 +19,27 @@ pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// `OBJECT REFCOUNT key`: nothing that a key holds is held by another key.
+/// `OBJECT REFCOUNT key`: nothing that a key holds is held by another key. What Redis shares between
+/// keys it says is held without end, and clients tell small integers by that.
 pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
-    match object(context) {
-        Some(_) => context.integer(1),
-        None => Outcome::Reply,
-    }
+    let Some(found) = object(context) else { return Outcome::Reply };
+    let shares = context.keyspace.eviction().shares_integers();
+    let count = context.value(&found).map_or(1, |value| refcount(value, shares));
+    context.integer(count)
+}
+
+/// Integers below this one are shared in Redis (`OBJ_SHARED_INTEGERS`).
+const SHARED_INTEGERS: i64 = 10_000;
+
+/// What `OBJECT REFCOUNT` says of a value in Redis. `shares`: small integers are shared.
+fn refcount(value: ValueRef<'_>, shares: bool) -> i64 {
+    let is_shared = match value {
+        ValueRef::String(StringRef::Inline(bytes)) => {
+            shares && parse_i64(bytes).is_some_and(|value| (0..SHARED_INTEGERS).contains(&value))
+        }
+        _ => false,
+    };
+    if is_shared { i64::from(i32::MAX) } else { 1 }
 }
 
 /// `OBJECT IDLETIME key`
@@ -101,7 +119,8 @@ impl Keyspace {
             format!("lru_seconds_idle:{}", access.idle_seconds(now_ms))
         };
         Some(format!(
-            "Value at:{slot:p} refcount:1 encoding:{} serializedlength:{} lru:{} {used}",
+            "Value at:{slot:p} refcount:{} encoding:{} serializedlength:{} lru:{} {used}",
+            refcount(slot.value(), self.eviction().shares_integers()),
             slot.value().encoding_name(),
             slot.value().size(),
             access.bits(),

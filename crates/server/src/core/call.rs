@@ -136,8 +136,9 @@ impl Core {
         }
     }
 
-    /// Lets long commands go on, each for a step.
+    /// Lets long commands go on, each for a step. Those that lacked room try again.
     pub(crate) fn resume_yielded(&mut self) {
+        self.yielding.append(&mut self.short_of_room);
         for _ in 0..self.yielding.len() {
             let Some(conn) = self.yielding.pop_front() else { return };
             let Some(mut client) = self.clients.take(conn) else { continue };
@@ -151,7 +152,7 @@ impl Core {
                     Admission::Granted => {}
                     Admission::Wait => {
                         client.state = State::Yielding(yielding);
-                        self.yielding.push_back(conn);
+                        self.short_of_room.push_back(conn);
                         self.clients.put(client);
                         continue;
                     }
@@ -187,6 +188,7 @@ impl Core {
         }
     }
 
+    /// Whether the next turn should not wait for anything, for long commands go on.
     pub(crate) fn has_yielding(&self) -> bool {
         !self.yielding.is_empty()
     }

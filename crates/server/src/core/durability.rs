@@ -273,8 +273,9 @@ impl Core {
         is_parked
     }
 
+    /// Whether requests or long commands wait for room.
     pub(crate) fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
+        !self.parked.is_empty() || !self.short_of_room.is_empty()
     }
 
     /// Whether all who were served of late wait for the log under `always`: then nobody loses if the

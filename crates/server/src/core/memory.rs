@@ -192,6 +192,7 @@ pub(crate) fn eviction(config: &Config) -> EvictionConfig {
     let policy = EvictionPolicy::from_name(config.choice("maxmemory-policy"));
     EvictionConfig {
         policy: policy.expect("the directive has the same words"),
+        is_limited: config.int("maxmemory") > 0,
         samples: config.int("maxmemory-samples") as usize,
         lfu_log_factor: config.int("lfu-log-factor") as u32,
         lfu_decay_minutes: config.int("lfu-decay-time") as u32,

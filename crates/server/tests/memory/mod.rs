@@ -110,6 +110,10 @@ fn keys_are_described() {
         is(&["OBJECT", "ENCODING", "key"], "$6\r\nembstr\r\n");
         is(&["OBJECT", "IDLETIME", "key"], ":0\r\n");
         is(&["OBJECT", "REFCOUNT", "key"], ":1\r\n");
+        is(&["SET", "small", "9999"], "+OK\r\n");
+        is(&["OBJECT", "REFCOUNT", "small"], ":2147483647\r\n");
+        is(&["INCR", "small"], ":10000\r\n");
+        is(&["OBJECT", "REFCOUNT", "small"], ":1\r\n");
         is(&["OBJECT", "ENCODING", "none"], "$-1\r\n");
         is(&["MEMORY", "USAGE", "none"], "$-1\r\n");
         // 24 bytes for its slot, and 9 rounded up.

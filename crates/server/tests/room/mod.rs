@@ -1,0 +1,60 @@
+//! What waits for room in the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{BACK_ENDS, Client, start_on};
+use crate::held::hold;
+use crate::info;
+
+/// Milliseconds over which is seen whether the server sleeps.
+const WATCHED_MS: f64 = 500.0;
+
+/// Lets the server wait for so long: there are no replicas that could answer.
+fn pass(client: &mut Client, milliseconds: f64) {
+    let reply = client.call(&["WAITAOF", "0", "1", &format!("{milliseconds:.0}")]);
+    assert!(reply.ends_with(":0\r\n"), "{reply}");
+}
+
+/// CPU time that the server's thread has taken, in milliseconds.
+fn cpu_ms(client: &mut Client) -> f64 {
+    let fields = ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"];
+    fields.iter().map(|field| info(client, field).parse::<f64>().unwrap() * 1000.0).sum()
+}
+
+#[test]
+fn a_long_command_without_room_does_not_spin() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let (volume, held) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0";
+        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, held)) else {
+            continue;
+        };
+        let (mut observer, mut client) = (server.connect(), server.connect());
+        is_shut.store(true, Ordering::SeqCst);
+        client.send(&["DEBUG", "POPULATE", "20000", "key", "1000"]);
+        let mut size = String::new();
+        loop {
+            pass(&mut observer, 100.0);
+            let now = observer.call(&["DBSIZE"]);
+            if now == size && now != ":0\r\n" {
+                break;
+            }
+            size = now;
+        }
+        assert_ne!(size, ":20000\r\n", "there was room for everything");
+        let before = cpu_ms(&mut observer);
+        pass(&mut observer, WATCHED_MS);
+        let took = cpu_ms(&mut observer) - before;
+        assert!(took < WATCHED_MS / 2.0, "{took} ms of CPU time while nothing could be done");
+
+        is_shut.store(false, Ordering::SeqCst);
+        // The log's path does not know that it may speak again: any turn asks it.
+        assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
+        assert_eq!(client.read(), b"+OK\r\n");
+        assert_eq!(observer.call(&["DBSIZE"]), ":20000\r\n");
+        server.stop();
+    }
+}
