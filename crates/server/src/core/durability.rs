@@ -107,7 +107,10 @@ impl Core {
             let took = self.now.saturating_duration_since(oldest);
             let event = match log.policy() {
                 Policy::Always => "aof-fsync-always",
-                Policy::EverySec if took >= ACKNOWLEDGE_WITHIN => "aof-write-pending-fsync",
+                Policy::EverySec if took >= ACKNOWLEDGE_WITHIN => {
+                    self.stats.delayed_flushes += 1;
+                    "aof-write-pending-fsync"
+                }
                 Policy::EverySec | Policy::No => return,
             };
             self.latency.note(event, self.now_ms / 1000, took, self.settings.latency_from);

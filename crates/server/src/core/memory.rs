@@ -18,9 +18,12 @@ const STEP_LOG_SIZE: usize = EVICTIONS_PER_STEP * 64;
 /// How memory stands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryUse {
-    /// What the limit is about: the data set and the clients, in bytes.
+    /// All that is known, in bytes.
     pub(crate) used: u64,
-    /// The part of it that is no data: tables, clients.
+    /// The part of it that the limit is not about: the log's buffers, and what is held for a
+    /// snapshot alone.
+    pub(crate) uncounted: u64,
+    /// The part of it that is no data: tables, clients, and what the limit is not about.
     pub(crate) overhead: u64,
     /// The part of that which the clients' requests and replies take.
     pub(crate) clients: u64,
@@ -50,12 +53,15 @@ impl Core {
     pub(crate) fn memory_use(&mut self, current: Option<&Client>) -> MemoryUse {
         let clients = self.clients.iter().chain(current);
         self.memory.clients = clients.map(Client::memory).sum::<usize>() as u64;
-        let used = self.used_bytes();
+        let buffers = self.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
+        let uncounted = buffers + self.snapshot_memory();
+        let used = self.used_bytes() + uncounted;
         self.memory.peak = self.memory.peak.max(used);
         let tables: usize = self.dbs().map(|db| self.keyspace.table_bytes_of(db)).sum();
         MemoryUse {
             used,
-            overhead: tables as u64 + self.memory.clients,
+            uncounted,
+            overhead: tables as u64 + self.memory.clients + uncounted,
             clients: self.memory.clients,
             startup: self.memory.startup,
             peak: self.memory.peak,

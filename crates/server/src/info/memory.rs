@@ -1,8 +1,9 @@
 //! Memory as `INFO`, `MEMORY STATS` and `MEMORY DOCTOR` show it.
 //!
-//! What is in use is what has been asked of the allocator, as it rounds it: the data set, which keeps
-//! its own account, and the clients' buffers. What lies between that and the process's memory in RAM
-//! is the allocator's: free memory it keeps, and its own tables.
+//! What is in use is the data set, which keeps its own account as the allocator rounds, the clients'
+//! buffers, the log's buffers, which are mapped, and what is held for a snapshot. What lies between
+//! that and the process's memory in RAM is the program itself and the allocator's: free memory it
+//! keeps, and its own tables.
 
 use super::Text;
 use crate::AllocatorBytes;
@@ -75,7 +76,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     }
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", ratio(resident, memory.used)));
     text.field("mem_fragmentation_bytes", fragmentation);
-    text.field("mem_not_counted_for_evict", 0);
+    text.field("mem_not_counted_for_evict", memory.uncounted);
     text.field("mem_replication_backlog", 0);
     text.field("mem_total_replication_buffers", 0);
     text.field("mem_clients_slaves", 0);
@@ -88,8 +89,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("lazyfreed_objects", core.freeing.freed());
 }
 
-/// Bytes of the log that are not on stable media yet. They are in files that are mapped, and no part
-/// of what is in use.
+/// Bytes of the log that are not on stable media yet: how much of its buffers is occupied.
 fn log_backlog(core: &Core) -> u64 {
     core.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
 }
@@ -221,7 +221,7 @@ pub(crate) fn doctor(core: &mut Core, client: &Client) -> String {
         );
     }
     let limit = core.settings.memory_max;
-    if limit > 0 && memory.used > limit {
+    if limit > 0 && memory.used - memory.uncounted > limit {
         advice.push(
             "Over the limit: more is in use than maxmemory allows. Raise it, delete keys, or choose \
              a maxmemory-policy that may evict some.",

@@ -46,6 +46,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("rdb_current_bgsave_time_sec", running_s(SnapshotKind::OnDemand));
     text.field("rdb_saves", saves.count);
     text.field("rdb_last_cow_size", saves.memory_max);
+    // No key expires while a volume is read: the log says which ones did.
     text.field("rdb_last_load_keys_expired", 0);
     text.field("rdb_last_load_keys_loaded", snapshots.loaded_keys);
     let rewrites = &snapshots.rewrites;
@@ -69,7 +70,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
         text.field("aof_pending_rewrite", 0);
         text.field("aof_buffer_length", stats.backlog_bytes);
         text.field("aof_pending_bio_fsync", stats.in_flight);
-        text.field("aof_delayed_fsync", 0);
+        text.field("aof_delayed_fsync", core.stats.delayed_flushes);
     }
 }
 
@@ -83,6 +84,7 @@ fn loading(text: &mut Text, core: &Core) {
     let percent = done as f64 / total.max(1) as f64 * 100.0;
     text.field("loading_start_time", loading.since_ms / 1000);
     text.field("loading_total_bytes", total);
+    // A snapshot does not say how much memory its server had in use.
     text.field("loading_rdb_used_mem", 0);
     text.field("loading_loaded_bytes", done);
     text.field("loading_loaded_perc", format_args!("{percent:.2}"));

@@ -68,6 +68,8 @@ pub struct Log {
 
     free: Vec<Buffer>,
     buffer_count: usize,
+    /// Memory that they take.
+    buffer_bytes: usize,
     open: Option<OpenBatch>,
     closed: VecDeque<OpenBatch>,
     flight: VecDeque<Flight>,
@@ -169,6 +171,8 @@ pub struct LogStats {
     pub capacity_bytes: u64,
     /// Bytes of them that are free.
     pub free_bytes: u64,
+    /// Bytes of memory that all buffers for batches take.
+    pub buffer_bytes: u64,
     /// Longest time from the submission of a batch or flush to its completion being reaped.
     pub latency_max: Duration,
 }
@@ -208,6 +212,7 @@ impl Log {
             soft_end: seed.lsn,
             marks: VecDeque::new(),
             buffer_count: 0,
+            buffer_bytes: 0,
             free: Vec::new(),
             open: None,
             closed: VecDeque::new(),
@@ -243,6 +248,7 @@ impl Log {
         for buffer in &buffers {
             assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
         }
+        let buffer_bytes = buffers.iter().map(|buffer| buffer.capacity_lbas() * LBA_SIZE).sum();
         // The first ones are taken first, and again and again while there is little to do.
         buffers.reverse();
         self.buffer_count = buffers.len();
@@ -252,6 +258,7 @@ impl Log {
         self.superblock_sequence = superblock.sequence;
         self.snapshots = SnapshotStage::new(&superblock.snapshots);
         self.stats = LogStats::default();
+        self.buffer_bytes = buffer_bytes;
     }
 
     /// Puts a fragment at the end of the log as it is: not cut again, so that what follows keeps its
@@ -451,6 +458,7 @@ impl Log {
             backlog_bytes: self.appended.bytes_since(self.written),
             capacity_bytes,
             free_bytes,
+            buffer_bytes: self.buffer_bytes as u64,
             ..self.stats
         }
     }
