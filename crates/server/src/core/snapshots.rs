@@ -190,11 +190,17 @@ impl Core {
         }
     }
 
-    /// Whether writers have to wait until a snapshot holds less memory.
+    /// Whether writers have to wait until a snapshot holds less memory. They go on with each batch
+    /// that is written: as fast as the snapshot is, and evenly.
     pub(crate) fn is_snapshot_full(&mut self) -> bool {
         let is_taking = self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Taking);
         let is_full = is_taking && self.snapshot_memory() >= self.snapshot_memory_limit();
-        self.snapshots.waits += u64::from(is_full);
+        if is_full {
+            self.snapshots.waits += 1;
+            if let Some(thread) = &self.snapshots.thread {
+                thread.wake_when_less();
+            }
+        }
         is_full
     }
 

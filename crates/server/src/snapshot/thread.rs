@@ -64,6 +64,8 @@ struct Shared {
     checked: AtomicU64,
     /// The command thread wants to be woken when less is waiting.
     is_wake_wanted: AtomicBool,
+    /// The command thread wants to be woken as soon as less memory is held: writers wait for it.
+    is_memory_wanted: AtomicBool,
     /// Counts snapshots begun and given up: what is in the queue for another round is not wanted.
     round: AtomicU64,
 }
@@ -149,6 +151,12 @@ impl SnapshotThread {
         self.shared.is_wake_wanted.store(true, Ordering::SeqCst);
         // It may have caught up meanwhile, and not have seen that.
         self.shared.waiting_size.load(Ordering::SeqCst) < WAITING_SIZE_MIN
+    }
+
+    /// Wakes the command thread when the next batch has been dropped. If none is left, that is up to
+    /// the command thread: what is held waits to be taken.
+    pub(crate) fn wake_when_less(&self) {
+        self.shared.is_memory_wanted.store(true, Ordering::SeqCst);
     }
 
     /// Bytes of keys and values that wait to be encoded.
@@ -306,7 +314,9 @@ impl Worker {
         drop(batch);
         self.shared.waiting_memory.fetch_sub(memory, Ordering::Relaxed);
         let left = self.shared.waiting_size.fetch_sub(size, Ordering::SeqCst) - size;
-        if left < WAITING_SIZE_MIN && self.shared.is_wake_wanted.swap(false, Ordering::SeqCst) {
+        let is_room_wanted =
+            left < WAITING_SIZE_MIN && self.shared.is_wake_wanted.swap(false, Ordering::SeqCst);
+        if self.shared.is_memory_wanted.swap(false, Ordering::SeqCst) || is_room_wanted {
             self.wake();
         }
     }
