@@ -11,8 +11,8 @@ use clap::Args;
 use slimio_device::{EngineChoice, OpenError, PathOptions};
 use slimio_server::config::Config;
 use slimio_server::exchange::{
-    ExportOptions, Exporter, Keyspace, RdbVersion, SlotSource, export_slot, import_file, key_count,
-    load_volume, write_volume,
+    ExportOptions, Exporter, Keyspace, RdbVersion, SlotSource, export_slot, export_volume,
+    import_file, key_count, load_volume, write_volume,
 };
 use slimio_server::explain;
 use slimio_storage::{Area, RootChoice, SlotName, SlotSummary, superblock};
@@ -60,17 +60,20 @@ impl Export {
                 RdbVersion::WRITE_MAX.number()
             )
         })?;
-        let options = ExportOptions { version, compresses: !self.uncompressed };
+        let options = ExportOptions {
+            version,
+            compresses: !self.uncompressed,
+            batch_size: ExportOptions::BATCH_SIZE,
+        };
         let began = Instant::now();
         let path = Path::new(&self.volume);
         let opened = slimio_volume::open(path, PathOptions::default(), false, u64::MAX);
         let exporter = match opened {
             Ok(mut storage) if storage.exists => {
                 let root = if self.snapshot { RootChoice::OnDemand } else { RootChoice::InForce };
-                let keyspace =
-                    load_volume(&mut storage, root, &mut Progress::new("reading").heard())?;
                 let mut exporter = Exporter::create(&self.out, options)?;
-                exporter.add(&keyspace, true)?;
+                let heard = &mut Progress::new("exporting").heard();
+                export_volume(&mut storage, root, &mut exporter, heard)?;
                 exporter
             }
             Ok(storage) => {

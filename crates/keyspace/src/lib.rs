@@ -59,6 +59,7 @@ mod memory;
 mod past;
 mod payload;
 mod table;
+mod tail;
 mod value;
 
 pub use capture::{CaptureBudget, CaptureState, CaptureStats, CaptureStep, Captured};
@@ -82,4 +83,5 @@ pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
 pub use payload::{Gather, Parts, Payload, PayloadError};
+pub use tail::LogTail;
 pub use value::{StringRef, ValueRef, ValueType};

@@ -3,6 +3,7 @@
 
 mod checks;
 mod common;
+mod exchange;
 mod held;
 mod loading;
 mod memory;

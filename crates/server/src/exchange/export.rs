@@ -17,6 +17,13 @@ pub struct ExportOptions {
     pub version: Version,
     /// Whether strings that shrink are compressed by LZF.
     pub compresses: bool,
+    /// Bytes of entries in memory from which they are written out.
+    pub batch_size: usize,
+}
+
+impl ExportOptions {
+    /// A batch that is large enough for its cost not to matter.
+    pub const BATCH_SIZE: usize = 64 << 20;
 }
 
 /// An RDB file that is being written, beside the place where it will be.
@@ -29,6 +36,9 @@ pub struct Exporter {
     keys: u64,
     /// When this is, in milliseconds since 1970.
     now_ms: i64,
+    /// The database that was selected last.
+    db: Option<DbIndex>,
+    pub(super) batch_size: usize,
 }
 
 impl Exporter {
@@ -55,6 +65,8 @@ impl Exporter {
             version: options.version,
             keys: 0,
             now_ms: super::now_ms(),
+            db: None,
+            batch_size: options.batch_size,
         };
         exporter.notes()?;
         Ok(exporter)
@@ -72,24 +84,24 @@ impl Exporter {
         self.keys
     }
 
-    /// Writes all entries of a keyspace. With `sizes`, who loads the file is told beforehand how
-    /// many come: for when all of them come at once.
+    /// Writes entries of a keyspace: each to the database that `place` says for its own database and
+    /// its key. `None` leaves it out.
     ///
     /// # Errors
     /// A sentence when the file cannot be written.
-    pub fn add(&mut self, keyspace: &Keyspace, sizes: bool) -> Result<(), String> {
+    pub fn add(
+        &mut self,
+        keyspace: &Keyspace,
+        place: impl Fn(DbIndex, &[u8]) -> Option<DbIndex>,
+    ) -> Result<(), String> {
         for number in 0..keyspace.config().db_count {
-            let db = DbIndex(number as u16);
-            let keys = keyspace.dbsize(db);
-            if keys == 0 {
-                continue;
-            }
-            let encoder = self.encoder()?;
-            encoder.select_db(db.0.into());
-            if sizes {
-                encoder.resize_db(keys as u64, keyspace.expiring(db) as u64);
-            }
-            for entry in keyspace.entries(db) {
+            let from = DbIndex(number as u16);
+            for entry in keyspace.entries(from) {
+                let Some(db) = place(from, entry.key) else { continue };
+                if self.db != Some(db) {
+                    self.encoder()?.select_db(db.0.into());
+                    self.db = Some(db);
+                }
                 self.entry(&entry, keyspace.usage(&entry, self.now_ms))?;
             }
         }

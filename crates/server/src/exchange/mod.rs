@@ -9,7 +9,7 @@ mod source;
 
 pub use export::{ExportOptions, Exporter};
 pub use import::{import_file, write_volume};
-pub use source::{SlotSource, export_slot, load_volume};
+pub use source::{SlotSource, export_slot, export_volume, load_volume};
 
 pub use slimio_keyspace::Keyspace;
 pub use slimio_rdb::Version as RdbVersion;

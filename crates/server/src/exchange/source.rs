@@ -1,7 +1,9 @@
 //! Where an export reads: a volume that nobody else has open, or a slot that a server keeps for it.
 
+use std::collections::HashMap;
+
 use slimio_device::Device;
-use slimio_keyspace::{DbIndex, Keyspace, Loader, decode_chunk};
+use slimio_keyspace::{DB_COUNT_MAX, DbIndex, Keyspace, Loader, LogTail, decode_chunk};
 use slimio_storage::{
     Chunk, Error, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, RootChoice, SlotReader,
     SlotSummary, Storage, VolumeId, read,
@@ -11,12 +13,11 @@ use super::export::Exporter;
 use super::{Heard, keep_usage, now_ms, roomy_keyspace};
 use crate::server::explain;
 
-/// Bytes in memory from which what was read of a slot is written out.
-const BATCH_SIZE: usize = 64 << 20;
-
 /// Fills a keyspace.
 struct Filling<'a> {
     keyspace: Keyspace,
+    /// What it takes in memory without entries.
+    empty_size: usize,
     loader: Loader,
     /// When this is, in milliseconds since 1970.
     now_ms: i64,
@@ -28,7 +29,13 @@ impl<'a> Filling<'a> {
         let now_ms = now_ms();
         let mut keyspace = roomy_keyspace();
         keyspace.set_replay_time(now_ms);
-        Self { keyspace, loader: Loader::new(), now_ms, heard }
+        let empty_size = keyspace.used_bytes();
+        Self { keyspace, empty_size, loader: Loader::new(), now_ms, heard }
+    }
+
+    /// Bytes that the entries take in memory.
+    fn size(&self) -> usize {
+        self.keyspace.used_bytes() - self.empty_size
     }
 
     /// Drops all entries.
@@ -94,6 +101,110 @@ pub fn load_volume(
     Ok(filling.keyspace)
 }
 
+/// Writes what opening a volume would bring back to a file. Nothing is written to the volume. In
+/// memory are, at a time, a batch of what the log leaves alone, and all keys that it touches.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub fn export_volume(
+    storage: &mut Storage,
+    root: RootChoice,
+    exporter: &mut Exporter,
+    heard: Heard<'_>,
+) -> Result<(), String> {
+    let name = &storage.name;
+    let failed = |error: Error| format!("cannot read the volume {name}: {}", explain(&error));
+    let mut noting = Noting(LogTail::new(DB_COUNT_MAX));
+    read(&mut *storage.media, root, &mut noting).map_err(failed)?;
+    let Noting(tail) = noting;
+    if !tail.is_known() {
+        let keyspace = load_volume(storage, root, heard)?;
+        return exporter.add(&keyspace, |db, _| Some(db));
+    }
+    let filling = Filling::new(heard);
+    let mut kept = roomy_keyspace();
+    kept.set_replay_time(filling.now_ms);
+    let mut passing = Passing { tail, filling, kept, exporter, failed: None };
+    let done = read(&mut *storage.media, root, &mut passing);
+    let Passing { kept, exporter, failed: why, .. } = passing;
+    match why {
+        Some(why) => return Err(why),
+        None => done.map_err(failed)?,
+    };
+    exporter.add(&kept, |db, _| Some(db))
+}
+
+/// Sees what the log touches, without the snapshot.
+struct Noting(LogTail);
+
+impl RecoverSink for Noting {
+    fn wants_snapshot(&self) -> bool {
+        false
+    }
+
+    fn chunk(&mut self, _: Chunk) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
+        self.0.note(DbIndex(record.db), record.payload).map_err(|e| e.to_string())
+    }
+}
+
+/// Passes on what the log leaves alone, and replays it on the rest.
+struct Passing<'a> {
+    tail: LogTail,
+    /// What has come of the snapshot and was not passed on.
+    filling: Filling<'a>,
+    /// What the log touches.
+    kept: Keyspace,
+    exporter: &'a mut Exporter,
+    /// Why the file cannot be written.
+    failed: Option<String>,
+}
+
+impl Passing<'_> {
+    fn pass_on(&mut self) -> Result<(), Error> {
+        let Self { tail, filling, kept, exporter, .. } = self;
+        let keyspace = &filling.keyspace;
+        kept.set_eviction(*keyspace.eviction());
+        let dbs = (0..DB_COUNT_MAX).map(|number| DbIndex(number as u16));
+        let filled: Vec<_> = dbs.filter(|db| keyspace.dbsize(*db) > 0).collect();
+        let places: HashMap<_, _> = filled.iter().map(|db| (*db, tail.place_of(*db))).collect();
+        for db in filled {
+            kept.add_from(keyspace, db, |key| tail.touches(key));
+        }
+        let place = |db, key: &[u8]| if tail.touches(key) { None } else { places[&db] };
+        let added = exporter.add(keyspace, place);
+        filling.clear();
+        added.map_err(|why| {
+            // That is no fault of the volume: the reading only has to end.
+            self.failed = Some(why);
+            Error::Refused { lsn: slimio_storage::Lsn(0), why: String::new() }
+        })
+    }
+}
+
+impl RecoverSink for Passing<'_> {
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
+        self.filling.load(&chunk)?;
+        if self.filling.size() >= self.exporter.batch_size { self.pass_on() } else { Ok(()) }
+    }
+
+    fn chunks_end(&mut self) -> Result<(), Error> {
+        self.filling.end()?;
+        self.pass_on()
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
+        self.kept.apply(DbIndex(record.db), record.payload).map_err(|e| e.to_string())
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        self.filling.progress(progress);
+    }
+}
+
 /// A slot that stays as it is while it is read.
 pub struct SlotSource<'a> {
     /// A path to it.
@@ -125,17 +236,16 @@ pub fn export_slot(
         SlotReader::open(device, volume_id, summary, READ_AHEAD_CHUNKS).map_err(failed)?;
     let mut nobody = |_, _| {};
     let mut filling = Filling::new(&mut nobody);
-    let start_size = filling.keyspace.used_bytes();
     while let Some(chunk) = reader.next_chunk(device).map_err(failed)? {
         filling.load(&chunk).map_err(failed)?;
         heard(reader.done_bytes(), reader.total_bytes());
         reader.give_back(chunk.into_buffer());
-        if filling.keyspace.used_bytes() - start_size >= BATCH_SIZE {
-            exporter.add(&filling.keyspace, false)?;
+        if filling.size() >= exporter.batch_size {
+            exporter.add(&filling.keyspace, |db, _| Some(db))?;
             // What has come of a value in parts is the loader's.
             filling.clear();
         }
     }
     filling.end().map_err(failed)?;
-    exporter.add(&filling.keyspace, false)
+    exporter.add(&filling.keyspace, |db, _| Some(db))
 }

@@ -67,7 +67,7 @@ pub(crate) fn examine(
             Some(snapshots.of_kind(SnapshotKind::OnDemand).ok_or(Error::NoOnDemandSnapshot)?)
         }
     };
-    if let Some(summary) = chosen {
+    if let Some(summary) = chosen.filter(|_| sink.wants_snapshot()) {
         root::load(slots.get(summary.slot), &superblock, summary, salvage, sink, &mut report)?;
     }
     let is_log_used = choice == RootChoice::InForce;

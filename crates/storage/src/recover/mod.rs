@@ -74,6 +74,11 @@ pub enum RootChoice {
 
 /// Who takes what comes back.
 pub trait RecoverSink {
+    /// Whether the root snapshot is wanted. If not, it is not read.
+    fn wants_snapshot(&self) -> bool {
+        true
+    }
+
     /// Takes a chunk of the root snapshot. They come in order, but each may be decoded elsewhere, and
     /// what is wrong with one may be told with a later one. [`Chunk::payload`] checks it.
     ///

@@ -1,0 +1,118 @@
+//! What the log behind a snapshot changes, seen without the snapshot: so that what it leaves alone
+//! can be passed on as it is, and never has to be in memory all at once.
+
+use std::collections::HashSet;
+
+use slimio_resp::Request;
+
+use crate::command::Flags;
+use crate::keyspace::{ApplyError, DbIndex, Keyspace, command_table};
+use crate::payload::{Commands, SELECT};
+use crate::value::ValueRef;
+
+/// What records of a log touch.
+///
+/// A key is told by its name alone, whichever database it is in: `MOVE`, `COPY` and `SWAPDB` carry it
+/// from one to another. So what is left alone is that in all of them.
+#[derive(Debug)]
+pub struct LogTail {
+    names: HashSet<Box<[u8]>>,
+    /// For each database: which one of the beginning is there now, unless that was flushed.
+    from: Vec<Option<DbIndex>>,
+    /// A command says neither which keys nor which databases it is about.
+    is_opaque: bool,
+    request: Request,
+}
+
+impl LogTail {
+    /// Of a log without records, for so many databases.
+    pub fn new(db_count: usize) -> Self {
+        let from = (0..db_count).map(|number| Some(DbIndex(number as u16))).collect();
+        Self { names: HashSet::new(), from, is_opaque: false, request: Request::default() }
+    }
+
+    /// Notes what a record touches. They come in order.
+    ///
+    /// # Errors
+    /// As [`Keyspace::apply`].
+    pub fn note(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<(), ApplyError> {
+        self.check_db(i64::from(db.0))?;
+        let mut request = std::mem::take(&mut self.request);
+        let mut commands = Commands::new(payload);
+        while commands.next(&mut request)? {
+            let args = request.args(payload);
+            let name = args.bytes(0);
+            let number = |index: usize| args.get(index).to_i64().ok_or(ApplyError::Malformed);
+            if name.eq_ignore_ascii_case(SELECT) && args.len() == 2 {
+                db = self.check_db(number(1)?)?;
+                continue;
+            }
+            let command = command_table().lookup(&name).filter(|row| row.accepts(args.len()));
+            let command = command.ok_or_else(|| {
+                ApplyError::UnknownCommand(String::from_utf8_lossy(&name).into_owned())
+            })?;
+            match command.name {
+                "flushall" => self.from.fill(None),
+                "flushdb" => self.from[usize::from(db.0)] = None,
+                "swapdb" => {
+                    let (a, b) = (self.check_db(number(1)?)?, self.check_db(number(2)?)?);
+                    self.from.swap(usize::from(a.0), usize::from(b.0));
+                }
+                _ => {
+                    let indices = command.keys.indices(args.len());
+                    let mut count = 0;
+                    for key in indices.map(|index| args.bytes(index)) {
+                        count += 1;
+                        if !self.names.contains(&*key) {
+                            self.names.insert(key.into());
+                        }
+                    }
+                    self.is_opaque |= count == 0 || command.flags.has(Flags::MOVABLEKEYS);
+                }
+            }
+        }
+        self.request = request;
+        Ok(())
+    }
+
+    /// Whether it is known what the records touch. If not, all of it has to be replayed.
+    pub fn is_known(&self) -> bool {
+        !self.is_opaque
+    }
+
+    /// Whether a key of this name is touched, in any database.
+    pub fn touches(&self, key: &[u8]) -> bool {
+        self.names.contains(key)
+    }
+
+    /// Where the keys that are left alone are at the end, which were in this database at the
+    /// beginning: `None` if they were flushed.
+    pub fn place_of(&self, db: DbIndex) -> Option<DbIndex> {
+        let place = self.from.iter().position(|from| *from == Some(db))?;
+        Some(DbIndex(place as u16))
+    }
+
+    fn check_db(&self, number: i64) -> Result<DbIndex, ApplyError> {
+        match usize::try_from(number) {
+            Ok(index) if index < self.from.len() => Ok(DbIndex(number as u16)),
+            _ => Err(ApplyError::NoSuchDb(number as u64)),
+        }
+    }
+}
+
+impl Keyspace {
+    /// Adds those keys of a database of another keyspace, with the same seed, that are wanted. Large
+    /// values are shared. Keys that are there already stay as they are.
+    pub fn add_from(&mut self, other: &Keyspace, db: DbIndex, wanted: impl Fn(&[u8]) -> bool) {
+        for entry in other.entries(db).filter(|entry| wanted(entry.key)) {
+            let hash = self.hash(entry.key);
+            let value = ValueRef::to_value(entry.value);
+            let (to, past) = self.db_and_past(db);
+            if to.find(hash, entry.key).is_none() {
+                let epoch = past.capture.epoch();
+                let (expiry, access) = (entry.expires_at_ms, entry.access);
+                to.insert_value(hash, entry.key, value, expiry, access, epoch);
+            }
+        }
+    }
+}

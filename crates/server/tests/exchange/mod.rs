@@ -1,0 +1,179 @@
+//! The two ways to export a stopped volume say the same: all of it in memory, and a part at a time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use slimio_device::PathOptions;
+use slimio_keyspace::{DbIndex, HashRef, Keyspace, StringRef, ValueRef};
+use slimio_server::config::Config;
+use slimio_server::exchange::{
+    ExportOptions, Exporter, RdbVersion, export_volume, import_file, load_volume,
+};
+use slimio_storage::{RootChoice, Storage};
+
+use crate::common::{Client, PATIENCE, start};
+use crate::info;
+
+/// Databases that commands use.
+const DBS: u64 = 3;
+/// Keys that commands behind the snapshot use.
+const KEYS: u64 = 40;
+const SEEDS: u64 = 8;
+
+/// A small generator: the same sequence for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
+
+/// A command that changes something, perhaps.
+fn command(random: &mut Random) -> Vec<String> {
+    let key = format!("k:{}", random.below(KEYS));
+    let other = format!("k:{}", random.below(KEYS));
+    let (db, number) = (random.below(DBS).to_string(), random.below(1000));
+    let long = "y".repeat(10_000 + number as usize);
+    let line = match random.below(26) {
+        0..=3 => format!("SET {key} {number}"),
+        4 => format!("SET {key} {long}"),
+        5 => format!("SET {key} {number} PXAT 4000000000{number:03}"),
+        6 | 7 => format!("DEL {key} {other}"),
+        8..=10 => format!("HSET {key} f{number} {number} g x"),
+        11 => format!("HDEL {key} g"),
+        12 => format!("APPEND {key} {number}"),
+        13 => format!("INCR {key}"),
+        14 => format!("PEXPIREAT {key} 4000000000{number:03}"),
+        15 => format!("PERSIST {key}"),
+        16 | 17 => format!("RENAME {key} {other}"),
+        18 => format!("COPY {key} {other} REPLACE"),
+        19 => format!("COPY {key} {other} DB {db}"),
+        20 | 21 => format!("MOVE {key} {db}"),
+        22 => format!("SWAPDB {db} {}", random.below(DBS)),
+        23 if number < 100 => "FLUSHDB".into(),
+        23 if number < 150 => "FLUSHALL".into(),
+        _ => format!("SELECT {db}"),
+    };
+    line.split(' ').map(str::to_owned).collect()
+}
+
+fn run(client: &mut Client, random: &mut Random, count: u64) {
+    for _ in 0..count {
+        let is_transaction = random.below(10) == 0;
+        let commands: Vec<_> = (0..=random.below(4)).map(|_| command(random)).collect();
+        if is_transaction {
+            client.call(&["MULTI"]);
+        }
+        for command in &commands {
+            let args: Vec<&str> = command.iter().map(String::as_str).collect();
+            // Some fail: there is no such key, or it is of another type.
+            client.call(&args);
+        }
+        if is_transaction {
+            client.call(&["EXEC"]);
+        }
+    }
+}
+
+/// Keys that nothing behind the snapshot uses, in chunks enough, one of them in parts.
+fn fill(client: &mut Client, random: &mut Random) {
+    let (value, huge) = ("x".repeat(3000), "z".repeat(900_000));
+    for db in 0..DBS {
+        client.call(&["SELECT", &db.to_string()]);
+        for number in 0..100 + random.below(100) {
+            client.call(&["SET", &format!("u:{db}:{number}"), &value]);
+        }
+        client.call(&["SET", &format!("huge:{db}"), &huge]);
+        client.call(&["SET", "k:0", &huge]);
+    }
+    client.call(&["SELECT", "0"]);
+}
+
+fn rewrite(client: &mut Client) {
+    let before: u64 = info(client, "aof_rewrites").parse().unwrap();
+    client.call(&["BGREWRITEAOF"]);
+    let deadline = Instant::now() + PATIENCE;
+    while info(client, "aof_rewrites").parse::<u64>().unwrap() == before {
+        assert!(Instant::now() < deadline, "the log was not rewritten");
+    }
+}
+
+fn open(volume: &Path) -> Storage {
+    slimio_volume::open(volume, PathOptions::default(), false, u64::MAX).unwrap()
+}
+
+type Contents = BTreeMap<(u16, Vec<u8>), (Vec<Vec<u8>>, Option<i64>)>;
+
+fn contents(keyspace: &Keyspace) -> Contents {
+    let elements = |value: ValueRef<'_>| match value {
+        ValueRef::String(StringRef::Inline(bytes)) => vec![bytes.to_vec()],
+        ValueRef::String(StringRef::Piece(piece)) => vec![piece.to_vec()],
+        ValueRef::String(StringRef::Blob(blob)) => vec![blob.to_vec()],
+        ValueRef::Hash(hash) => fields(hash),
+    };
+    let dbs = (0..keyspace.config().db_count).map(|db| DbIndex(db as u16));
+    let entries = dbs.flat_map(|db| keyspace.entries(db).map(move |entry| (db, entry)));
+    let of = |(db, entry): (DbIndex, slimio_keyspace::EntryView<'_>)| {
+        ((db.0, entry.key.to_vec()), (elements(entry.value), entry.expires_at_ms))
+    };
+    entries.map(of).collect()
+}
+
+fn fields(hash: HashRef<'_>) -> Vec<Vec<u8>> {
+    let pair = |(field, value): (slimio_keyspace::Element<'_>, slimio_keyspace::Element<'_>)| {
+        [&*field.to_bytes(), b" = ", &*value.to_bytes()].concat()
+    };
+    let mut fields: Vec<_> = hash.iter().map(pair).collect();
+    fields.sort();
+    fields.insert(0, b"hash".to_vec());
+    fields
+}
+
+/// What an export of the volume holds, and how many keys it is said to hold.
+fn exported(volume: &Path, folder: &Path, batch_size: usize) -> (Contents, u64) {
+    let rdb = folder.join("dump.rdb");
+    let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size };
+    let mut exporter = Exporter::create(&rdb, options).unwrap();
+    export_volume(&mut open(volume), RootChoice::InForce, &mut exporter, &mut |_, _| {}).unwrap();
+    let keys = exporter.keys();
+    let size = exporter.finish().unwrap();
+    let file = std::fs::File::open(&rdb).unwrap();
+    let keyspace = import_file(file, size, &Config::default(), &mut |_, _| {}).unwrap();
+    (contents(&keyspace), keys)
+}
+
+#[test]
+fn an_export_in_parts_is_what_a_replay_in_memory_is() {
+    for seed in 0..SEEDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let directives = "appendfsync no\nauto-aof-rewrite-percentage 0";
+        let server = start("plain", &volume, directives).unwrap();
+        let mut client = server.connect();
+        let mut random = Random(seed);
+        if seed % 4 > 0 {
+            fill(&mut client, &mut random);
+            run(&mut client, &mut random, 100);
+            rewrite(&mut client);
+        }
+        let count = random.below(150);
+        run(&mut client, &mut random, count);
+        drop(client);
+        server.stop();
+
+        let loaded = load_volume(&mut open(&volume), RootChoice::InForce, &mut |_, _| {}).unwrap();
+        let expected = contents(&loaded);
+        for batch_size in [0, 500_000, ExportOptions::BATCH_SIZE] {
+            let (found, keys) = exported(&volume, dir.path(), batch_size);
+            let names = |contents: &Contents| contents.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(&found), names(&expected), "seed {seed}, batches of {batch_size}");
+            assert!(found == expected, "seed {seed}, batches of {batch_size}: other values");
+            assert_eq!(keys, expected.len() as u64, "no key twice");
+        }
+    }
+}
