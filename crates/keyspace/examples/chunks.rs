@@ -2,7 +2,9 @@
 //! and, where there are large values, megabytes in a second.
 //!
 //! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]`: so many keys of 16 bytes
-//! with values of so many bytes, half of which compress to half; without them, some sizes.
+//! with values of so many bytes, half of which compress to half; without them, some sizes, and one
+//! hash with as many fields as there are keys elsewhere. What is joined is what came in parts: that
+//! and decoding is not for the command thread, which only loads.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -29,12 +31,25 @@ fn main() {
     for (count, size) in [(3_000_000, 16), (3_000_000, 64), (100_000, 4096)] {
         measure(count, size);
     }
+    measure_hash(5_000_000, 16);
+}
+
+fn measure_hash(fields: usize, size: usize) {
+    println!("a hash of {fields} fields, values of {size} bytes");
+    let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
+    fill(&mut keyspace, &[b"HSET", b"hash"], fields, size);
+    let captured = capture(&mut keyspace);
+    let (chunks, time) = encode(&captured, &keyspace, true);
+    report("encode", time, fields, size);
+    let loaded = load(&chunks, fields, size);
+    assert_eq!(loaded.dbsize(DbIndex(0)), 1);
 }
 
 fn measure(keys: usize, size: usize) {
     println!("{keys} keys, values of {size} bytes");
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
-    fill(&mut keyspace, keys, size);
+    fill(&mut keyspace, &[b"SET"], keys, size);
+    assert_eq!(keyspace.dbsize(DbIndex(0)), keys);
     for compresses in [true, false] {
         let captured = capture(&mut keyspace);
         let (chunks, time) = encode(&captured, &keyspace, compresses);
@@ -42,7 +57,7 @@ fn measure(keys: usize, size: usize) {
         let bytes: usize = chunks.iter().map(Vec::len).sum();
         println!(" {}: {bytes} bytes", if compresses { "compressed" } else { "as it is" });
         report("encode", time, keys, size);
-        load(&chunks, keys, size);
+        assert_eq!(load(&chunks, keys, size).dbsize(DbIndex(0)), keys);
     }
 }
 
@@ -52,9 +67,10 @@ fn report(what: &str, time: Duration, keys: usize, size: usize) {
     println!("  {what:7} {:5} ns a key, {megabytes} MB/s", ns / keys);
 }
 
-fn fill(keyspace: &mut Keyspace, keys: usize, size: usize) {
+/// Runs a command once for each key, or field, with its value behind it.
+fn fill(keyspace: &mut Keyspace, words: &[&[u8]], keys: usize, size: usize) {
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
-    let command = command_table().lookup(b"set").expect("a command");
+    let command = command_table().lookup(words[0]).expect("a command");
     let mut state = 1u64;
     let mut value = vec![b'v'; size];
     for index in 0..keys {
@@ -64,7 +80,8 @@ fn fill(keyspace: &mut Keyspace, keys: usize, size: usize) {
             *byte = (state >> 56) as u8;
         }
         let key = format!("key:{index:012}");
-        let request = OwnedRequest::from_args([b"SET", key.as_bytes(), &value]);
+        let args = words.iter().copied().chain([key.as_bytes(), &value]);
+        let request = OwnedRequest::from_args(args);
         reply.clear();
         effects.clear();
         (command.run)(&mut Context {
@@ -77,7 +94,6 @@ fn fill(keyspace: &mut Keyspace, keys: usize, size: usize) {
             mode: Mode::Client,
         });
     }
-    assert_eq!(keyspace.dbsize(DbIndex(0)), keys);
 }
 
 fn capture(keyspace: &mut Keyspace) -> Vec<Captured> {
@@ -111,23 +127,27 @@ fn encode(
     (chunks, cpu_time().saturating_sub(start))
 }
 
-fn load(chunks: &[Vec<u8>], keys: usize, size: usize) {
+fn load(chunks: &[Vec<u8>], keys: usize, size: usize) -> Keyspace {
     let mut keyspace = Keyspace::new(Config::default(), 0xfeed);
     let context = keyspace.decode_context(1);
     let mut loader = Loader::new();
-    let (mut decoding, mut loading) = (Duration::ZERO, Duration::ZERO);
+    let [mut decoding, mut joining, mut loading] = [Duration::ZERO; 3];
     for chunk in chunks {
         let start = cpu_time();
         let decoded = decode_chunk(chunk, &context).expect("what was written");
-        let middle = cpu_time();
-        loader.load(&mut keyspace, decoded).expect("what was written");
-        decoding += middle.saturating_sub(start);
-        loading += cpu_time().saturating_sub(middle);
+        let is_decoded = cpu_time();
+        let joined = loader.join(decoded, &context).expect("what was written");
+        let is_joined = cpu_time();
+        keyspace.load(joined).expect("what was written");
+        decoding += is_decoded.saturating_sub(start);
+        joining += is_joined.saturating_sub(is_decoded);
+        loading += cpu_time().saturating_sub(is_joined);
     }
     loader.finish().expect("all of it");
-    assert_eq!(keyspace.dbsize(DbIndex(0)), keys);
     report("decode", decoding, keys, size);
+    report("join", joining, keys, size);
     report("load", loading, keys, size);
+    keyspace
 }
 
 /// CPU time of this thread: others may be running beside it.

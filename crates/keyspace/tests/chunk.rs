@@ -74,7 +74,7 @@ fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkE
     });
     let mut loader = Loader::new();
     for decoded in decoded {
-        loader.load(&mut keyspace, decoded?)?;
+        keyspace.load(loader.join(decoded?, &context)?)?;
     }
     loader.finish()?;
     assert!(keyspace.used_bytes() > 0, "what it takes is kept account of");
@@ -198,7 +198,7 @@ fn a_chunk_that_is_none_is_refused() {
     let load = |chunk: &[u8]| -> Result<(), ChunkError> {
         let mut keyspace = Keyspace::new(Config { db_count: 2, ..Config::default() }, 1);
         let mut loader = Loader::new();
-        loader.load(&mut keyspace, decode_chunk(chunk, &context)?)?;
+        keyspace.load(loader.join(decode_chunk(chunk, &context)?, &context)?)?;
         loader.finish()
     };
     load(b"").expect("nothing is no harm");

@@ -107,7 +107,7 @@ impl Decoded {
         self.usage
     }
 
-    fn slot(&mut self, db: DbIndex, slot: Slot) {
+    pub(super) fn slot(&mut self, db: DbIndex, slot: Slot) {
         self.slots.push(slot);
         let end = self.slots.len();
         match self.runs.last_mut() {

@@ -12,7 +12,7 @@ use crate::value::Value;
 /// Most keys that room is made for at once, whatever a chunk says is coming: 2.7 bytes for each.
 const RESERVED_KEYS_MAX: usize = 1 << 27;
 
-/// Puts in what chunks held, and joins values that came in parts.
+/// Joins values that came in parts.
 #[derive(Default)]
 pub struct Loader {
     string: Pending,
@@ -63,27 +63,17 @@ impl Loader {
         Self::default()
     }
 
-    /// Puts in what a chunk held. Chunks come in the order in which they were made. Costs a visit to
-    /// a bucket for each key; nothing is copied.
-    ///
-    /// On an error some of it has been put in: the keyspace is of no use any more.
-    pub fn load(&mut self, keyspace: &mut Keyspace, decoded: Decoded) -> Result<(), ChunkError> {
-        let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
-        for (db, keys) in sizes {
-            keyspace.check_chunk_db(db)?;
-            keyspace.db_mut(db).reserve(keys.min(RESERVED_KEYS_MAX));
+    /// Makes entries of what came in parts, as far as they are whole. Chunks come in the order in
+    /// which they were made. Costs as much as there is in parts: best not on the thread that serves.
+    pub fn join(
+        &mut self,
+        mut decoded: Decoded,
+        context: &DecodeContext,
+    ) -> Result<Decoded, ChunkError> {
+        for part in std::mem::take(&mut decoded.parts) {
+            self.part(part, &mut decoded, context)?;
         }
-        let mut slots = slots.into_iter();
-        let mut start = 0;
-        for (db, end) in runs {
-            keyspace.check_chunk_db(db)?;
-            let (db, past) = keyspace.db_and_past(db);
-            let epoch = past.capture.epoch();
-            db.load(&mut slots, end - start, epoch)
-                .map_err(|slot| ChunkError::Twice(slot.key().to_vec()))?;
-            start = end;
-        }
-        parts.into_iter().try_for_each(|part| self.join(keyspace, part))
+        Ok(decoded)
     }
 
     /// Says whether all values that came in parts are whole.
@@ -92,7 +82,12 @@ impl Loader {
         if is_whole && self.key.is_none() { Ok(()) } else { Err(ChunkError::Parts) }
     }
 
-    fn join(&mut self, keyspace: &mut Keyspace, part: Part) -> Result<(), ChunkError> {
+    fn part(
+        &mut self,
+        part: Part,
+        decoded: &mut Decoded,
+        context: &DecodeContext,
+    ) -> Result<(), ChunkError> {
         match part {
             Part::Piece(piece) => self.string.push(piece)?,
             Part::Key => {
@@ -108,25 +103,30 @@ impl Loader {
                 let field = field.as_ref().as_string().ok_or(ChunkError::Parts)?;
                 let value = Value::from_blob(self.string.take());
                 let value = value.as_ref().as_string().ok_or(ChunkError::Parts)?;
-                self.builder(keyspace).add(field.as_arg(), value.as_arg());
+                self.builder(context).add(field.as_arg(), value.as_arg());
             }
             Part::Pairs(pairs) => {
-                let builder = self.builder(keyspace);
+                let builder = self.builder(context);
                 for (field, value) in pairs.iter() {
                     builder.add(Arg::Bytes(field), Arg::Bytes(value));
                 }
             }
-            Part::Entry(entry) => self.entry(keyspace, *entry)?,
+            Part::Entry(entry) => self.entry(*entry, decoded, context)?,
         }
         Ok(())
     }
 
-    fn builder(&mut self, keyspace: &Keyspace) -> &mut HashBuilder {
-        let limits = keyspace.config().hash_limits;
-        self.hash.get_or_insert_with(|| HashBuilder::new(keyspace.hasher, limits))
+    fn builder(&mut self, context: &DecodeContext) -> &mut HashBuilder {
+        let DecodeContext { hasher, hash_limits, .. } = *context;
+        self.hash.get_or_insert_with(|| HashBuilder::new(hasher, hash_limits))
     }
 
-    fn entry(&mut self, keyspace: &mut Keyspace, entry: PartEntry) -> Result<(), ChunkError> {
+    fn entry(
+        &mut self,
+        entry: PartEntry,
+        decoded: &mut Decoded,
+        context: &DecodeContext,
+    ) -> Result<(), ChunkError> {
         let PartEntry { db, key, expires_at_ms, access, value } = entry;
         let key = key.or_else(|| self.key.take()).ok_or(ChunkError::Parts)?;
         let value = match value {
@@ -145,17 +145,39 @@ impl Loader {
                 value
             }
         };
-        keyspace.check_chunk_db(db)?;
-        let mut slot = Slot::with_value(keyspace.hash(&key) as u32, &key, value, expires_at_ms);
+        let hash = context.hasher.hash(&key) as u32;
+        let mut slot = Slot::with_value(hash, &key, value, expires_at_ms);
         slot.set_access(access);
-        let (db, past) = keyspace.db_and_past(db);
-        let epoch = past.capture.epoch();
-        let mut one = vec![slot].into_iter();
-        db.load(&mut one, 1, epoch).map_err(|_| ChunkError::Twice(key))
+        decoded.slot(db, slot);
+        Ok(())
     }
 }
 
 impl Keyspace {
+    /// Puts in what a chunk held, once what came in parts is [joined](Loader::join). Costs a visit to
+    /// a bucket for each key; nothing is copied.
+    ///
+    /// On an error some of it has been put in: the keyspace is of no use any more.
+    pub fn load(&mut self, decoded: Decoded) -> Result<(), ChunkError> {
+        let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
+        assert!(parts.is_empty(), "parts are joined before");
+        for (db, keys) in sizes {
+            self.check_chunk_db(db)?;
+            self.db_mut(db).reserve(keys.min(RESERVED_KEYS_MAX));
+        }
+        let mut slots = slots.into_iter();
+        let mut start = 0;
+        for (db, end) in runs {
+            self.check_chunk_db(db)?;
+            let (db, past) = self.db_and_past(db);
+            let epoch = past.capture.epoch();
+            db.load(&mut slots, end - start, epoch)
+                .map_err(|slot| ChunkError::Twice(slot.key().to_vec()))?;
+            start = end;
+        }
+        Ok(())
+    }
+
     fn check_chunk_db(&self, db: DbIndex) -> Result<(), ChunkError> {
         let is_there = usize::from(db.0) < self.db_count();
         if is_there { Ok(()) } else { Err(ChunkError::NoSuchDb(db.0.into())) }

@@ -58,8 +58,9 @@ impl<'a> Filling<'a> {
         {
             decoded = decode(&self.keyspace)?;
         }
-        let loaded = self.loader.load(&mut self.keyspace, decoded);
-        loaded.map_err(|e| refused(e.to_string()))
+        let context = self.keyspace.decode_context(self.now_ms);
+        let joined = self.loader.join(decoded, &context);
+        joined.and_then(|joined| self.keyspace.load(joined)).map_err(|e| refused(e.to_string()))
     }
 
     fn end(&mut self) -> Result<(), Error> {

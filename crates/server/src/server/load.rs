@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{ChunkError, Keyspace, Loader};
+use slimio_keyspace::{ChunkError, Keyspace};
 use slimio_storage::{
     Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, RootChoice, Storage, Volume,
     recover,
@@ -45,14 +45,8 @@ impl Server {
         keyspace.set_replay_time(self.core.now_ms);
         let decoders = Decoders::start(keyspace.decode_context(self.core.now_ms))
             .map_err(|e| format!("cannot start the threads that decode snapshots: {e}"))?;
-        let mut recovery = Recovery {
-            server: self,
-            keyspace,
-            decoders,
-            loader: Loader::new(),
-            next_turn: began,
-            said_percent: 0,
-        };
+        let mut recovery =
+            Recovery { server: self, keyspace, decoders, next_turn: began, said_percent: 0 };
         let result = recover(&mut *storage.media, &options, &mut recovery);
         let keyspace = recovery.keyspace;
         let is_stopping = self.core.shutdown.is_some();
@@ -85,7 +79,6 @@ struct Recovery<'a> {
     server: &'a mut Server,
     keyspace: Keyspace,
     decoders: Decoders,
-    loader: Loader,
     next_turn: Instant,
     said_percent: u64,
 }
@@ -100,8 +93,7 @@ impl Recovery<'_> {
     /// Puts in what the next chunk held; whether there was one.
     fn take_decoded(&mut self) -> Result<bool, Error> {
         let Some(decoded) = self.decoders.take() else { return Ok(false) };
-        let loaded = self.loader.load(&mut self.keyspace, decoded?);
-        loaded.map_err(|error| refused(&error))?;
+        self.keyspace.load(decoded?).map_err(|error| refused(&error))?;
         Ok(true)
     }
 }
@@ -120,7 +112,7 @@ impl RecoverSink for Recovery<'_> {
 
     fn chunks_end(&mut self) -> Result<(), Error> {
         while self.take_decoded()? {}
-        std::mem::take(&mut self.loader).finish().map_err(|error| refused(&error))
+        self.decoders.finish()
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), String> {

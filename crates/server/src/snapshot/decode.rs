@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!            ┌─► chunks 0, n, 2n ... ─► decode ─┐
-//!  reader ───┼─► chunks 1, n+1 ...   ─► decode ─┼─► in order ─► keyspace (command thread)
+//!  reader ───┼─► chunks 1, n+1 ...   ─► decode ─┼─► in order ─► join ─► keyspace (command thread)
 //!            └─► ...                            ┘
 //! ```
 //!
 //! Each thread has every n-th chunk, and gives back in the order in which it was given: so the order
-//! of all is known without numbers.
+//! of all is known without numbers. What came in parts is joined by one more thread: a large hash is
+//! handed over whole.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use slimio_keyspace::{DecodeContext, Decoded, decode_chunk};
+use slimio_keyspace::{ChunkError, DecodeContext, Decoded, Loader, decode_chunk};
 use slimio_storage::{Chunk, Error};
 
 /// Most threads that decode: more than that, and putting in what they decoded takes longer.
@@ -27,6 +28,8 @@ pub(crate) type Result = std::result::Result<Decoded, Error>;
 #[derive(Debug)]
 pub(crate) struct Decoders {
     threads: Vec<DecoderThread>,
+    joined: Receiver<Result>,
+    joiner: Option<JoinHandle<()>>,
     /// Chunks handed over, and taken back.
     given: usize,
     taken: usize,
@@ -34,8 +37,8 @@ pub(crate) struct Decoders {
 
 #[derive(Debug)]
 struct DecoderThread {
+    /// Until there are no more chunks.
     chunks: Option<SyncSender<Chunk>>,
-    results: Receiver<Result>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,9 +49,14 @@ impl Decoders {
     /// When none can be started.
     pub(crate) fn start(context: DecodeContext) -> std::io::Result<Self> {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-        let threads = (0..count).map(|_| DecoderThread::start(context));
-        let threads = threads.collect::<std::io::Result<_>>()?;
-        Ok(Self { threads, given: 0, taken: 0 })
+        let started = (0..count).map(|_| DecoderThread::start(context));
+        let started = started.collect::<std::io::Result<Vec<_>>>()?;
+        let (threads, results) = started.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+        // All that may be under way, and what is wrong at the end.
+        let (sender, joined) = sync_channel(count * AHEAD + 1);
+        let joiner = std::thread::Builder::new().name("join".into());
+        let joiner = joiner.spawn(move || join(&results, &sender, &context))?;
+        Ok(Self { threads, joined, joiner: Some(joiner), given: 0, taken: 0 })
     }
 
     /// Whether no more can be handed over before something is taken back.
@@ -69,14 +77,44 @@ impl Decoders {
         if self.taken == self.given {
             return None;
         }
-        let thread = &self.threads[self.taken % self.threads.len()];
         self.taken += 1;
-        Some(thread.results.recv().expect("a decoder thread answers for each chunk"))
+        Some(self.joined.recv().expect("each chunk is answered for"))
+    }
+
+    /// Says whether all that came in parts is whole, when all chunks are taken back. No more can be
+    /// handed over.
+    ///
+    /// # Errors
+    /// What is not whole, once.
+    pub(crate) fn finish(&mut self) -> std::result::Result<(), Error> {
+        for thread in &mut self.threads {
+            thread.chunks = None;
+        }
+        self.joined.recv().map_or(Ok(()), |last| last.map(drop))
+    }
+}
+
+/// Joins what came in parts, until there are no more chunks.
+fn join(results: &[Receiver<Result>], joined: &SyncSender<Result>, context: &DecodeContext) {
+    let refused =
+        |error: ChunkError| Error::ChunkRefused { index: u64::MAX, why: error.to_string() };
+    let mut loader = Loader::new();
+    for results in results.iter().cycle() {
+        let Ok(decoded) = results.recv() else { break };
+        let decoded = decoded.and_then(|decoded| loader.join(decoded, context).map_err(refused));
+        if joined.send(decoded).is_err() {
+            return;
+        }
+    }
+    if let Err(error) = loader.finish() {
+        // Nobody wants to know when recovery was given up.
+        let _ = joined.send(Err(refused(error)));
     }
 }
 
 impl DecoderThread {
-    fn start(context: DecodeContext) -> std::io::Result<Self> {
+    /// The thread, and where what it decodes comes out.
+    fn start(context: DecodeContext) -> std::io::Result<(Self, Receiver<Result>)> {
         let (chunks, chunk_receiver) = sync_channel::<Chunk>(AHEAD);
         let (result_sender, results) = sync_channel(AHEAD);
         let thread = std::thread::Builder::new().name("decode".into()).spawn(move || {
@@ -87,7 +125,7 @@ impl DecoderThread {
                 }
             }
         })?;
-        Ok(Self { chunks: Some(chunks), results, thread: Some(thread) })
+        Ok((Self { chunks: Some(chunks), thread: Some(thread) }, results))
     }
 }
 
@@ -104,12 +142,15 @@ fn decode(chunk: &Chunk, context: &DecodeContext) -> Result {
 
 impl Drop for Decoders {
     fn drop(&mut self) {
-        for DecoderThread { chunks, results, thread } in self.threads.drain(..) {
-            drop((chunks, results));
-            if let Some(thread) = thread {
-                // A panic was reported when it happened.
-                let _ = thread.join();
-            }
+        // There is room for what is under way: no thread waits for it to be taken.
+        let threads = self.threads.drain(..).map(|DecoderThread { chunks, thread }| {
+            drop(chunks);
+            thread
+        });
+        let threads: Vec<_> = threads.chain([self.joiner.take()]).collect();
+        for thread in threads.into_iter().flatten() {
+            // A panic was reported when it happened.
+            let _ = thread.join();
         }
     }
 }
