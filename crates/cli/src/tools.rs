@@ -179,7 +179,9 @@ fn as_text(name: &str, found: &Inspection) -> String {
 fn slot_as_text(slot: SlotName, found: &Inspection) -> String {
     let name = Area::Snapshot(slot).name();
     let Some((held, checked)) = found.slots.iter().find(|(held, _)| held.slot == slot) else {
-        return format!("{name:<20} reserve");
+        let is_missing = found.missing_slots.contains(&slot);
+        let state = if is_missing { "; its file is missing, and a start makes it again" } else { "" };
+        return format!("{name:<20} reserve{state}");
     };
     let SlotSummary { lsn, entry_count, chunk_count, payload_size, created_ms, .. } = held;
     let role = if is_root(held, found) { ", the root" } else { "" };
@@ -244,6 +246,8 @@ fn as_json(name: &str, found: &Inspection) -> String {
         .map(|(segment, slot)| format!("{{\"segment\":{segment},\"slot\":{slot}}}"))
         .collect();
     let slots: Vec<String> = found.slots.iter().map(|slot| slot_as_json(slot, found)).collect();
+    let missing: Vec<String> =
+        found.missing_slots.iter().map(|slot| quote(Area::Snapshot(*slot).name())).collect();
     let log_end = found.superblock.as_ref().and_then(|found| found.snapshots.log_end());
     let log_end = log_end.map_or_else(|| "null".to_owned(), |lsn| lsn.to_string());
     let log = match &found.log {
@@ -255,11 +259,12 @@ fn as_json(name: &str, found: &Inspection) -> String {
     };
     format!(
         "{{\"volume\":{},\"copies\":[{}],\"superblock\":{superblock},\"segments\":[{}],\
-         \"snapshots\":[{}],\"log_end_lsn\":{log_end},\"log\":{log}}}",
+         \"snapshots\":[{}],\"missing_slots\":[{}],\"log_end_lsn\":{log_end},\"log\":{log}}}",
         quote(name),
         copies.join(","),
         segments.join(","),
-        slots.join(",")
+        slots.join(","),
+        missing.join(",")
     )
 }
 

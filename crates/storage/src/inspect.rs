@@ -6,7 +6,7 @@ use crate::recover::examine::{Examined, examine};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
     Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
-    RootChoice, SlotCheck, SlotPaths, SlotSummary, VolumeId,
+    RootChoice, SlotCheck, SlotName, SlotPaths, SlotSummary, VolumeId,
 };
 
 /// What is on a volume.
@@ -20,6 +20,8 @@ pub struct Inspection {
     pub segments: Vec<(u64, u32)>,
     /// The snapshots that are held, each with what is wrong with it.
     pub slots: Vec<(SlotSummary, Result<(), Error>)>,
+    /// The slots that are missing: opening the volume makes those again that hold nothing it needs.
+    pub missing_slots: Vec<SlotName>,
     /// What opening the volume would find.
     pub log: Result<Report, Error>,
 }
@@ -33,16 +35,16 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let superblock = in_force(&copies);
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
     let mut slots = Vec::new();
+    let mut paths = SlotPaths::open(media)?;
     if let Some(superblock) = &superblock {
-        let mut paths = SlotPaths::open(media)?;
         for held in superblock.snapshots.all() {
-            let checked = check_slot(paths.get(held.slot), superblock.volume_id, *held);
-            slots.push((*held, checked));
+            slots.push((*held, check_found(&mut paths, superblock.volume_id, *held)));
         }
     }
+    let missing_slots = paths.missing().collect();
     let log = examine_root(media, RootChoice::InForce, &mut Check(&mut |_| {}))
         .map(|examined| examined.report);
-    Ok(Inspection { copies, superblock, segments, slots, log })
+    Ok(Inspection { copies, superblock, segments, slots, missing_slots, log })
 }
 
 /// The superblock in force; `None` where no copy of one is valid.
@@ -88,7 +90,7 @@ pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Resu
     let Superblock { volume_id, snapshots, .. } = &examined.superblock;
     let mut slots = SlotPaths::open(media)?;
     for summary in snapshots.all().filter(|held| snapshots.root() != Some(held)) {
-        check_slot(slots.get(summary.slot), *volume_id, *summary)?;
+        check_found(&mut slots, *volume_id, *summary)?;
     }
     Ok(examined.report)
 }
@@ -102,6 +104,15 @@ fn examine_root(
     let mut wal = media.open_path(Area::Wal)?;
     let mut slots = SlotPaths::open(media)?;
     examine(media, &mut *superblock_path, &mut *wal, &mut slots, false, root, sink)
+}
+
+/// As [`check_slot`], of a slot that may be missing.
+fn check_found(
+    paths: &mut SlotPaths,
+    volume_id: VolumeId,
+    summary: SlotSummary,
+) -> Result<(), Error> {
+    check_slot(paths.find(summary.slot)?, volume_id, summary)
 }
 
 /// Reads a whole snapshot, and checks it.

@@ -53,12 +53,17 @@ impl Area {
 ///
 /// The owner of a medium holds its lock: two programs never have the same volume open.
 pub trait Media {
-    /// Opens one more path to an area. Paths share nothing above the kernel. A snapshot slot that is
-    /// missing is made again, empty: whether something is missed in it, the superblock says.
+    /// Opens one more path to an area. Paths share nothing above the kernel. Nothing is written.
     ///
     /// # Errors
-    /// When the area does not exist or can't be opened.
+    /// [`OpenError::Missing`] when the area does not exist; otherwise when it can't be opened.
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError>;
+
+    /// Makes a snapshot slot that is missing, empty. Durable when this returns.
+    ///
+    /// # Errors
+    /// When there is no room, or nothing may be written.
+    fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError>;
 
     /// Makes the areas of a new volume: the superblock's with `super_lbas` blocks, the log's with
     /// `wal_lbas` (it grows later, where it can), and the snapshot slots, which may be empty.

@@ -17,7 +17,7 @@ use slimio_device::{
     Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Layered, Op, OpenError, Token,
     WriteCache,
 };
-use slimio_storage::{Area, Media};
+use slimio_storage::{Area, Media, SlotName};
 
 use crate::block::{self, Extents};
 
@@ -80,6 +80,10 @@ impl Media for Beside {
         }
     }
 
+    fn make_slot(&mut self, _: SlotName) -> Result<(), OpenError> {
+        self.refuse()
+    }
+
     fn create(&mut self, _: u64, _: u64) -> Result<(), OpenError> {
         self.refuse()
     }
@@ -117,10 +121,13 @@ impl ReadOnly {
             let size = file.seek(SeekFrom::End(0))?;
             Ok(Self { file, lba_count: size / LBA_SIZE as u64, done: Vec::new() })
         };
-        open().map_err(|error| OpenError::Io {
-            doing: "opening",
-            path: path.to_path_buf(),
-            errno: error.raw_os_error().unwrap_or_default(),
+        open().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => OpenError::Missing { path: path.to_path_buf() },
+            _ => OpenError::Io {
+                doing: "opening",
+                path: path.to_path_buf(),
+                errno: error.raw_os_error().unwrap_or_default(),
+            },
         })
     }
 }

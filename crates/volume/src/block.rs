@@ -14,7 +14,7 @@ use slimio_device::{
     BlockDevice, Buffer, Contents, Device, DeviceError, Geometry, LBA_SIZE, Layer, Layered, Lba,
     LbaRange, MappedFile, Op, OpenError, PathOptions,
 };
-use slimio_storage::{Area, Media, Storage, layout};
+use slimio_storage::{Area, Media, SlotName, Storage, layout};
 
 /// Size of the place for the log's buffers, in blocks.
 const BUFFERS_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
@@ -103,6 +103,11 @@ impl Media for BlockMedia {
         let path = self.device.open_path()?;
         let extents = Extents::of(area, self.device.lba_count(), self.wal_lbas_max);
         Ok(Box::new(Layered::new(extents, path)))
+    }
+
+    fn make_slot(&mut self, _: SlotName) -> Result<(), OpenError> {
+        // It is a part of the device, which has no parts missing.
+        Ok(())
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {

@@ -109,11 +109,6 @@ impl DirectoryMedia {
 
 impl Media for DirectoryMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-        if let Area::Snapshot(_) = area
-            && !self.directory.has_file(area.name())
-        {
-            self.directory.create_file(area.name(), 0)?;
-        }
         let path = self.directory.open_path(area.name())?;
         Ok(match area {
             Area::Superblock | Area::Snapshot(_) => path,
@@ -122,6 +117,10 @@ impl Media for DirectoryMedia {
                 Box::new(Layered::new(limit, path))
             }
         })
+    }
+
+    fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
+        self.directory.create_file(Area::Snapshot(slot).name(), 0)
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {

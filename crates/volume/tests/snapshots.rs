@@ -7,7 +7,7 @@ use slimio_device::{EngineChoice, PathOptions};
 use slimio_storage::{
     Chunk, Error, FormatOptions, Policy, Record, RecoverOptions, RecoverSink, RootChoice, SlotName,
     SlotSummary, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format,
-    give_back, recover, verify,
+    give_back, inspect, recover, verify,
 };
 
 /// Payloads of chunks and records, in the order in which they came back.
@@ -156,8 +156,13 @@ fn a_missing_slot_is_missed_only_when_it_holds_something() {
     drop(storage);
     std::fs::remove_file(place.join("snapshot-a")).expect("it is there");
     let mut storage = open(&place, EngineChoice::Best);
+    let what = "the snapshot in snapshot-a is damaged: its file is missing";
+    let checked = verify(&mut *storage.media, &mut |_| {}).expect_err("the root is gone");
+    assert_eq!(checked.to_string(), what);
+    assert_eq!(inspect(&mut *storage.media).expect("it is shown").missing_slots, [SlotName::A]);
     let refused = reopen(&mut storage).expect_err("the root is gone");
-    assert_eq!(refused.to_string(), "the snapshot-a area has 0 blocks instead of 4");
+    assert_eq!(refused.to_string(), what);
+    assert!(!place.join("snapshot-a").exists(), "who only looks, or refuses, writes nothing");
 }
 
 #[test]

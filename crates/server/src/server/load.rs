@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{ChunkError, Keyspace};
 use slimio_storage::{
-    Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, RootChoice, Storage, Volume,
+    Area, Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, RootChoice, Storage, Volume,
     recover,
 };
 
@@ -59,6 +59,15 @@ impl Server {
                 return Err(format!("cannot open the volume {}: {}", storage.name, explain(&e)));
             }
         };
+        for (slot, held) in &volume.report.missing_slots {
+            let name = Area::Snapshot(*slot).name();
+            match held {
+                Some(held) => {
+                    log::warn!("the {} is lost: its file {name} is missing", held.kind.name());
+                }
+                None => log::warn!("the file {name}, a reserve, was missing: it is made again"),
+            }
+        }
         let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
         self.core.snapshots.loaded_keys = keys;
         log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use slimio_device::{Buffer, Completion, Device, Layer, Layered, OpenError};
-use slimio_storage::{Area, Media, Storage};
+use slimio_storage::{Area, Media, SlotName, Storage};
 
 /// Holds a volume's log back while `is_shut`.
 pub(crate) fn hold(storage: Storage, is_shut: Arc<AtomicBool>) -> Storage {
@@ -48,6 +48,10 @@ impl Media for HeldMedia {
                 Box::new(Layered::new(Held { is_shut, completions: Vec::new() }, path))
             }
         })
+    }
+
+    fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
+        self.media.make_slot(slot)
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {

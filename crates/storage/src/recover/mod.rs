@@ -1,9 +1,10 @@
 //! Making a volume, and finding again what is on it.
 //!
 //! Recovery reads everything before it changes anything: the root snapshot, then the log behind it.
-//! Then, in this order, each step durable before the next: the missing copies of the superblock;
-//! what was read of the log; a new epoch and the cut; what only the mapped buffers held, in the new
-//! epoch; that the old buffers no longer count. Interrupted anywhere, it finds the same again.
+//! Then, in this order, each step durable before the next: snapshot slots that are missing, empty;
+//! the missing copies of the superblock; what was read of the log; a new epoch and the cut; what
+//! only the mapped buffers held, in the new epoch; that the old buffers no longer count. Interrupted
+//! anywhere, it finds the same again.
 
 mod ahead;
 pub(crate) mod chain;
@@ -243,6 +244,7 @@ pub fn recover(
         examined;
     let failed = |error| Error::Device { doing: "writing the superblock", error };
 
+    slot_paths.complete(media)?;
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
     if !cfg!(feature = "plant-no-flush-before-cut") {
         // What a process left in the device's cache was read, but is not stable.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Area, Lsn, SlotSummary, VolumeId};
+use crate::{Area, Lsn, SlotName, SlotSummary, VolumeId};
 
 /// What was found on a volume, and what was decided. `Display` is one paragraph for the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub struct Report {
     pub rescued_bytes: u64,
     /// Bytes dropped: the fragments of a record that was not complete.
     pub dropped_bytes: u64,
+    /// Snapshot slots that were missing, and what each of them should have held; none of it was
+    /// needed.
+    pub missing_slots: Vec<(SlotName, Option<SlotSummary>)>,
     /// The damage that was accepted because salvage was asked for: the first of it, in sentences.
     pub salvaged: Vec<String>,
 }
@@ -64,6 +67,13 @@ impl fmt::Display for Report {
         }
         if self.batches_ignored > 0 {
             write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;
+        }
+        for (slot, held) in &self.missing_slots {
+            write!(f, "; the file {} is missing", Area::Snapshot(*slot).name())?;
+            match held {
+                Some(held) => write!(f, ", and with it the {}", held.kind.name())?,
+                None => f.write_str(", which held nothing")?,
+            }
         }
         if !self.salvaged.is_empty() {
             write!(f, "; SALVAGED, what was damaged is lost: {}", self.salvaged.join("; "))?;

@@ -71,7 +71,7 @@ pub(super) fn load(
 pub(super) fn newest_header(slots: &mut SlotPaths, superblock: &Superblock) -> u64 {
     let mut newest = 0;
     for slot in SlotName::ALL {
-        let device = slots.get(slot);
+        let Ok(device) = slots.find(slot) else { continue };
         if device.geometry().lba_count == 0 {
             continue;
         }

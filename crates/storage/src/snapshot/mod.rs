@@ -26,7 +26,7 @@ pub use reader::{Chunk, READ_AHEAD_CHUNKS, SlotReader};
 pub use roles::Snapshots;
 pub use writer::{SlotWriter, WriterOptions, give_back};
 
-use slimio_device::Device;
+use slimio_device::{Device, OpenError};
 
 use crate::{Area, Error, Lsn, Media, SlotName, VolumeId};
 
@@ -108,22 +108,59 @@ pub struct SlotSummary {
     pub created_ms: u64,
 }
 
-/// A path to each snapshot slot, for who writes them.
-pub struct SlotPaths([Box<dyn Device + Send>; crate::layout::SLOT_COUNT]);
+/// A path to each snapshot slot.
+pub struct SlotPaths([Option<Box<dyn Device + Send>>; crate::layout::SLOT_COUNT]);
 
 impl SlotPaths {
-    /// Opens one to each.
+    /// Opens one to each that there is. Nothing is written.
     ///
     /// # Errors
     /// When one can't be opened.
-    pub fn open(media: &mut dyn Media) -> Result<Self, Error> {
-        let [a, b, c] = SlotName::ALL.map(|slot| media.open_path(Area::Snapshot(slot)));
-        Ok(Self([a?, b?, c?]))
+    pub(crate) fn open(media: &mut dyn Media) -> Result<Self, Error> {
+        let mut paths = Self([None, None, None]);
+        for slot in SlotName::ALL {
+            match media.open_path(Area::Snapshot(slot)) {
+                Err(OpenError::Missing { .. }) => {}
+                opened => paths.0[slot.index()] = Some(opened?),
+            }
+        }
+        Ok(paths)
+    }
+
+    /// The slots that are missing.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = SlotName> {
+        SlotName::ALL.into_iter().filter(|slot| self.0[slot.index()].is_none())
+    }
+
+    /// Makes those that are missing, empty. Durable when this returns.
+    ///
+    /// # Errors
+    /// When one can't be made.
+    pub(crate) fn complete(&mut self, media: &mut dyn Media) -> Result<(), Error> {
+        for slot in self.missing().collect::<Vec<_>>() {
+            media.make_slot(slot)?;
+            self.0[slot.index()] = Some(media.open_path(Area::Snapshot(slot))?);
+        }
+        Ok(())
+    }
+
+    /// The path to one of them, which may be missing: then what it held is damaged.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotDamaged`] when it is missing.
+    pub(crate) fn find(&mut self, slot: SlotName) -> Result<&mut (dyn Device + Send), Error> {
+        match &mut self.0[slot.index()] {
+            Some(path) => Ok(&mut **path),
+            None => Err(Error::SnapshotDamaged { slot, what: "its file is missing".into() }),
+        }
     }
 
     /// The path to one of them.
+    ///
+    /// # Panics
+    /// When it is missing: an open volume has them all.
     pub fn get(&mut self, slot: SlotName) -> &mut (dyn Device + Send) {
-        &mut *self.0[slot.index()]
+        self.find(slot).expect("an open volume has all slots")
     }
 }
 

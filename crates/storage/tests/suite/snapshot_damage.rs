@@ -217,6 +217,40 @@ fn a_slot_that_was_cut_off_is_refused() {
 }
 
 #[test]
+fn a_slot_that_is_missing_is_damage_of_what_it_held_and_only_opening_makes_it_again() {
+    let (image, [root, on_demand], script) = written();
+    for gone in SlotName::ALL {
+        let held = [root, on_demand].into_iter().find(|held| held.slot == gone);
+        let name = slimio_storage::Area::Snapshot(gone).name();
+        let what = held.map(|_| format!("the snapshot in {name} is damaged: its file is missing"));
+        let media = &mut media_of(&image);
+        media.remove(gone);
+        let inspection = inspect(media).expect("it can be inspected");
+        assert_eq!(inspection.missing_slots, [gone]);
+        for (held, checked) in &inspection.slots {
+            assert_eq!(checked.is_err(), held.slot == gone, "{held:?}");
+        }
+        let verified = verify(media, &mut |_| {});
+        assert_eq!(verified.err().map(|error| error.to_string()), what);
+        assert_eq!(media.missing(), [gone], "looking at a volume writes nothing");
+        let opened = reopen(media, &options(Policy::Always));
+        if gone == root.slot {
+            assert_eq!(opened.err().map(|error| error.to_string()), what);
+            assert_eq!(media.missing(), [gone], "a volume that is refused stays as it is");
+            let (_, recovered) = reopen(media, &from_on_demand()).expect("the way out");
+            assert_eq!(recovered, script[..4]);
+        } else {
+            let (volume, recovered) = opened.expect("nothing that it needs is missing");
+            assert_eq!(recovered, script);
+            assert_eq!(volume.report.missing_slots, [(gone, held)]);
+            let report = volume.report.to_string();
+            assert!(report.contains(&format!("the file {name} is missing")), "{report}");
+        }
+        assert!(media.missing().is_empty(), "what is open has all slots");
+    }
+}
+
+#[test]
 fn a_snapshot_of_another_slot_or_volume_is_refused() {
     let (image, [root, on_demand], _) = written();
     let media = &mut media_of(&image);

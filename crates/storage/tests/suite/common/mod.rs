@@ -44,6 +44,7 @@ pub(crate) struct SimMedia {
     /// Only says that it maps: cheap, where nobody looks at what outlives the process.
     pub(crate) is_feigned: bool,
     mapped: Vec<u8>,
+    missing: Vec<SlotName>,
 }
 
 impl SimMedia {
@@ -54,12 +55,25 @@ impl SimMedia {
             can_map: true,
             is_feigned: false,
             mapped: Vec::new(),
+            missing: Vec::new(),
         }
     }
 
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let disk = SimDisk::from_image(config, image);
-        Self { disk, kind, can_map: true, is_feigned: false, mapped: image.mapped.clone() }
+        let mapped = image.mapped.clone();
+        Self { disk, kind, can_map: true, is_feigned: false, mapped, missing: Vec::new() }
+    }
+
+    /// Removes a slot.
+    pub(crate) fn remove(&mut self, slot: SlotName) {
+        self.disk.truncate(slot_space(slot), 0);
+        self.missing.push(slot);
+    }
+
+    /// The slots that were removed and not made again.
+    pub(crate) fn missing(&self) -> &[SlotName] {
+        &self.missing
     }
 
     fn map(&self, size: usize, contents: &[u8], buffer_size: usize) -> Vec<Buffer> {
@@ -85,9 +99,17 @@ impl Media for SimMedia {
         let space = match area {
             Area::Superblock => SUPER,
             Area::Wal => WAL,
+            Area::Snapshot(slot) if self.missing.contains(&slot) => {
+                return Err(OpenError::Missing { path: area.name().into() });
+            }
             Area::Snapshot(slot) => slot_space(slot),
         };
         Ok(Box::new(self.disk.open_path(space)))
+    }
+
+    fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
+        self.missing.retain(|&missing| missing != slot);
+        Ok(())
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
