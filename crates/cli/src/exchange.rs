@@ -204,17 +204,17 @@ impl Import {
 }
 
 /// Says on the terminal how far something is.
-struct Progress {
+pub(crate) struct Progress {
     doing: &'static str,
     next: Instant,
 }
 
 impl Progress {
-    fn new(doing: &'static str) -> Self {
+    pub(crate) fn new(doing: &'static str) -> Self {
         Self { doing, next: Instant::now() + SAY_EVERY }
     }
 
-    fn heard(mut self) -> impl FnMut(u64, u64) {
+    pub(crate) fn heard(mut self) -> impl FnMut(u64, u64) {
         let is_shown = std::io::stderr().is_terminal();
         move |done, total| {
             if is_shown && Instant::now() >= self.next {

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod exchange;
+mod rollback;
 mod serve;
 mod tools;
 mod volume;
@@ -43,6 +44,8 @@ enum Command {
     Export(exchange::Export),
     /// Make a volume that holds what is in an RDB file
     Import(exchange::Import),
+    /// Go back to the point in time that BGSAVE kept; what was written since is lost
+    Rollback(rollback::Rollback),
     /// Show which I/O paths this machine allows
     Probe,
 }
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
             Command::Verify(verify) => verify.run(),
             Command::Export(export) => export.run(),
             Command::Import(import) => import.run(),
+            Command::Rollback(rollback) => rollback.run(),
             Command::Probe => {
                 tools::probe();
                 Ok(())

@@ -15,7 +15,7 @@ use crate::volume;
 
 /// Where the volume is.
 #[derive(Debug, Args)]
-struct VolumeArg {
+pub(crate) struct VolumeArg {
     /// Directory or block device that holds the volume
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
@@ -27,7 +27,7 @@ impl VolumeArg {
     }
 
     /// The volume, which must be there.
-    fn open_existing(&self) -> Result<Storage, String> {
+    pub(crate) fn open_existing(&self) -> Result<Storage, String> {
         let storage = self.open(false)?;
         if storage.exists {
             Ok(storage)

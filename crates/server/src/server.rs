@@ -350,10 +350,10 @@ pub fn explain(error: &Error) -> String {
             "restore a backup, or accept the loss of everything behind that point with --salvage yes"
         }
         Error::SnapshotDamaged { .. } => {
-            "restore a backup, recover from the on-demand snapshot if there is one, or accept the \
-             loss of what was damaged with --salvage yes"
+            "restore a backup, go back to the on-demand snapshot if there is one with slimio \
+             rollback, or accept the loss of what was damaged with --salvage yes"
         }
-        Error::NoOnDemandSnapshot => "recover from the root and its log instead",
+        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; start the server as it is",
         Error::ChunkRefused { .. } => "use the version of SlimIO that wrote it",
         Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
         Error::Device { .. } => "check the device and the kernel's messages",

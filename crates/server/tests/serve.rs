@@ -7,6 +7,7 @@ mod exchange;
 mod held;
 mod loading;
 mod memory;
+mod rollback;
 mod room;
 mod transactions;
 mod undurable;

@@ -104,6 +104,11 @@ impl Core {
         log::warn!("the check of the snapshots has found: {error}; {remedy}");
     }
 
+    /// Whether the damaged root is to be replaced, and is not yet being replaced.
+    pub(super) fn has_root_to_replace(&self) -> bool {
+        self.snapshots.running.is_none() && !self.is_latched() && self.is_root_damaged()
+    }
+
     /// Whether the root is known to be damaged, so that the volume could not be opened again.
     pub(super) fn is_root_damaged(&self) -> bool {
         let root = self.wal.as_ref().and_then(|wal| wal.log().snapshots().root());

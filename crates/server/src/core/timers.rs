@@ -74,7 +74,7 @@ impl Core {
         expires
             || times_out
             || self.has_parked()
-            || (self.is_root_damaged() && self.snapshots.running.is_none())
+            || self.has_root_to_replace()
             || self.stats.is_moving()
             || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
     }

@@ -1,14 +1,16 @@
-//! The data set as an RDB file: out of a volume, and into a new one.
+//! The data set as an RDB file, out of a volume and into a new one; and back to a point in time.
 //!
 //! The invariant: what was there before is there afterwards unless everything went well. A file gets
 //! its name when it is complete and stable; a volume is touched when the whole file was read.
 
 mod export;
 mod import;
+mod rollback;
 mod source;
 
 pub use export::{ExportOptions, Exporter};
 pub use import::{import_file, write_volume};
+pub use rollback::roll_back;
 pub use source::{SlotSource, export_slot, export_volume, load_volume};
 
 pub use slimio_keyspace::Keyspace;

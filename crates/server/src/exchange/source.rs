@@ -14,7 +14,7 @@ use super::{Heard, keep_usage, now_ms, roomy_keyspace};
 use crate::server::explain;
 
 /// Fills a keyspace.
-struct Filling<'a> {
+pub(super) struct Filling<'a> {
     keyspace: Keyspace,
     /// What it takes in memory without entries.
     empty_size: usize,
@@ -25,7 +25,7 @@ struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    fn new(heard: Heard<'a>) -> Self {
+    pub(super) fn new(heard: Heard<'a>) -> Self {
         let now_ms = now_ms();
         let mut keyspace = roomy_keyspace();
         keyspace.set_replay_time(now_ms);

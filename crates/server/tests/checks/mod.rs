@@ -16,7 +16,7 @@ const LOOK_LBAS: usize = 64;
 
 /// A part of a snapshot.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+pub(crate) enum Part {
     Header,
     Chunk,
     Index,
@@ -24,7 +24,7 @@ enum Part {
 }
 
 /// Changes a bit of what lies in a slot.
-fn damage(volume: &Path, slot: usize, part: Part) {
+pub(crate) fn damage(volume: &Path, slot: usize, part: Part) {
     let path = volume.join(["snapshot-a", "snapshot-b", "snapshot-c"][slot]);
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut bytes = vec![0; LOOK_LBAS * LBA_SIZE];
@@ -50,7 +50,7 @@ fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bo
 }
 
 /// Takes a snapshot and waits until it is in its place; the slot that it is in.
-fn take(client: &mut Client, command: &str) -> usize {
+pub(crate) fn take(client: &mut Client, command: &str) -> usize {
     let (count, kind) = match command {
         "BGSAVE" => ("rdb_saves", "kind=on-demand,"),
         _ => ("aof_rewrites", "kind=wal,"),

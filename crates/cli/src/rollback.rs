@@ -1,0 +1,81 @@
+//! `slimio rollback`: back to the point in time that `BGSAVE` kept.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use slimio_server::exchange::roll_back;
+use slimio_server::explain;
+use slimio_storage::{Area, Error, Inspection, SlotSummary, SnapshotKind, inspect};
+
+use crate::exchange::Progress;
+use crate::tools::{VolumeArg, say};
+
+/// `slimio rollback`
+#[derive(Debug, Args)]
+pub(crate) struct Rollback {
+    #[command(flatten)]
+    volume: VolumeArg,
+    /// Do it; without this, what would be lost is shown, and nothing is changed
+    #[arg(long)]
+    force: bool,
+}
+
+impl Rollback {
+    /// Shows what is lost, and with `--force` does it.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let mut storage = self.volume.open_existing()?;
+        let found = inspect(&mut *storage.media).map_err(|e| explain(&e))?;
+        let superblock = found.superblock.as_ref().ok_or_else(|| explain(&Error::NoVolume))?;
+        let back_to = superblock.snapshots.of_kind(SnapshotKind::OnDemand).copied();
+        let back_to = back_to.ok_or_else(|| explain(&Error::NoOnDemandSnapshot))?;
+        let is_root = superblock.snapshots.root() == Some(&back_to);
+        let has_newer = !matches!(&found.log, Ok(report) if report.records == 0);
+        if is_root && !has_newer {
+            say(&format!(
+                "nothing to do: {} is the root, and nothing is behind it",
+                name(&back_to)
+            ));
+            return Ok(());
+        }
+        say(&format!("back to: {}", name(&back_to)));
+        for what in lost(&found, &back_to) {
+            say(&format!("lost: {what}"));
+        }
+        if !self.force {
+            return Err("nothing was changed; slimio export keeps the present state first, and \
+                        --force goes back"
+                .into());
+        }
+        let report = roll_back(&mut storage, &mut Progress::new("reading").heard())?;
+        say(&report.to_string());
+        say("the on-demand snapshot is the root; start the server as always");
+        Ok(())
+    }
+}
+
+/// A snapshot in words.
+fn name(summary: &SlotSummary) -> String {
+    let SlotSummary { slot, kind, lsn, entry_count, created_ms, .. } = summary;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let age_s = (now.as_millis() as u64).saturating_sub(*created_ms) / 1000;
+    let (kind, area) = (kind.name(), Area::Snapshot(*slot).name());
+    format!("the {kind} in {area}, {entry_count} entries, {age_s} s old, LSN {lsn}")
+}
+
+/// What goes with the way back, a line each.
+fn lost(found: &Inspection, back_to: &SlotSummary) -> Vec<String> {
+    let held = found.slots.iter().map(|(held, _)| held);
+    let mut lines: Vec<String> =
+        held.filter(|held| held.kind == SnapshotKind::Wal).map(name).collect();
+    lines.push(match &found.log {
+        Ok(report) => format!(
+            "the log from LSN {} to {}, {} records; {} bytes of log are newer than that point in time",
+            report.start,
+            report.end,
+            report.records,
+            report.end.bytes_since(back_to.lsn.min(report.end)),
+        ),
+        Err(error) => format!("the log, which can't be read: {error}"),
+    });
+    lines
+}

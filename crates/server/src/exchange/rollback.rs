@@ -1,0 +1,42 @@
+//! Going back to the point in time that `BGSAVE` kept.
+//!
+//! A deed of its own rather than a way to start a server: whatever starts servers again and again
+//! would do it again and again, each time losing what came since.
+
+use std::time::Instant;
+
+use slimio_storage::{
+    Error, Policy, RecoverOptions, Report, RootChoice, Storage, recover, superblock,
+};
+
+use super::Heard;
+use super::source::Filling;
+use crate::config::Config;
+use crate::server::explain;
+
+/// Makes the on-demand snapshot of a volume the root, with an empty log behind it: what was written
+/// since it was taken is lost, with the WAL-snapshot. The snapshot is read, checked and decoded as a
+/// whole before anything is changed; one update of the superblock then does it, durable when this
+/// returns. Whether there is a log (`appendonly`) stays as it was.
+///
+/// Takes as much memory as the data set.
+///
+/// # Errors
+/// A sentence with a remedy. The volume is as it was, unless it could not be written.
+pub fn roll_back(storage: &mut Storage, heard: Heard<'_>) -> Result<Report, String> {
+    let name = storage.name.clone();
+    let failed = |error: Error| format!("cannot roll back the volume {name}: {}", explain(&error));
+    let found = superblock(&mut *storage.media).map_err(failed)?;
+    let has_log = found.is_none_or(|found| found.snapshots.log_end().is_none());
+    let options = RecoverOptions {
+        policy: Policy::Always,
+        buffer_count: Config::default().int("log-buffers") as usize,
+        commits_in_flight: 1,
+        salvage: false,
+        root: RootChoice::OnDemand,
+        is_log_on: has_log,
+        now: Instant::now(),
+    };
+    let volume = recover(&mut *storage.media, &options, &mut Filling::new(heard)).map_err(failed)?;
+    Ok(volume.report)
+}
