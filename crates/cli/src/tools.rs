@@ -180,7 +180,8 @@ fn slot_as_text(slot: SlotName, found: &Inspection) -> String {
     let name = Area::Snapshot(slot).name();
     let Some((held, checked)) = found.slots.iter().find(|(held, _)| held.slot == slot) else {
         let is_missing = found.missing_slots.contains(&slot);
-        let state = if is_missing { "; its file is missing, and a start makes it again" } else { "" };
+        let state =
+            if is_missing { "; its file is missing, and a start makes it again" } else { "" };
         return format!("{name:<20} reserve{state}");
     };
     let SlotSummary { lsn, entry_count, chunk_count, payload_size, created_ms, .. } = held;

@@ -302,6 +302,7 @@ impl Server {
         self.core.wal = Some(wal);
         self.core.policy_changed();
         self.core.check_rate_changed();
+        self.core.shorten_reserves();
         Ok(())
     }
 }

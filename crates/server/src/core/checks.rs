@@ -1,4 +1,5 @@
-//! When the snapshots on the volume are checked, and what follows when one is damaged.
+//! When the snapshots on the volume are checked, and what follows when one is damaged; and what
+//! becomes of the reserves.
 //!
 //! A damaged root is replaced unasked, by a WAL-snapshot: what is in memory is whole, the volume
 //! could not be opened after the next restart, and a new snapshot is written to the reserve, so
@@ -7,7 +8,8 @@
 
 use std::time::Instant;
 
-use slimio_storage::{Error, SlotSummary};
+use slimio_device::LBA_SIZE;
+use slimio_storage::{Error, SlotName, SlotSummary};
 
 use super::Core;
 use crate::snapshot::{Checked, SnapshotThread};
@@ -80,6 +82,23 @@ impl Core {
             if let Some(check) = wal.log().check(slot) {
                 self.snapshots.checks.slot_begun(slot);
                 thread.check(check);
+            }
+        }
+    }
+
+    /// Lets what the reserves have far beyond need go back to the file system. Whenever one has become
+    /// a reserve, and at the start.
+    pub(crate) fn shorten_reserves(&self) {
+        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
+        let held = wal.log().snapshots();
+        let longest = held.all().map(|summary| summary.len_lbas).max().unwrap_or(0);
+        // What has come to memory since will be in the next one.
+        let memory_lbas = self.keyspace.used_bytes() as u64 / LBA_SIZE as u64;
+        for slot in SlotName::ALL {
+            let is_held = held.get(slot).is_some() && !cfg!(feature = "plant-shorten-held");
+            let is_pinned = self.snapshots.pins.iter().any(|(_, pinned)| *pinned == slot);
+            if !is_held && !is_pinned {
+                thread.shorten_reserve(slot, longest.max(memory_lbas));
             }
         }
     }

@@ -245,6 +245,7 @@ impl Core {
         let Some(running) = self.snapshots.running.take() else { return };
         let took = running.began.elapsed();
         log::info!("{} done in {:.1} s", kind.name(), took.as_secs_f64());
+        self.shorten_reserves();
         let history = self.snapshots.of_mut(kind);
         history.count += 1;
         history.failures = 0;

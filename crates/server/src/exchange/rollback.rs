@@ -37,6 +37,7 @@ pub fn roll_back(storage: &mut Storage, heard: Heard<'_>) -> Result<Report, Stri
         is_log_on: has_log,
         now: Instant::now(),
     };
-    let volume = recover(&mut *storage.media, &options, &mut Filling::new(heard)).map_err(failed)?;
+    let volume =
+        recover(&mut *storage.media, &options, &mut Filling::new(heard)).map_err(failed)?;
     Ok(volume.report)
 }

@@ -16,6 +16,7 @@
 mod check;
 mod decode;
 mod schedule;
+mod surplus;
 mod thread;
 
 use std::time::{Duration, Instant};

@@ -11,10 +11,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use rustix::event::{EventfdFlags, eventfd};
 use slimio_keyspace::{Captured, Chunk, ChunkEncoder, ChunkOptions, DbIndex};
 use slimio_storage::{
-    Error, SlotCheck, SlotPaths, SlotSummary, SlotWriter, SnapshotPlan, WriterOptions,
+    Error, SlotCheck, SlotName, SlotPaths, SlotSummary, SlotWriter, SnapshotPlan, WriterOptions,
 };
 
 use super::check::{Checked, Checking};
+use super::surplus::Surplus;
 
 /// Bytes that may wait to be encoded before no more is taken.
 const WAITING_SIZE_MAX: u64 = 4 << 20;
@@ -32,6 +33,7 @@ enum Order {
     Cancel,
     Check(Box<SlotCheck>),
     CheckRate(u64),
+    Reserve { slot: SlotName, need_lbas: u64 },
 }
 
 /// How many keys a database has, and how many of them expire.
@@ -102,6 +104,7 @@ impl SnapshotThread {
             checking: None,
             check_rate: 0,
             checked: checked_sender,
+            surplus: Surplus::default(),
         };
         let thread = std::thread::Builder::new().name("snapshot".into()).spawn(move || {
             slimio_device::give_way(NICENESS);
@@ -192,6 +195,12 @@ impl SnapshotThread {
         self.tell(Order::CheckRate(rate));
     }
 
+    /// A slot holds nothing that counts, and nobody reads it; the next snapshot takes about
+    /// `need_lbas` blocks. What it has far beyond that goes back to the file system.
+    pub(crate) fn shorten_reserve(&self, slot: SlotName, need_lbas: u64) {
+        self.tell(Order::Reserve { slot, need_lbas });
+    }
+
     /// What has come of a check, once.
     pub(crate) fn checked(&self) -> Option<Checked> {
         self.checked.try_recv().ok()
@@ -238,6 +247,7 @@ struct Worker {
     /// Bytes per second that a check reads at most.
     check_rate: u64,
     checked: Sender<Checked>,
+    surplus: Surplus,
 }
 
 /// Takes a chunk that is complete.
@@ -250,15 +260,22 @@ struct Current {
 }
 
 impl Worker {
-    /// Obeys until nobody can give orders any more; checks a slot in between.
+    /// Obeys until nobody can give orders any more; while it writes no snapshot, it checks slots and
+    /// gives back space in between.
     fn work(&mut self, orders: &Receiver<Order>) {
         loop {
-            let next = match &self.checking {
-                Some(checking) if self.current.is_none() => orders.recv_timeout(checking.pause()),
-                _ => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let surplus = self.surplus.pause();
+            let check = self.checking.as_ref().map(Checking::pause);
+            let pause = surplus.into_iter().chain(check).min();
+            let next = match pause.filter(|_| self.current.is_none()) {
+                Some(pause) => orders.recv_timeout(pause),
+                None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match next {
                 Ok(order) => self.obey(order),
+                Err(RecvTimeoutError::Timeout) if surplus == pause => {
+                    self.surplus.step(&mut self.paths);
+                }
                 Err(RecvTimeoutError::Timeout) => self.check_step(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -286,6 +303,10 @@ impl Worker {
                     self.end_check(Checked::GivenUp);
                 }
             }
+            Order::Reserve { slot, need_lbas } => {
+                self.give_up_check_of(slot);
+                self.surplus.add(slot, need_lbas);
+            }
         }
     }
 
@@ -294,10 +315,8 @@ impl Worker {
         for size in sizes {
             encoder.resize_db(size.db, size.keys, size.expiring);
         }
-        if self.checking.as_ref().is_some_and(|checking| checking.slot() == plan.slot) {
-            // What it held is the reserve by now.
-            self.end_check(Checked::GivenUp);
-        }
+        self.give_up_check_of(plan.slot);
+        self.surplus.forget(plan.slot);
         let path = self.paths.get(plan.slot);
         match SlotWriter::begin(path, plan, WriterOptions::default()) {
             Ok(writer) => self.current = Some(Current { writer, encoder }),
@@ -363,6 +382,13 @@ impl Worker {
         self.shared.checked.fetch_add(size, Ordering::Relaxed);
         if let Some(outcome) = ended {
             self.end_check(outcome);
+        }
+    }
+
+    /// What a slot held is of no more use.
+    fn give_up_check_of(&mut self, slot: SlotName) {
+        if self.checking.as_ref().is_some_and(|checking| checking.slot() == slot) {
+            self.end_check(Checked::GivenUp);
         }
     }
 

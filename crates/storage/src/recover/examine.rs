@@ -71,7 +71,8 @@ pub(crate) fn examine(
         let device = slots.find(summary.slot)?;
         root::load(device, &superblock, summary, salvage, sink, &mut report)?;
     }
-    report.missing_slots = slots.missing().map(|slot| (slot, snapshots.get(slot).copied())).collect();
+    report.missing_slots =
+        slots.missing().map(|slot| (slot, snapshots.get(slot).copied())).collect();
     let is_log_used = choice == RootChoice::InForce;
     let sink = &mut LogSink { sink, is_log_used };
     let mut chain = Chain::new(&superblock);

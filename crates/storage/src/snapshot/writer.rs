@@ -325,6 +325,10 @@ const GIVE_BACK_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 /// a piece at a time from its end. True while there is more to give back: the caller waits a little
 /// between two steps, so that the file system's work for one never holds up the log.
 ///
+/// A slot grows to a quarter, or 64 MiB, more than its snapshot needs at most. So what was shortened is
+/// made longer again only when a snapshot is more than twice as long as before, and a data set whose
+/// size goes up and down by half keeps its blocks.
+///
 /// # Errors
 /// When the slot can't be shortened: it then stays as long as it is.
 pub fn give_back(device: &mut dyn Device, need_lbas: u64) -> Result<bool, DeviceError> {
@@ -335,5 +339,7 @@ pub fn give_back(device: &mut dyn Device, need_lbas: u64) -> Result<bool, Device
     }
     let end = kept.max(now.saturating_sub(GIVE_BACK_LBAS));
     device.shrink(end)?;
-    Ok(end > kept)
+    // Where areas have fixed shares, nothing comes of it.
+    let is_shorter = device.geometry().lba_count < now;
+    Ok(is_shorter && end > kept)
 }

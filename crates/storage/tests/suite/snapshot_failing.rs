@@ -6,7 +6,7 @@ use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, formatted, formatted_as, options, reopen, script,
     slot_space, small_script,
 };
-use slimio_device::{Device, DeviceError, LBA_SIZE};
+use slimio_device::{Device, DeviceError, LBA_SIZE, Layer, Layered};
 use slimio_sim::SimConfig;
 use slimio_storage::{
     Error, FormatOptions, Job, LatchCause, LogState, Policy, RecoverOptions, Room, SlotName,
@@ -386,6 +386,25 @@ fn a_slot_far_longer_than_needed_is_shortened_piece_by_piece() {
     assert!(steps >= 8, "{steps}");
     assert_eq!(device.geometry().lba_count, mib(464));
     assert_eq!(give_back(device, mib(200)), Ok(false));
+}
+
+/// An area whose share of a device is fixed.
+struct Fixed;
+
+impl Layer for Fixed {
+    fn shrink(&mut self, _: &mut dyn Device, _: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_can_not_be_shortened_is_not_tried_again_and_again() {
+    let disk = slimio_sim::SimDisk::new(SimConfig::default());
+    let mib = |mib: u64| (mib << 20) / LBA_SIZE as u64;
+    let space = disk.add_space(mib(1000));
+    let device = &mut Layered::new(Fixed, Box::new(disk.open_path(space)));
+    assert_eq!(give_back(device, mib(1)), Ok(false));
+    assert_eq!(device.geometry().lba_count, mib(1000));
 }
 
 #[test]
