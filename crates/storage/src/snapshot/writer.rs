@@ -1,7 +1,7 @@
 //! Writing a snapshot into its slot.
 
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token,
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token, WriteCache,
 };
 
 use super::format::{IndexEntry, Stamp, Trailer};
@@ -18,6 +18,9 @@ pub struct WriterOptions {
     pub in_flight: usize,
     /// Blocks that a slot grows by at least, so that it seldom has to.
     pub grow_lbas: u64,
+    /// Blocks after which the device is told to make stable what it has, where a completed write is
+    /// not: the log's next flush takes as long as what the device's cache holds, whoever wrote that.
+    pub flush_lbas: u64,
 }
 
 impl Default for WriterOptions {
@@ -26,9 +29,13 @@ impl Default for WriterOptions {
             write_lbas: (512 << 10) / LBA_SIZE as u32,
             in_flight: 4,
             grow_lbas: (64 << 20) / LBA_SIZE as u64,
+            flush_lbas: (64 << 20) / LBA_SIZE as u64,
         }
     }
 }
+
+/// What failed when a flush did.
+const FLUSHING: &str = "flushing a snapshot";
 
 /// Most blocks that a slot grows by at once.
 const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
@@ -153,8 +160,7 @@ impl SlotWriter {
         self.stream.put(device, &block)?;
         self.stream.finish(device)?;
         if !cfg!(feature = "plant-adopt-unflushed") {
-            io::run(device, Op::Flush)
-                .map_err(|error| Error::Device { doing: "flushing a snapshot", error })?;
+            io::run(device, Op::Flush).map_err(|error| Error::Device { doing: FLUSHING, error })?;
         }
         Ok(SlotSummary {
             slot: self.plan.slot,
@@ -191,7 +197,13 @@ struct Stream {
     failed: Option<Error>,
     /// Tokens count writes.
     next_token: u64,
+    /// Blocks written since the last flush was begun.
+    unflushed_lbas: u64,
+    is_flushing: bool,
 }
+
+/// Token of a flush; there is one at a time.
+const FLUSH: Token = Token(u64::MAX);
 
 impl Stream {
     fn new(device: &dyn Device, options: WriterOptions) -> Self {
@@ -207,6 +219,8 @@ impl Stream {
             completions: Vec::new(),
             failed: None,
             next_token: 0,
+            unflushed_lbas: 0,
+            is_flushing: false,
         }
     }
 
@@ -284,8 +298,22 @@ impl Stream {
         let op = Op::Write { lba: Lba(start), buffer, placement, durable: false };
         let submitted = device.submit(token, op);
         assert!(submitted.is_ok(), "a path takes as many operations as it says");
+        self.unflushed_lbas += lbas;
+        self.flush_if_due(device);
         device.kick();
         Ok(())
+    }
+
+    /// Lets the device make stable what it has, beside the writes that go on. Nothing depends on it:
+    /// what makes the snapshot stable is the flush at its end.
+    fn flush_if_due(&mut self, device: &mut dyn Device) {
+        let is_due = self.unflushed_lbas >= self.options.flush_lbas && !self.is_flushing;
+        let is_needed = device.geometry().write_cache != WriteCache::Stable;
+        // On a path that takes no more just now, it is due again with the next write.
+        if is_due && is_needed && device.submit(FLUSH, Op::Flush).is_ok() {
+            self.unflushed_lbas = 0;
+            self.is_flushing = true;
+        }
     }
 
     fn reap(&mut self, device: &mut dyn Device) {
@@ -293,8 +321,10 @@ impl Stream {
         let mut completions = std::mem::take(&mut self.completions);
         for completion in completions.drain(..) {
             self.free.extend(completion.buffer);
+            let is_flush = completion.token == FLUSH;
+            self.is_flushing &= !is_flush;
             if let Err(error) = completion.result {
-                self.fail("writing a snapshot", error);
+                self.fail(if is_flush { FLUSHING } else { "writing a snapshot" }, error);
             }
         }
         self.completions = completions;

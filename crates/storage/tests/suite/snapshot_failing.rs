@@ -6,7 +6,7 @@ use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, formatted, formatted_as, options, reopen, script,
     slot_space, small_script,
 };
-use slimio_device::{Device, DeviceError, LBA_SIZE, Layer, Layered};
+use slimio_device::{Device, DeviceError, LBA_SIZE, Layer, Layered, WriteCache};
 use slimio_sim::SimConfig;
 use slimio_storage::{
     Error, FormatOptions, Job, LatchCause, LogState, Policy, RecoverOptions, Room, SlotName,
@@ -131,6 +131,33 @@ fn errors_of_a_writer_say_what_failed() {
         faults.flushes_until_failure = Some(0);
     });
     assert_eq!(fail(device), Error::Device { doing: "flushing a snapshot", error });
+}
+
+#[test]
+fn a_snapshot_is_made_stable_while_it_is_written_where_its_writes_are_not() {
+    for (write_cache, flush_lbas, is_flushed) in [
+        (WriteCache::Volatile, 8, true),
+        (WriteCache::Unknown, 8, true),
+        (WriteCache::Volatile, 1000, false),
+        (WriteCache::Stable, 8, false),
+    ] {
+        let mut media = formatted(SimConfig { write_cache, ..SimConfig::default() }, Kind::Files);
+        let (mut volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+        let device = &mut media.disk.open_path(slot_space(plan.slot));
+        let options = WriterOptions { flush_lbas, ..SMALL_WRITES };
+        let mut writer = SlotWriter::begin(device, plan, options).expect("it begins");
+        media.disk.faults(|faults| faults.flushes_until_failure = Some(0));
+        let written = (0..20).try_for_each(|_| writer.chunk(device, &vec![5; 3 * LBA_SIZE], 1));
+        let error = DeviceError::Io { errno: 5 };
+        let failed = Err(Error::Device { doing: "flushing a snapshot", error });
+        assert_eq!(
+            written,
+            if is_flushed { failed } else { Ok(()) },
+            "{write_cache}, {flush_lbas}"
+        );
+        writer.cancel(device);
+    }
 }
 
 #[test]

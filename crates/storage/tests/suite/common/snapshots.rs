@@ -21,7 +21,7 @@ pub(crate) enum Action {
 
 /// Small writes, several of them in flight.
 pub(crate) const SMALL_WRITES: WriterOptions =
-    WriterOptions { write_lbas: 2, in_flight: 3, grow_lbas: 3 };
+    WriterOptions { write_lbas: 2, in_flight: 3, grow_lbas: 3, flush_lbas: 1000 };
 
 /// Records in a chunk.
 const CHUNK_LEN: usize = 2;
