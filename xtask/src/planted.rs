@@ -1,62 +1,62 @@
 //! `cargo x planted`: a test that has never failed proves nothing, so bugs are planted on purpose.
 //!
-//! Each line of a `planted-bugs.txt` names a cargo feature that puts one bug in, and the test that
-//! must catch it. The run is green only if that test fails with the feature and passes without it.
-//! The builds have a target folder of their own, so that the features do not throw away the caches
-//! of everyday builds.
+//! Each line of `crates/planted/planted-bugs.txt` names a bug and the test that must catch it. One
+//! build of a test target holds all bugs, and a variable of the environment chooses: the run is
+//! green only if each test fails with its bug and passes, in the same program, without. The builds
+//! have a target folder of their own, so that the feature does not throw away the caches of
+//! everyday builds.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use crate::Failure;
 use crate::process::{cargo, root, target_dir};
 
-/// Crates that plant bugs: package and folder.
-const CRATES: &[(&str, &str)] = &[
-    ("slimio-storage", "crates/storage"),
-    ("slimio-rdb", "crates/rdb"),
-    ("slimio-keyspace", "crates/keyspace"),
-    ("slimio-server", "crates/server"),
-];
+/// All bugs, from the root.
+pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
+/// Builds the bugs in, each asleep.
+const FEATURE: &str = "slimio-planted/bugs";
+/// Wakes the one it names.
+const VARIABLE: &str = "SLIMIO_PLANTED";
 
+/// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Planted {
-    package: &'static str,
-    feature: String,
-    /// Name of the integration test file, or `lib` for unit tests.
-    target: String,
-    test: String,
+pub(crate) struct Planted {
+    pub(crate) bug: String,
+    test: Test,
 }
 
-/// `cargo x planted [word]…`: with words, only the features that contain one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Test {
+    package: String,
+    /// Name of the integration test file, or `lib` for unit tests.
+    target: String,
+    name: String,
+}
+
+/// `cargo x planted [word]…`: with words, only the bugs whose name contains one.
 pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
-    let mut bugs = Vec::new();
-    for &(package, folder) in CRATES {
-        let path = root().join(folder).join("planted-bugs.txt");
-        let text =
-            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        bugs.extend(parse(package, &text)?);
-    }
-    bugs.retain(|bug| {
-        words.is_empty() || words.iter().any(|word| bug.feature.contains(word.as_str()))
+    let text = fs::read_to_string(root().join(LIST)).map_err(|error| format!("{LIST}: {error}"))?;
+    let mut planted = parse(&text).map_err(|sentence| format!("{LIST}:{sentence}"))?;
+    planted.retain(|planted| {
+        words.is_empty() || words.iter().any(|word| planted.bug.contains(word.as_str()))
     });
-    if bugs.is_empty() {
+    if planted.is_empty() {
         return Err("no planted bug of that name".into());
     }
     let mut missed = Vec::new();
     let mut healthy = BTreeSet::new();
-    for bug in &bugs {
-        match check(bug, &mut healthy) {
-            Ok(()) => println!("{}: caught by {}", bug.feature, bug.test),
+    for Planted { bug, test } in &planted {
+        match check(bug, test, &mut healthy) {
+            Ok(()) => println!("{bug}: caught by {}", test.name),
             Err(Failure(why)) => {
-                println!("{}: {why}", bug.feature);
-                missed.push(bug.feature.as_str());
+                println!("{bug}: {why}");
+                missed.push(bug.as_str());
             }
         }
     }
-    println!("{} of {} planted bugs caught", bugs.len() - missed.len(), bugs.len());
+    println!("{} of {} planted bugs caught", planted.len() - missed.len(), planted.len());
     if missed.is_empty() {
         Ok(())
     } else {
@@ -64,45 +64,46 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// `feature target test`, one per line; `#` starts a comment.
-fn parse(package: &'static str, text: &str) -> Result<Vec<Planted>, Failure> {
-    let mut bugs = Vec::new();
+/// `bug package target test`, one per line, each bug once; `#` starts a comment.
+///
+/// The error begins with the line's number.
+pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
+    let mut all: Vec<Planted> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
         let words: Vec<&str> = line.split_whitespace().collect();
-        let &[feature, target, test] = words.as_slice() else {
-            return Err(format!("{package}, line {}: want `feature target test`", index + 1).into());
+        let &[bug, package, target, name] = words.as_slice() else {
+            return Err(format!("{}: want `bug package target test`", index + 1));
         };
-        bugs.push(Planted {
-            package,
-            feature: feature.into(),
-            target: target.into(),
-            test: test.into(),
-        });
+        if all.iter().any(|planted| planted.bug == bug) {
+            return Err(format!("{}: another bug is called {bug}", index + 1));
+        }
+        let test = Test { package: package.into(), target: target.into(), name: name.into() };
+        all.push(Planted { bug: bug.into(), test });
     }
-    Ok(bugs)
+    Ok(all)
 }
 
 /// `healthy` holds the tests that are known to pass without a bug: several bugs may share one.
-fn check<'a>(bug: &'a Planted, healthy: &mut BTreeSet<[&'a str; 3]>) -> Result<(), Failure> {
-    if healthy.insert([bug.package, &bug.target, &bug.test]) {
-        let output = run_test(bug, false)?;
+fn check<'a>(bug: &str, test: &'a Test, healthy: &mut BTreeSet<&'a Test>) -> Result<(), Failure> {
+    if !healthy.contains(test) {
+        let output = run_test(test, None)?;
         if !passed(&output) {
             let text = text_of(&output);
-            return Err(format!("{} does not pass without the bug:\n{text}", bug.test).into());
+            return Err(format!("{} does not pass without the bug:\n{text}", test.name).into());
         }
+        healthy.insert(test);
     }
-    let bitten = run_test(bug, true)?;
+    let bitten = run_test(test, Some(bug))?;
     if passed(&bitten) {
-        return Err(format!("NOT CAUGHT: {} passes with the bug in", bug.test).into());
+        return Err(format!("NOT CAUGHT: {} passes with the bug in", test.name).into());
     }
     if !text_of(&bitten).contains("test result: FAILED. 0 passed; 1 failed") {
-        return Err(
-            format!("{} did not run with the bug in:\n{}", bug.test, text_of(&bitten)).into()
-        );
+        let text = text_of(&bitten);
+        return Err(format!("{} did not run with the bug in:\n{text}", test.name).into());
     }
     Ok(())
 }
@@ -117,28 +118,26 @@ fn text_of(output: &Output) -> String {
     text
 }
 
-fn run_test(bug: &Planted, with_bug: bool) -> Result<Output, Failure> {
-    let mut command = test_command(bug, with_bug);
+fn run_test(test: &Test, bug: Option<&str>) -> Result<Output, Failure> {
+    let mut command = test_command(test, bug);
     command.output().map_err(|error| format!("cargo did not start: {error}").into())
 }
 
-fn test_command(bug: &Planted, with_bug: bool) -> Command {
-    let mut command = cargo(["test", "--quiet", "--package", bug.package]);
-    command.env("CARGO_TARGET_DIR", planted_target_dir());
-    if with_bug {
-        command.args(["--features", &bug.feature]);
-    }
-    if bug.target == "lib" {
+fn test_command(test: &Test, bug: Option<&str>) -> Command {
+    let mut command = cargo(["test", "--quiet", "--package", &test.package]);
+    command.args(["--features", FEATURE]);
+    command.env("CARGO_TARGET_DIR", target_dir().join("planted"));
+    match bug {
+        Some(bug) => command.env(VARIABLE, bug),
+        None => command.env_remove(VARIABLE),
+    };
+    if test.target == "lib" {
         command.arg("--lib");
     } else {
-        command.args(["--test", &bug.target]);
+        command.args(["--test", &test.target]);
     }
-    command.args(["--", "--exact", &bug.test]);
+    command.args(["--", "--exact", &test.name]);
     command
-}
-
-fn planted_target_dir() -> PathBuf {
-    target_dir().join("planted")
 }
 
 #[cfg(test)]
@@ -147,22 +146,24 @@ mod tests {
 
     #[test]
     fn lines_are_read_and_comments_are_not() {
-        let text = "# what: why\n\nbug-no-epoch  crash  second_life  # orphan revives\n";
-        let bugs = parse("slimio-storage", text).expect("well-formed");
-        assert_eq!(
-            bugs,
-            [Planted {
-                package: "slimio-storage",
-                feature: "bug-no-epoch".into(),
-                target: "crash".into(),
-                test: "second_life".into(),
-            }]
-        );
+        let text = "# what: why\n\nno-epoch slimio-storage  crash  second_life  # orphan revives\n";
+        let test = Test {
+            package: "slimio-storage".into(),
+            target: "crash".into(),
+            name: "second_life".into(),
+        };
+        assert_eq!(parse(text), Ok(vec![Planted { bug: "no-epoch".into(), test }]));
     }
 
     #[test]
     fn a_line_without_a_test_is_refused() {
-        let Failure(sentence) = parse("slimio-storage", "bug-no-epoch crash\n").unwrap_err();
-        assert_eq!(sentence, "slimio-storage, line 1: want `feature target test`");
+        let text = "# why\nno-epoch slimio-storage crash\n";
+        assert_eq!(parse(text), Err("2: want `bug package target test`".into()));
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let text = "no-epoch p t first\nno-epoch p t second\n";
+        assert_eq!(parse(text), Err("2: another bug is called no-epoch".into()));
     }
 }

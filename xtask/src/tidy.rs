@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod paths;
+mod planted;
 mod source;
 mod words;
 
@@ -31,6 +32,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
         paths::check(file, &mut complaints);
     }
     dependencies::check(&files, &mut complaints);
+    planted::check(&files, &mut complaints);
     for complaint in &complaints {
         println!("{complaint}");
     }

@@ -3,6 +3,7 @@
 //! Whatever changes an entry goes through here, and asks the capture first whether it has still to
 //! take what the entry was.
 
+use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
 use crate::access::Access;
@@ -191,7 +192,7 @@ impl Db {
         past: &mut Past,
         change: impl FnOnce(&mut HashForm<'_>, &mut Vec<Outside>) -> R,
     ) -> R {
-        if !cfg!(feature = "plant-hash-not-captured") {
+        if !is_planted("hash-not-captured") {
             past.capture.before_change(self.number, &mut self.table, spot);
         }
         let old = &mut past.garbage.elements;

@@ -5,6 +5,8 @@
 //! likely as any other and a draw reads one place in memory; for the policies that spare keys which
 //! do not expire, it is one of the buckets that hold any that do.
 
+use slimio_planted::is_planted;
+
 use crate::access::{Access, Rules};
 use crate::effects::{Effects, Part};
 use crate::keyspace::{DbIndex, EntryView, Keyspace};
@@ -238,7 +240,7 @@ impl Keyspace {
         let (from, past) = self.db_and_past(db);
         from.remove(spot, past);
         self.stats.evicted_keys += 1;
-        if !cfg!(feature = "plant-eviction-not-logged") {
+        if !is_planted("eviction-not-logged") {
             effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(&key)]);
         }
         effects.touch(db, hash, &key);

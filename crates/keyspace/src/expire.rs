@@ -1,5 +1,6 @@
 //! Keys whose time is over: met by a command, or looked for.
 
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::effects::{Effects, Part};
@@ -73,7 +74,7 @@ impl Keyspace {
         effects: &mut Effects,
     ) {
         let (from, past) = self.db_and_past(db);
-        if cfg!(feature = "plant-expiry-not-captured") {
+        if is_planted("expiry-not-captured") {
             from.table_mut().set_epoch(spot, past.capture.epoch());
         }
         from.remove(spot, past);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+use slimio_planted::is_planted;
 use slimio_resp::{ReplyBuf, Request};
 
 use crate::access::Access;
@@ -335,7 +336,7 @@ impl Keyspace {
                 })?;
             reply.clear();
             effects.clear();
-            let expires = cfg!(feature = "plant-expiry-in-replay");
+            let expires = is_planted("expiry-in-replay");
             let mut context = Context {
                 keyspace: self,
                 db: *db,

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use slimio_keyspace::{DbIndex, Touched};
+use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
 /// Whether bytes that depend on the log up to `needs` may leave, when replies up to `releasable`
@@ -99,7 +100,7 @@ impl Undurable {
 
     /// What the value or absence of a key depends on.
     pub(crate) fn of_key(&self, db: DbIndex, hash: u64) -> Lsn {
-        if cfg!(feature = "plant-read-undurable") {
+        if is_planted("read-undurable") {
             return Lsn(0);
         }
         let key = self.keys.get(&mix(db, hash)).copied().unwrap_or_default();

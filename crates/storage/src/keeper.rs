@@ -4,6 +4,7 @@
 //! of its copies before the job's outcome is told.
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token};
+use slimio_planted::is_planted;
 
 use crate::superblock::Superblock;
 use crate::{LogStart, Lsn, SlotSummary, Snapshots, io};
@@ -192,7 +193,7 @@ impl Keeper {
         let Adoption { summary, start, continues_log } = adoption;
         let change = |snapshots: &mut Snapshots| snapshots.adopt(summary, continues_log);
         let updated = match start {
-            Some(start) if cfg!(feature = "plant-start-before-root") => self
+            Some(start) if is_planted("start-before-root") => self
                 .start_log_at(paths, start, |_| {})
                 .and_then(|()| self.start_log_at(paths, start, change)),
             Some(start) => self.start_log_at(paths, start, change),
@@ -250,7 +251,7 @@ impl Keeper {
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);
             free.drain(..free.len().min(kept));
         }
-        if cfg!(feature = "plant-release-before-superblock") {
+        if is_planted("release-before-superblock") {
             deallocate(&mut *paths.wal, &free, segment_lbas);
         }
         self.update(&mut *paths.superblock, |superblock| superblock.start_log_at(start, change))?;
@@ -274,10 +275,10 @@ impl Keeper {
         self.superblock.sequence += 1;
         self.superblock.parent = self.checksum;
         self.checksum = self.superblock.encode().1;
-        if cfg!(feature = "plant-segment-before-superblock") && self.superblock.sequence % 2 == 1 {
+        if is_planted("segment-before-superblock") && self.superblock.sequence % 2 == 1 {
             return Ok(());
         }
-        if cfg!(feature = "plant-one-copy") {
+        if is_planted("one-copy") {
             return self
                 .superblock
                 .write_copies(device, self.superblock.copies().into_iter().take(1));
@@ -313,7 +314,7 @@ fn deallocate(device: &mut dyn Device, wal_slots: &[u64], segment_lbas: u64) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         let range =
             LbaRange { start: Lba(first * segment_lbas), end: Lba((last + 1) * segment_lbas) };
-        if cfg!(feature = "plant-reuse-in-flight") {
+        if is_planted("reuse-in-flight") {
             assert!(device.submit(Token(0), Op::Deallocate { range }).is_ok());
             device.kick();
             continue;

@@ -26,6 +26,7 @@ mod captured;
 use std::collections::VecDeque;
 use std::mem::take;
 
+use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
 pub use captured::Captured;
@@ -315,7 +316,7 @@ impl Past {
         // What came behind the first flush of a database is new.
         let has_taken_all = db.0 < capture.walk_db
             || capture.flushed_dbs.contains(&db)
-            || cfg!(feature = "plant-flush-forgets");
+            || is_planted("flush-forgets");
         if capture.state != CaptureState::Running || has_taken_all || table.len() == 0 {
             garbage.add_table(table);
             return;
@@ -350,7 +351,7 @@ impl Capture {
 
     /// Takes an entry that has been removed and whose value goes elsewhere.
     pub(crate) fn before_move(&mut self, db: DbIndex, slot: &Slot) {
-        if self.wants(slot) && !cfg!(feature = "plant-move-not-captured") {
+        if self.wants(slot) && !is_planted("move-not-captured") {
             self.open.push(db, slot);
             self.taken_one();
         }
@@ -375,7 +376,7 @@ impl Capture {
         value: Arg<'_>,
         expires_at_ms: Option<i64>,
     ) -> Option<Value> {
-        if !self.wants(slot) || cfg!(feature = "plant-overwrite-before-capture") {
+        if !self.wants(slot) || is_planted("overwrite-before-capture") {
             return slot.set(value, expires_at_ms);
         }
         slot.set_epoch(self.epoch);

@@ -28,6 +28,8 @@ pub(crate) use small::SMALL_SIZE_MAX;
 
 use std::iter::Flatten;
 
+use slimio_planted::is_planted;
+
 use crate::access::Access;
 use crate::memory::allocated;
 use marks::Marks;
@@ -363,7 +365,7 @@ impl Table {
         let count = source.iter().filter(|slot| moves(slot)).count();
         let mut target = Bucket::with_capacity(count);
         target.extend(source.extract_if(.., |slot| moves(slot)));
-        if cfg!(feature = "plant-split-drops-epoch") {
+        if is_planted("split-drops-epoch") {
             for slot in &mut target {
                 slot.set_epoch(Epoch::default());
             }

@@ -1,5 +1,7 @@
 //! The decompressor: believes nothing that it reads.
 
+use slimio_planted::is_planted;
+
 use super::{LONG, WINDOW};
 use crate::error::Malformed;
 
@@ -11,7 +13,7 @@ const GROWTH_MAX: usize = 88;
 /// Never writes more than that, nor makes room for what `compressed` is too short to hold. On an
 /// error `out` is as it was.
 pub fn decompress(compressed: &[u8], size: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
-    if size / GROWTH_MAX > compressed.len() && !cfg!(feature = "plant-believe-sizes") {
+    if size / GROWTH_MAX > compressed.len() && !is_planted("believe-sizes") {
         return Err(Malformed("a compressed string claims to be longer than it can be"));
     }
     let before = out.len();

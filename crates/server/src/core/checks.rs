@@ -9,6 +9,7 @@
 use std::time::Instant;
 
 use slimio_device::LBA_SIZE;
+use slimio_planted::is_planted;
 use slimio_storage::{Error, SlotName, SlotSummary};
 
 use super::Core;
@@ -95,7 +96,7 @@ impl Core {
         // What has come to memory since will be in the next one.
         let memory_lbas = self.keyspace.used_bytes() as u64 / LBA_SIZE as u64;
         for slot in SlotName::ALL {
-            let is_held = held.get(slot).is_some() && !cfg!(feature = "plant-shorten-held");
+            let is_held = held.get(slot).is_some() && !is_planted("shorten-held");
             let is_pinned = self.snapshots.pins.iter().any(|(_, pinned)| *pinned == slot);
             if !is_held && !is_pinned {
                 thread.shorten_reserve(slot, longest.max(memory_lbas));

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{CaptureBudget, CaptureState, ChunkOptions, DbIndex};
+use slimio_planted::is_planted;
 use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
 
 use super::{Core, Shutdown};
@@ -44,8 +45,7 @@ impl Core {
         }
         // A transaction is in the log only when it is over.
         let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
-        let is_within =
-            self.transaction.is_some() && !cfg!(feature = "plant-snapshot-in-transaction");
+        let is_within = self.transaction.is_some() && !is_planted("snapshot-in-transaction");
         if self.snapshots.running.is_some() || is_within || !is_idle {
             return Err(NotBegun::Busy);
         }

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use slimio_device::Device;
+use slimio_planted::is_planted;
 use slimio_storage::{Error, SlotCheck, SlotName, SlotSummary, Snapshots};
 
 /// Time from the start to the first pass: what recovery has read was checked by it.
@@ -137,7 +138,7 @@ impl Checks {
     pub(crate) fn finding(&self, summary: &SlotSummary) -> Option<&Finding> {
         let is_of = |known: &&Finding| {
             known.summary == *summary
-                || (cfg!(feature = "plant-stale-finding") && known.summary.slot == summary.slot)
+                || (is_planted("stale-finding") && known.summary.slot == summary.slot)
         };
         self.findings.iter().find(is_of)
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op, PlacementId, Token};
+use slimio_planted::is_planted;
 
 use super::{Flight, Flush, Log, OpenBatch};
 use crate::batch::{Header, Kind, write_closing_half};
@@ -185,7 +186,7 @@ impl Log {
     ) {
         self.stats.batches += 1;
         self.stats.device_bytes += buffer.len() as u64;
-        let durable = self.policy == Policy::Always && !cfg!(feature = "plant-ack-before-flush");
+        let durable = self.policy == Policy::Always && !is_planted("ack-before-flush");
         let token = Token(self.first_token + self.flight.len() as u64);
         let placement = PlacementId::default();
         let submitted = device.submit(token, Op::Write { lba, buffer, placement, durable });
@@ -244,7 +245,7 @@ impl Log {
                     Some(error) => self.latch(LatchCause::LogWrite, error),
                     None => flight.is_done = true,
                 }
-                if cfg!(feature = "plant-buffer-freed-early") {
+                if is_planted("buffer-freed-early") {
                     self.free.extend(self.flight[index].buffer.take());
                 }
                 submitted_at

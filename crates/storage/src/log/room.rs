@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use slimio_device::{DeviceError, LBA_SIZE};
+use slimio_planted::is_planted;
 
 use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
@@ -88,8 +89,7 @@ impl Log {
         if self.is_job_running || self.latch.is_some() {
             return None;
         }
-        let is_release_safe =
-            self.release_to <= self.durable || cfg!(feature = "plant-release-undurable");
+        let is_release_safe = self.release_to <= self.durable || is_planted("release-undurable");
         let job = if let Some(lsn) = self.end_due() {
             Some(Job::EndLog(lsn))
         } else if let Some(adoption) = self.adoption_due() {

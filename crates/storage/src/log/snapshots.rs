@@ -4,6 +4,8 @@
 //! The invariant: a snapshot is adopted only when every record up to its LSN is durable. What it
 //! holds is then something that no power cut takes back.
 
+use slimio_planted::is_planted;
+
 use super::Log;
 use crate::keeper::Adoption;
 use crate::snapshot::SnapshotPlan;
@@ -91,9 +93,7 @@ impl Log {
         }
         let is_free = |slot: &SlotName| {
             let is_held = match stage.known.get(*slot) {
-                Some(held) if cfg!(feature = "plant-overwrite-root") => {
-                    held.kind == SnapshotKind::OnDemand
-                }
+                Some(held) if is_planted("overwrite-root") => held.kind == SnapshotKind::OnDemand,
                 held => held.is_some(),
             };
             !is_held && stage.pins[slot.index()] == 0
@@ -200,7 +200,7 @@ impl Log {
         self.tail = None;
         self.lone_commits = 0;
         // Commands that are not in the log may run from here on.
-        if !cfg!(feature = "plant-resume-gap") {
+        if !is_planted("resume-gap") {
             self.snapshots.does_resume = false;
         }
         self.snapshots.ending = Some(self.appended);
@@ -215,15 +215,13 @@ impl Log {
 
     /// The job that ends the log, when it is due.
     pub(super) fn end_due(&self) -> Option<Lsn> {
-        self.snapshots
-            .ending
-            .filter(|&lsn| lsn <= self.durable || cfg!(feature = "plant-end-log-undurable"))
+        self.snapshots.ending.filter(|&lsn| lsn <= self.durable || is_planted("end-log-undurable"))
     }
 
     /// The job that adopts what is finished, when it is due. What is of no more use is dropped.
     pub(super) fn adoption_due(&mut self) -> Option<Adoption> {
         let summary = self.snapshots.finished?;
-        if summary.lsn > self.durable && !cfg!(feature = "plant-adopt-undurable") {
+        if summary.lsn > self.durable && !is_planted("adopt-undurable") {
             return None;
         }
         if summary.kind == SnapshotKind::OnDemand && self.snapshots.known.log_end().is_none() {

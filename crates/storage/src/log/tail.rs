@@ -13,6 +13,7 @@
 use std::time::Instant;
 
 use slimio_device::{Buffer, Device, LBA_SIZE, Lba};
+use slimio_planted::is_planted;
 
 use super::{Log, OpenBatch};
 use crate::batch::{Kind, Records, write_closing_half};
@@ -98,7 +99,7 @@ impl Log {
         let records_size = (tail.used - batch::SIZE) as u32;
         let header = self.header(kind, tail.first_lsn, records_size, tail.parent);
         self.parent = write_closing_half(&mut image, self.salt, &header, tail.records_chain);
-        let is_second = tail.is_second_next && !cfg!(feature = "plant-tail-in-place");
+        let is_second = tail.is_second_next && !is_planted("tail-in-place");
         let lba = Lba(tail.lba.0 + u64::from(is_second));
         tail.is_second_next = !tail.is_second_next;
         self.tail = Some(tail);

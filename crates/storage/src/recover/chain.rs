@@ -1,6 +1,7 @@
 //! Following the log from batch to batch, and record to record.
 
 use slimio_device::LBA_SIZE;
+use slimio_planted::is_planted;
 
 use crate::batch::{Header, Kind, RecordView, Records, is_foreign, is_whole, read_header};
 use crate::checksum::Salt;
@@ -193,9 +194,7 @@ impl Chain {
         let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
         let rest = segment_lbas - at % segment_lbas;
         let next_at = at + rest;
-        if rest >= u64::from(batch_lbas_max)
-            || next_at >= ahead.end()
-            || cfg!(feature = "plant-passed-over")
+        if rest >= u64::from(batch_lbas_max) || next_at >= ahead.end() || is_planted("passed-over")
         {
             return Ok(false);
         }
@@ -220,13 +219,12 @@ impl Chain {
         let cut = superblock.cut.lsn;
         let is_behind_cut =
             header.first_lsn >= cut || header.end() > cut && header.kind != Kind::Plain;
-        let is_orphan =
-            is_behind_cut && header.epoch != superblock.epoch && !cfg!(feature = "plant-no-cut");
+        let is_orphan = is_behind_cut && header.epoch != superblock.epoch && !is_planted("no-cut");
         let is_new_epoch = header.epoch > self.epoch;
         let ends_before = superblock
             .snapshots
             .log_end()
-            .is_some_and(|end| header.first_lsn >= end && !cfg!(feature = "plant-log-end-ignored"));
+            .is_some_and(|end| header.first_lsn >= end && !is_planted("log-end-ignored"));
         let continues =
             header.first_lsn == self.next || is_new_epoch && header.first_lsn == self.complete;
         continues
@@ -234,7 +232,7 @@ impl Chain {
             && !ends_before
             && header.epoch >= self.epoch
             && header.epoch <= superblock.epoch
-            && (header.parent == self.place.parent || cfg!(feature = "plant-no-parent"))
+            && (header.parent == self.place.parent || is_planted("no-parent"))
     }
 
     /// Takes the records of a batch that continues the log.
@@ -295,7 +293,7 @@ impl Chain {
                 self.joined.clear();
             }
             self.joined.extend_from_slice(view.payload);
-            if !view.is_last && !cfg!(feature = "plant-half-record") {
+            if !view.is_last && !is_planted("half-record") {
                 return Ok(());
             }
             self.pending = None;

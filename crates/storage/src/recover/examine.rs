@@ -1,6 +1,7 @@
 //! Looking at a volume without changing it.
 
 use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op};
+use slimio_planted::is_planted;
 
 use super::chain::{Chain, Claims, Place};
 use super::rescue::{self, Rescued};
@@ -255,7 +256,7 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
         return Some("it is another volume's: the superblock does not belong to it".into());
     }
     let place = format!("at block {lba} of segment {segment}");
-    if superblock_sequence > superblock.sequence && !cfg!(feature = "plant-no-fallback-check") {
+    if superblock_sequence > superblock.sequence && !is_planted("no-fallback-check") {
         return Some(format!(
             "the superblock has sequence {}, but the log knows of {superblock_sequence}: its newest \
              copies are lost",
@@ -269,7 +270,7 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
             "no batch continues it {place}, but it was known to be whole up to LSN {known}"
         ));
     }
-    if end < durable && !cfg!(feature = "plant-no-durable-check") {
+    if end < durable && !is_planted("no-durable-check") {
         return Some(format!(
             "no batch continues it {place}, but batches behind know of durable records up to \
              {durable}"

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use slimio_device::{Buffer, Device, Lba, Op};
+use slimio_planted::is_planted;
 
 use crate::keeper::zero;
 use crate::log::{LogSeed, Segments};
@@ -246,7 +247,7 @@ pub fn recover(
 
     slot_paths.complete(media)?;
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
-    if !cfg!(feature = "plant-no-flush-before-cut") {
+    if !is_planted("no-flush-before-cut") {
         // What a process left in the device's cache was read, but is not stable.
         io::run(&mut *log_path, Op::Flush)
             .map_err(|error| Error::Device { doing: "flushing the log", error })?;
@@ -255,16 +256,16 @@ pub fn recover(
     let (place, lsn) = cut;
     keeper
         .update(&mut *superblock_path, |superblock| {
-            if !cfg!(feature = "plant-no-epoch") {
+            if !is_planted("no-epoch") {
                 superblock.epoch += 1;
             }
-            if rescued.is_empty() || cfg!(feature = "plant-buffers-epoch-early") {
+            if rescued.is_empty() || is_planted("buffers-epoch-early") {
                 superblock.buffers_epoch = superblock.epoch;
             }
             let (segment, lba, parent) = (place.segment, place.lba, place.parent);
             superblock.cut = Cut { segment, lba, lsn, parent };
             let mut start = LogStart { segment, lba, batch_lsn: lsn, lsn, parent };
-            if cfg!(feature = "plant-root-keeps-log") {
+            if is_planted("root-keeps-log") {
                 start = superblock.start;
             }
             match options.root {

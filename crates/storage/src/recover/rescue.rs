@@ -4,6 +4,7 @@
 //! say where they belong, and every record in them is whole by its own checksum or does not count.
 
 use slimio_device::Buffer;
+use slimio_planted::is_planted;
 
 use super::chain::{Chain, Claims};
 use crate::batch::{Records, is_whole, read_header, read_open_half};
@@ -56,7 +57,7 @@ pub(crate) fn follow(
     sink: &mut dyn RecoverSink,
 ) -> Result<Vec<Rescued>, Error> {
     // A log that has ended was durable up to there.
-    if superblock.snapshots.log_end().is_some() || cfg!(feature = "plant-no-rescue") {
+    if superblock.snapshots.log_end().is_some() || is_planted("no-rescue") {
         return Ok(Vec::new());
     }
     let salt = Salt::new(superblock.volume_id, superblock.buffers_epoch);

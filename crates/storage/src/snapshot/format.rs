@@ -1,6 +1,7 @@
 //! The parts of a snapshot as bytes.
 
 use slimio_device::LBA_SIZE;
+use slimio_planted::is_planted;
 
 use super::{SlotSummary, SnapshotPlan};
 use crate::checksum::{Salt, hash, mix};
@@ -35,8 +36,7 @@ impl Stamp {
 
     fn new(volume_id: VolumeId, slot: SlotName, epoch: u64, number: u64) -> Self {
         // The bug: nothing tells apart what was written to a slot at different times.
-        let (epoch, number) =
-            if cfg!(feature = "plant-slot-unstamped") { (0, 0) } else { (epoch, number) };
+        let (epoch, number) = if is_planted("slot-unstamped") { (0, 0) } else { (epoch, number) };
         Self { volume_id, slot, epoch, number, salt: Salt::new(volume_id, epoch) }
     }
 
@@ -115,7 +115,7 @@ impl Stamp {
         }
         let is_right =
             found == entry.checksum && found == self.chunk_checksum(blocks, index, payload);
-        if !is_right && !cfg!(feature = "plant-chunk-unchecked") {
+        if !is_right && !is_planted("chunk-unchecked") {
             return Err("its checksum is wrong");
         }
         if !is_zero(&blocks[end..]) {
@@ -155,7 +155,7 @@ impl Stamp {
         if block[at::MAGIC..at::MAGIC + 8] != layout::TRAILER_MAGIC {
             return Err("there is none");
         }
-        let is_expected = found == expected || cfg!(feature = "plant-slot-unstamped");
+        let is_expected = found == expected || is_planted("slot-unstamped");
         if !is_expected || found != self.seal(TRAILER, hash(&block[..at::CHECKSUM])) {
             return Err("its checksum is wrong, or it is another snapshot's");
         }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use slimio_device::{Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, Token};
+use slimio_planted::is_planted;
 
 use super::SlotSummary;
 use super::format::{IndexEntry, Stamp, Trailer};
@@ -241,7 +242,7 @@ impl SlotReader {
 
 /// Whether trailer and superblock say the same.
 fn is_described(trailer: &Trailer, summary: &SlotSummary) -> bool {
-    if cfg!(feature = "plant-slot-unstamped") {
+    if is_planted("slot-unstamped") {
         return true;
     }
     trailer.lsn == summary.lsn.0

@@ -3,6 +3,7 @@
 use slimio_device::{
     Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token, WriteCache,
 };
+use slimio_planted::is_planted;
 
 use super::format::{IndexEntry, Stamp, Trailer};
 use super::{SlotSummary, SnapshotPlan};
@@ -159,7 +160,7 @@ impl SlotWriter {
         assert_eq!(read_again, Ok(end), "what is written can be read");
         self.stream.put(device, &block)?;
         self.stream.finish(device)?;
-        if !cfg!(feature = "plant-adopt-unflushed") {
+        if !is_planted("adopt-unflushed") {
             io::run(device, Op::Flush).map_err(|error| Error::Device { doing: FLUSHING, error })?;
         }
         Ok(SlotSummary {

@@ -1,0 +1,70 @@
+//! Every planted bug of the list is in the code, and every one in the code is in the list: a bug
+//! that no line names is never chosen.
+
+use std::collections::BTreeSet;
+
+use super::{Complaints, File};
+use crate::planted::{LIST, parse};
+
+/// Where the code asks for a bug. Put together here so that this file does not.
+const CALL: &str = concat!("is_planted", "(\"");
+
+pub(super) fn check(files: &[File], complaints: &mut Complaints) {
+    let Some(list) = files.iter().find(|file| file.path == LIST) else {
+        complaints.push(format!("{LIST}: missing"));
+        return;
+    };
+    let listed = match parse(&list.text) {
+        Ok(planted) => planted,
+        Err(sentence) => {
+            complaints.push(format!("{LIST}:{sentence}"));
+            return;
+        }
+    };
+    let mut in_code = BTreeSet::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        for (index, line) in file.text.lines().enumerate() {
+            for bug in bugs_in(line) {
+                in_code.insert(bug);
+                if !listed.iter().any(|planted| planted.bug == bug) {
+                    complaints.push(format!(
+                        "{}:{}: {LIST} has no bug called {bug}",
+                        file.path,
+                        index + 1
+                    ));
+                }
+            }
+        }
+    }
+    for planted in listed.iter().filter(|planted| !in_code.contains(planted.bug.as_str())) {
+        complaints.push(format!("{LIST}: no code has the bug {}", planted.bug));
+    }
+}
+
+fn bugs_in(line: &str) -> impl Iterator<Item = &str> {
+    line.split(CALL).skip(1).filter_map(|rest| rest.split('"').next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_and_the_code_name_the_same_bugs() {
+        let list = "no-cut slimio-storage crash t\ngone slimio-storage crash t\n";
+        let code = format!("//! Header.\nif {CALL}no-cut\") || {CALL}no-cat\") {{}}\n");
+        let files = [
+            File { path: LIST.into(), text: list.into() },
+            File { path: "crates/storage/src/x.rs".into(), text: code },
+        ];
+        let mut complaints = Complaints::new();
+        check(&files, &mut complaints);
+        assert_eq!(
+            complaints,
+            [
+                "crates/storage/src/x.rs:2: crates/planted/planted-bugs.txt has no bug called no-cat",
+                "crates/planted/planted-bugs.txt: no code has the bug gone",
+            ]
+        );
+    }
+}
