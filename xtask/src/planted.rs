@@ -2,16 +2,14 @@
 //!
 //! Each line of `crates/planted/planted-bugs.txt` names a bug and the test that must catch it. One
 //! build of a test target holds all bugs, and a variable of the environment chooses: the run is
-//! green only if each test fails with its bug and passes, in the same program, without. The builds
-//! have a target folder of their own, so that the feature does not throw away the caches of
-//! everyday builds.
+//! green only if each test fails with its bug and passes, in the same program, without.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Output};
 
 use crate::Failure;
-use crate::process::{cargo, root, target_dir};
+use crate::process::{cargo, root};
 
 /// All bugs, from the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
@@ -126,7 +124,6 @@ fn run_test(test: &Test, bug: Option<&str>) -> Result<Output, Failure> {
 fn test_command(test: &Test, bug: Option<&str>) -> Command {
     let mut command = cargo(["test", "--quiet", "--package", &test.package]);
     command.args(["--features", FEATURE]);
-    command.env("CARGO_TARGET_DIR", target_dir().join("planted"));
     match bug {
         Some(bug) => command.env(VARIABLE, bug),
         None => command.env_remove(VARIABLE),

@@ -133,7 +133,8 @@ fn overview(comparison: &Comparison, text: &mut String) {
         return;
     }
     text.push_str("## Overview\n\n| | policy | requests/s | p50 us | p99 us | p99.9 us | max us |");
-    text.push_str(" client late, p99.9 us | machine stalls, p99.9 us | server CPU us/request | system calls/request | log/payload | PSS MiB |\n");
+    text.push_str(" client late, p99.9 us | machine stalls, p99.9 us | server CPU us/request |");
+    text.push_str(" system calls/request | log/payload | PSS MiB |\n");
     text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (index, scenario) in rows {
         for (kind, _) in &comparison.config.servers {

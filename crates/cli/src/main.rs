@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 /// Memory that is free goes back to the system from threads of its own: mimalloc, which is as fast,
-/// gives it back in the middle of a `free` (up to 14 ms of one command), and none of it when idle.
+/// gives it back in the middle of a `free` (docs/memory.md has the times), and none of it when idle.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -195,14 +195,14 @@ impl Server {
         let only_writers = self.core.only_writers_wait();
         if let Some(wal) = &mut self.core.wal {
             wal.drive(now);
-            if only_writers {
-                wal.run_if_quick(now);
-            }
+            let has_written = only_writers && wal.run_if_quick(now);
             if !is_lone {
                 wal.kick();
             }
+            if has_written {
+                self.core.forget_durable();
+            }
         }
-        self.core.forget_durable();
         self.core.flush(&mut *self.net);
         self.wait_for_log();
         if is_lone && let Some(wal) = &mut self.core.wal {

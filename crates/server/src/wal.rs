@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use slimio_device::Device;
 use slimio_keyspace::DbIndex;
+use slimio_planted::is_planted;
 use slimio_storage::{
     Job, Keeper, KeeperPaths, Log, LogState, LogStats, Lsn, Outcome, Policy, Room, SlotPaths,
     Volume,
@@ -110,12 +111,13 @@ impl Wal {
     }
 
     /// Runs what was submitted on this thread, when it is a single operation and the device is
-    /// quick. Otherwise it rests as before.
-    pub(crate) fn run_if_quick(&mut self, now: Instant) {
+    /// quick; returns whether it did. Otherwise it rests as before.
+    pub(crate) fn run_if_quick(&mut self, now: Instant) -> bool {
         let is_due = self.written_at.is_none_or(|at| now >= at + TRY_AGAIN_EVERY);
         let is_quick = self.write_time < QUICK_MAX || is_due;
-        if !self.is_queued || self.path.in_flight() != 1 || !is_quick {
-            return;
+        let is_single = self.is_queued && self.path.in_flight() == 1;
+        if !is_single || !is_quick || is_planted("own-writes-never") {
+            return false;
         }
         let began = Instant::now();
         self.wait(QUICK_MAX, now);
@@ -125,6 +127,7 @@ impl Wal {
         self.write_time = self.write_time * 7 / 8 + (ended - began) / 8;
         // What is left to submit is what came while the log had no room for it.
         self.drive(ended);
+        true
     }
 
     /// Log writes that the command thread has run itself, those of a lone client aside.
