@@ -72,7 +72,10 @@ class Pair:
 
 
 def state_of(client):
-    """Every key of every database, with its value and its remaining time."""
+    """Every key of every database, with its value and the date at which it expires.
+
+    Not its remaining time: the two servers are asked at different times, and it may be long between.
+    """
     state = {}
     for db in range(DB_COUNT):
         client("SELECT", db)
@@ -82,7 +85,7 @@ def state_of(client):
         # Of the two, one is an error.
         hashes = [(kind, sorted(pairs((kind, items))) if kind == b"*" else items) for kind, items in hashes]
         values = list(zip(strings, hashes))
-        times = client.pipeline([["PTTL", key] for key in keys])
+        times = client.pipeline([["PEXPIRETIME", key] for key in keys])
         for key, value, time in zip(keys, values, times):
             state[db, key] = (value, time[1])
     return state

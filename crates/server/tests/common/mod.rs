@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slimio_device::{EngineChoice, PathOptions};
 use slimio_server::Server;
@@ -19,6 +19,15 @@ pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 
 /// Longest time that anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks again and again until it is so; `what` says what never came if it is not in time.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
 
 /// Where a server listens.
 #[derive(Clone, Debug)]

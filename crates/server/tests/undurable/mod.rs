@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-use crate::common::{BACK_ENDS, Client, PATIENCE, start_on};
+use crate::common::{BACK_ENDS, Client, start_on, until};
 use crate::held::hold;
 
 /// Waits until the client of this name has had its command run.
 fn wait_until_run(observer: &mut Client, name: &str, command: &str) {
-    let deadline = Instant::now() + PATIENCE;
     let has_run = |list: &str| {
         let mut lines = list.lines().filter(|line| line.contains(&format!("name={name} ")));
         lines.any(|line| line.contains(&format!("cmd={command} ")))
     };
-    while !has_run(&observer.call(&["CLIENT", "LIST"])) {
-        assert!(Instant::now() < deadline, "{name} was not served");
-    }
+    until(&format!("{name} was not served"), || has_run(&observer.call(&["CLIENT", "LIST"])));
 }
 
 #[test]
