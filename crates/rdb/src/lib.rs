@@ -42,6 +42,7 @@
 //! from the future.
 
 mod checksum;
+mod cursor;
 mod decode;
 mod element;
 mod encode;

@@ -16,17 +16,15 @@
 //! The size before is one byte, or 0xfe and a `u32`. A `count` of 65535 says that there may be
 //! more. (`ziplist.c` in Redis.)
 
+use crate::cursor::{self, COUNT_UNKNOWN, CUT, END, Elements};
 use crate::element::Element;
 use crate::error::Malformed;
 use crate::integer::canonical_i64;
 use crate::listpack::{bits_of, signed};
 
 const HEADER_SIZE: usize = 10;
-const END: u8 = 0xff;
 /// Says that the size before is in the four bytes that follow.
 const LARGE_BEFORE: u8 = 0xfe;
-/// Written for the count when there are more.
-const COUNT_UNKNOWN: u16 = u16::MAX;
 
 const STRING_32: u8 = 0x80;
 const INTEGER_16: u8 = 0xc0;
@@ -39,7 +37,6 @@ const SMALL_MIN: u8 = 0xf1;
 const SMALL_MAX: u8 = 0xfd;
 /// Longer strings are not tried as integers.
 const DIGITS_MAX: usize = 31;
-const CUT: &str = "an element of a ziplist is cut off";
 
 /// Builds a ziplist, and can be used again for the next.
 #[derive(Clone, Debug)]
@@ -155,62 +152,20 @@ impl<'a> Iterator for Ziplist<'a> {
     }
 }
 
-/// A place in a ziplist. It does not hold the bytes, so that one can keep both in one place.
-#[derive(Clone, Debug)]
-pub(crate) struct Cursor {
-    /// Where the next element begins.
-    at: usize,
-    /// Elements that are still to come, if the header says.
-    expected: Option<u16>,
-    /// The end was read, or an error.
-    is_done: bool,
+/// A place in a ziplist.
+pub(crate) type Cursor = cursor::Cursor<ZiplistElements>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ZiplistElements {
     /// Size of the element before, in bytes.
     before: usize,
 }
 
-impl Cursor {
-    /// In front of the first element.
-    pub(crate) fn open(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (Some(header), Some((&END, _))) =
-            (bytes.first_chunk::<HEADER_SIZE>(), bytes.split_last())
-        else {
-            return Err(Malformed("a ziplist has no header or no end"));
-        };
-        let [a, b, c, d, .., count_low, count_high] = *header;
-        if u32::from_le_bytes([a, b, c, d]) as usize != bytes.len() || bytes.len() == HEADER_SIZE {
-            return Err(Malformed("a ziplist is not as long as it says"));
-        }
-        let count = u16::from_le_bytes([count_low, count_high]);
-        let expected = (count != COUNT_UNKNOWN).then_some(count);
-        Ok(Self { at: HEADER_SIZE, expected, is_done: false, before: 0 })
-    }
+impl Elements for ZiplistElements {
+    const HEADER_SIZE: usize = HEADER_SIZE;
 
-    /// The next element of `bytes`, which are those that this was opened on.
-    pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
-        if self.is_done {
-            return None;
-        }
-        let read = bytes.get(self.at..).ok_or(Malformed(CUT)).and_then(|rest| self.read(rest));
-        self.is_done = !matches!(read, Ok(Some(_)));
-        read.transpose()
-    }
-
-    fn read<'a>(&mut self, rest: &'a [u8]) -> Result<Option<Element<'a>>, Malformed> {
+    fn read<'a>(&mut self, rest: &'a [u8]) -> Result<(Element<'a>, usize), Malformed> {
         let (&first, mut behind) = rest.split_first().ok_or(Malformed(CUT))?;
-        if first == END {
-            if !behind.is_empty() {
-                return Err(Malformed("a ziplist ends before its end"));
-            }
-            if !matches!(self.expected, None | Some(0)) {
-                return Err(Malformed("a ziplist has fewer elements than it says"));
-            }
-            return Ok(None);
-        }
-        match &mut self.expected {
-            Some(0) => return Err(Malformed("a ziplist has more elements than it says")),
-            Some(expected) => *expected -= 1,
-            None => {}
-        }
         let mut before = usize::from(first);
         if first == LARGE_BEFORE {
             let (size, after) = behind.split_first_chunk().ok_or(Malformed(CUT))?;
@@ -223,8 +178,7 @@ impl Cursor {
         let (&form, behind) = behind.split_first().ok_or(Malformed(CUT))?;
         let (element, behind) = element(form, behind)?;
         self.before = rest.len() - behind.len();
-        self.at += self.before;
-        Ok(Some(element))
+        Ok((element, self.before))
     }
 }
 

@@ -31,10 +31,9 @@ pub use writer::ListpackWriter;
 
 pub(crate) use reader::Cursor;
 
+use crate::cursor::{COUNT_UNKNOWN, END};
+
 const HEADER_SIZE: usize = 6;
-const END: u8 = 0xff;
-/// Written for the count when there are more.
-const COUNT_UNKNOWN: u16 = u16::MAX;
 
 const STRING_32: u8 = 0xf0;
 const INTEGER_16: u8 = 0xf1;

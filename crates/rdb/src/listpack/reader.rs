@@ -1,9 +1,9 @@
 //! Reads a listpack that anybody may have made, from front to end.
 
 use super::{
-    COUNT_UNKNOWN, END, HEADER_SIZE, INTEGER_16, INTEGER_24, INTEGER_32, INTEGER_64, STRING_32,
-    signed, tail_size,
+    HEADER_SIZE, INTEGER_16, INTEGER_24, INTEGER_32, INTEGER_64, STRING_32, signed, tail_size,
 };
+use crate::cursor::{self, CUT, Elements};
 use crate::element::Element;
 use crate::error::Malformed;
 
@@ -23,7 +23,7 @@ impl<'a> Listpack<'a> {
     /// How many elements are still to come, as the header says it; `None` if there are too many to
     /// say.
     pub fn len_hint(&self) -> Option<usize> {
-        self.cursor.expected.map(usize::from)
+        self.cursor.len_hint()
     }
 }
 
@@ -35,60 +35,18 @@ impl<'a> Iterator for Listpack<'a> {
     }
 }
 
-/// A place in a listpack. It does not hold the bytes, so that one can keep both in one place.
-#[derive(Clone, Debug)]
-pub(crate) struct Cursor {
-    /// Where the next element begins.
-    at: usize,
-    /// Elements that are still to come, if the header says.
-    expected: Option<u16>,
-    /// The end was read, or an error.
-    is_done: bool,
-}
+/// A place in a listpack.
+pub(crate) type Cursor = cursor::Cursor<ListpackElements>;
 
-impl Cursor {
-    /// In front of the first element.
-    pub(crate) fn open(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (Some(header), Some((&END, _))) =
-            (bytes.first_chunk::<HEADER_SIZE>(), bytes.split_last())
-        else {
-            return Err(Malformed("a listpack has no header or no end"));
-        };
-        let [a, b, c, d, count_low, count_high] = *header;
-        if u32::from_le_bytes([a, b, c, d]) as usize != bytes.len() || bytes.len() == HEADER_SIZE {
-            return Err(Malformed("a listpack is not as long as it says"));
-        }
-        let count = u16::from_le_bytes([count_low, count_high]);
-        let expected = (count != COUNT_UNKNOWN).then_some(count);
-        Ok(Self { at: HEADER_SIZE, expected, is_done: false })
-    }
+/// Nothing need be known of the elements before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListpackElements;
 
-    /// The next element of `bytes`, which are those that this was opened on.
-    pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
-        if self.is_done {
-            return None;
-        }
-        let read = bytes.get(self.at..).ok_or(Malformed(CUT)).and_then(|rest| self.read(rest));
-        self.is_done = !matches!(read, Ok(Some(_)));
-        read.transpose()
-    }
+impl Elements for ListpackElements {
+    const HEADER_SIZE: usize = HEADER_SIZE;
 
-    fn read<'a>(&mut self, rest: &'a [u8]) -> Result<Option<Element<'a>>, Malformed> {
+    fn read<'a>(&mut self, rest: &'a [u8]) -> Result<(Element<'a>, usize), Malformed> {
         let (&form, behind) = rest.split_first().ok_or(Malformed(CUT))?;
-        if form == END {
-            if !behind.is_empty() {
-                return Err(Malformed("a listpack ends before its end"));
-            }
-            if !matches!(self.expected, None | Some(0)) {
-                return Err(Malformed("a listpack has fewer elements than it says"));
-            }
-            return Ok(None);
-        }
-        match &mut self.expected {
-            Some(0) => return Err(Malformed("a listpack has more elements than it says")),
-            Some(expected) => *expected -= 1,
-            None => {}
-        }
         let (element, size) = element(form, behind)?;
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
@@ -96,12 +54,9 @@ impl Cursor {
         if stored != size {
             return Err(Malformed("an element of a listpack is not as long as it says"));
         }
-        self.at += size + tail;
-        Ok(Some(element))
+        Ok((element, size + tail))
     }
 }
-
-const CUT: &str = "an element of a listpack is cut off";
 
 /// The element whose first byte is `form`, and its size without the tail.
 fn element(form: u8, behind: &[u8]) -> Result<(Element<'_>, usize), Malformed> {
