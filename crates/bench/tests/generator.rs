@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slimio_bench::address::Address;
 use slimio_bench::error::BenchError;
@@ -17,8 +17,11 @@ use slimio_bench::request::RequestWriter;
 use slimio_bench::rng::Rng;
 use slimio_bench::values::ValuePool;
 
-const STALL: Duration = Duration::from_millis(300);
+const STALL: Duration = Duration::from_secs(1);
+/// Longer than what a busy machine does to a request that did not meet the [`STALL`].
+const SLOW: Duration = Duration::from_millis(500);
 const CLIENTS: usize = 4;
+const PER_SECOND: f64 = 2000.0;
 
 fn writer() -> RequestWriter {
     RequestWriter::new(ValuePool::new(64, 0.5, 1))
@@ -26,38 +29,43 @@ fn writer() -> RequestWriter {
 
 /// A server that answers every SET with `reply` at once, but takes a nap of [`STALL`] at request
 /// number `stall_at`, during which nobody is answered.
-fn serve(reply: &'static [u8], stall_at: u64) -> Address {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = Address::Tcp(listener.local_addr().unwrap());
-    let seen = Arc::new(AtomicU64::new(0));
-    let awake = Arc::new(RwLock::new(()));
-    thread::spawn(move || {
-        for socket in listener.incoming() {
-            let (seen, awake) = (Arc::clone(&seen), Arc::clone(&awake));
-            let socket = socket.unwrap();
-            thread::spawn(move || answer(socket, reply, stall_at, &seen, &awake));
-        }
-    });
-    address
+struct Stalling {
+    reply: &'static [u8],
+    stall_at: u64,
+    seen: AtomicU64,
+    /// How long the nap was: as long as it should be, or longer.
+    slept: RwLock<Duration>,
 }
 
-fn answer(
-    mut socket: TcpStream,
-    reply: &[u8],
-    stall_at: u64,
-    seen: &AtomicU64,
-    awake: &RwLock<()>,
-) {
+/// Starts one.
+fn serve(reply: &'static [u8], stall_at: u64) -> (Address, Arc<Stalling>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap());
+    let (seen, slept) = (AtomicU64::new(0), RwLock::new(Duration::ZERO));
+    let server = Arc::new(Stalling { reply, stall_at, seen, slept });
+    let served = Arc::clone(&server);
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let (served, socket) = (Arc::clone(&served), socket.unwrap());
+            thread::spawn(move || answer(socket, &served));
+        }
+    });
+    (address, server)
+}
+
+fn answer(mut socket: TcpStream, server: &Stalling) {
     let mut request = Vec::new();
     writer().write(Op::Set { key: 0 }, 1, &mut Rng::new(1), &mut request);
     while socket.read_exact(&mut request).is_ok() {
-        if seen.fetch_add(1, Ordering::Relaxed) == stall_at {
-            let _asleep = awake.write().unwrap();
+        if server.seen.fetch_add(1, Ordering::Relaxed) == server.stall_at {
+            let mut slept = server.slept.write().unwrap();
+            let began = Instant::now();
             let (_held_open, nobody_sends) = mpsc::channel::<()>();
             assert!(nobody_sends.recv_timeout(STALL).is_err());
+            *slept = began.elapsed();
         }
-        let _awake = awake.read().unwrap();
-        if socket.write_all(reply).is_err() {
+        let _awake = server.slept.read().unwrap();
+        if socket.write_all(server.reply).is_err() {
             return;
         }
     }
@@ -75,29 +83,33 @@ fn slower_than(report: &PhaseReport, limit: Duration) -> u64 {
 
 #[test]
 fn open_loop_counts_all_that_was_due_during_a_stall() {
-    let mut generator = connect(serve(b"+OK\r\n", 500), Arrival::Fixed { per_s: 2000.0 });
-    let report = generator.run(Until::Elapsed(Duration::from_secs(1))).unwrap();
+    let (address, server) = serve(b"+OK\r\n", 500);
+    let mut generator = connect(address, Arrival::Fixed { per_s: PER_SECOND });
+    let report = generator.run(Until::Elapsed(STALL * 2)).unwrap();
 
-    // 600 requests fall due in the stall of 300 ms; 400 of them more than 100 ms before its end.
-    let slow = slower_than(&report, Duration::from_millis(100));
-    assert!((350..=650).contains(&slow), "{slow} requests waited over 100 ms");
-    assert!(report.latency_us_max() >= 290_000.0, "longest {} us", report.latency_us_max());
-    assert!((1990..=2001).contains(&report.requests), "{} requests", report.requests);
+    // Of the requests that fall due in the stall, those that do so long enough before its end.
+    let slept = *server.slept.read().unwrap();
+    let expected = slept.saturating_sub(SLOW).as_secs_f64() * PER_SECOND;
+    let slow = slower_than(&report, SLOW) as f64;
+    assert!((0.9..1.25).contains(&(slow / expected)), "{slow} of {expected} waited over {SLOW:?}");
+    let longest = Duration::from_secs_f64(report.latency_us_max() / 1e6);
+    assert!(longest >= STALL * 9 / 10, "{longest:?}");
+    assert!((3990..=4001).contains(&report.requests), "{} requests", report.requests);
     assert_eq!(report.never_sent, 0);
 }
 
 #[test]
 fn closed_loop_counts_a_stall_once_per_connection() {
-    let mut generator = connect(serve(b"+OK\r\n", 500), Arrival::Closed);
+    let mut generator = connect(serve(b"+OK\r\n", 500).0, Arrival::Closed);
     let report = generator.run(Until::Requests(2000)).unwrap();
-    let slow = slower_than(&report, Duration::from_millis(100));
-    assert!((1..=CLIENTS as u64).contains(&slow), "{slow} requests waited over 100 ms");
+    let slow = slower_than(&report, SLOW);
+    assert!((1..=CLIENTS as u64).contains(&slow), "{slow} requests waited over {SLOW:?}");
     assert_eq!(report.requests, 2000);
 }
 
 #[test]
 fn error_replies_are_counted_and_quoted() {
-    let mut generator = connect(serve(b"-OOM no room\r\n", u64::MAX), Arrival::Closed);
+    let mut generator = connect(serve(b"-OOM no room\r\n", u64::MAX).0, Arrival::Closed);
     let report = generator.run(Until::Requests(100)).unwrap();
     assert_eq!((report.requests, report.errors), (100, 100));
     assert_eq!(report.first_error.as_deref(), Some("OOM no room"));
@@ -105,7 +117,7 @@ fn error_replies_are_counted_and_quoted() {
 
 #[test]
 fn a_reply_of_the_wrong_kind_ends_the_run() {
-    let mut generator = connect(serve(b":1\r\n", u64::MAX), Arrival::Closed);
+    let mut generator = connect(serve(b":1\r\n", u64::MAX).0, Arrival::Closed);
     let refused = generator.run(Until::Requests(100));
     assert!(matches!(refused, Err(BenchError::Reply(_))), "{refused:?}");
 }
