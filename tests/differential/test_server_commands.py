@@ -391,10 +391,12 @@ class SideBySide(TestCase):
             # The buckets are powers of two, and count what is in those below, too.
             buckets = [value[3] for value in found.values()]
             self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
-            # It is in the bucket of the time that it took, which on a busy machine is longer.
-            (upper_us, count) = found[b"debug"][3]
-            self.assertIn(upper_us, [(1024 << power) // 1000 for power in range(32)])
-            self.assertTrue(18_000 <= upper_us and upper_us / 2 <= took_us, (upper_us, took_us))
+            # It is in the bucket of the time that it took, which on a busy machine is longer. Redis
+            # names a bucket by the largest time that it does not tell from the power of two.
+            upper_us, count = found[b"debug"][3]
+            powers = [1024 << power for power in range(15, 32)]
+            self.assertIn(upper_us, [(power + power // 128 - 1) // 1000 for power in powers])
+            self.assertLess(upper_us / 2.1, took_us)
             shapes.append([calls, count])
             text = client("INFO", "latencystats").decode()
             self.assertRegex(text, r"latency_percentiles_usec_set:p50=\d+\.\d{3},p99=\d+\.\d{3},p99.9=")
