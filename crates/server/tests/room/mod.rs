@@ -48,7 +48,7 @@ fn a_long_command_without_room_does_not_spin() {
         let before = cpu_ms(&mut observer);
         pass(&mut observer, WATCHED_MS);
         let took = cpu_ms(&mut observer) - before;
-        assert!(took < WATCHED_MS / 2.0, "{took} ms of CPU time while nothing could be done");
+        assert!(took < WATCHED_MS / 10.0, "{took} ms of CPU time while nothing could be done");
 
         is_shut.store(false, Ordering::SeqCst);
         // The log's path does not know that it may speak again: any turn asks it.
