@@ -82,9 +82,11 @@ SCRIPTS = {
                 "CONFIG SET latency-tracking-info-percentiles 101",
                 "CONFIG GET latency-tracking-info-percentiles"],
     "saving": ["SAVE x", "BGSAVE x", "BGSAVE SCHEDULE x", "BGREWRITEAOF x", "LASTSAVE x", "MULTI", "SAVE",
-               "EXEC", "CONFIG SET save x", "CONFIG SET save 60", "CONFIG GET rdbcompression"],
+               "EXEC", "CONFIG SET save x", "CONFIG SET save 60", "CONFIG GET rdbcompression", "SAVE"],
     "info": ["INFO nosuch", "TIME x"],
-    "debug": ["DEBUG SLEEP 0"],
+    "debug": ["DEBUG SLEEP 0", "SET k v PXAT 4102444800000", "HSET h f 1", "DEBUG RELOAD", "GET k", "HGETALL h",
+              "PEXPIRETIME k", "DEBUG RELOAD nosuch", "DEBUG NOSUCH", "DEBUG", "DEBUG OBJECT nosuch",
+              "DEBUG POPULATE", "DEBUG POPULATE x", "DEBUG POPULATE 10 a b"],
     "shutdown wrong": ["SHUTDOWN NOSUCH", "SHUTDOWN SAVE NOSAVE", "SHUTDOWN ABORT"],
 }
 
@@ -137,6 +139,13 @@ class SideBySide(TestCase):
                     with self.subTest(f"RESP{resp}, {name}, {number}: {line[:60]}"):
                         replies = [comparable(line, c.raw(*command)) for c in (ours, theirs)]
                         self.assertEqual(*replies)
+
+    def test_save_points(self):
+        for points in ("900 1 300 10", "900 1", "", "900", "900 1 300", "900 -1", "0 1", "-1 1", "900 0",
+                       "1 1 1 1", "a b", "900 x", "3600 1"):
+            for command in (["CONFIG", "SET", "save", points], ["CONFIG", "GET", "save"]):
+                with self.subTest(points):
+                    self.assertEqual(*(client.raw(*command) for client in self.pair()))
 
     def test_hello_fields(self):
         ours, theirs = self.pair()

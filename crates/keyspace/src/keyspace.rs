@@ -183,6 +183,15 @@ impl Keyspace {
         }
     }
 
+    /// An empty one with the same configuration, counters, and hashes of keys.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        let mut empty = Self::new(self.config, 0);
+        (empty.hasher, empty.random) = (self.hasher, self.random);
+        (empty.eviction, empty.stats) = (self.eviction, self.stats);
+        empty
+    }
+
     /// The keyed hash of a key: the same as long as this keyspace lives.
     pub fn hash(&self, key: &[u8]) -> u64 {
         self.hasher.hash(key)

@@ -91,6 +91,8 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
         let mode = if core.transaction.is_some() { Mode::Atomic } else { Mode::Client };
         let before = client.out.len();
         core.run_data(client, row, debug_populate, args, mode, before);
+    } else if sub.is("reload") {
+        super::reload::reload(core, client, args);
     } else if sub.is("help") {
         super::help(
             client,
@@ -101,6 +103,8 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
                 "POPULATE <count> [<prefix>] [<size>]",
                 "    Create <count> string keys named key:<num>. If <prefix> is specified then",
                 "    it is used instead of the 'key' prefix.",
+                "RELOAD",
+                "    Encode everything as a snapshot holds it, and load what comes of it.",
                 "SLEEP <seconds>",
                 "    Stop the server for <seconds>. Decimals allowed.",
                 "SET-ACTIVE-EXPIRE <0|1>",

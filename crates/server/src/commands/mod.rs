@@ -8,6 +8,7 @@ mod introspection;
 mod latency;
 mod memory;
 mod persistence;
+mod reload;
 mod rows;
 mod slimio;
 mod slowlog;

@@ -1,0 +1,70 @@
+//! `DEBUG RELOAD`: the whole data set to what a snapshot would hold, and back.
+
+use slimio_keyspace::{
+    CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkError, ChunkOptions, Loader,
+    decode_chunk,
+};
+use slimio_resp::Args;
+
+use crate::clients::Client;
+use crate::core::Core;
+
+/// What is taken at once.
+const STEP: CaptureBudget = CaptureBudget { size: 1 << 20, entries: 4096 };
+
+pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    if args.len() > 2 {
+        let is_known = |option: &slimio_resp::Arg<'_>| {
+            ["merge", "noflush", "nosave"].iter().any(|known| option.is(known))
+        };
+        client.out.error(if args.iter().skip(2).all(|option| is_known(&option)) {
+            "ERR DEBUG RELOAD goes through memory here: there is no file to load instead, so it has \
+             no options"
+        } else {
+            "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
+        });
+        return;
+    }
+    match core.reload() {
+        Ok(()) => client.out.ok(),
+        Err(error) => {
+            log::error!("DEBUG RELOAD: {error}; everything is as it was");
+            client.out.error("ERR Error trying to load the RDB dump, check server logs.");
+        }
+    }
+}
+
+impl Core {
+    /// Puts what decoding all chunks gives in the place of the data set. The thread stands still
+    /// meanwhile and needs the memory twice: this is for tests of what a snapshot holds.
+    fn reload(&mut self) -> Result<(), ChunkError> {
+        self.cancel_snapshot("DEBUG RELOAD");
+        let mut taken = Vec::new();
+        while self.keyspace.capture_state() != CaptureState::Idle {
+            self.keyspace.capture_step(STEP, &mut taken);
+        }
+        let options = ChunkOptions {
+            compresses: self.settings.compresses,
+            eviction: *self.keyspace.eviction(),
+            now_ms: self.now_ms,
+        };
+        let mut reloaded = self.keyspace.emptied();
+        let context = reloaded.decode_context(self.now_ms);
+        let (mut encoder, mut loader) = (ChunkEncoder::new(options), Loader::new());
+        let mut load = |chunk: Chunk<'_>| -> Result<(), ChunkError> {
+            reloaded.load(loader.join(decode_chunk(chunk.payload, &context)?, &context)?)
+        };
+        self.keyspace.begin_capture();
+        let mut outcome = Ok(());
+        while outcome.is_ok() && self.keyspace.capture_state() == CaptureState::Running {
+            self.keyspace.capture_step(STEP, &mut taken);
+            outcome = taken.drain(..).try_for_each(|batch| encoder.encode(&batch, &mut load));
+        }
+        let outcome = outcome.and_then(|()| encoder.finish(&mut load));
+        self.keyspace.end_capture();
+        outcome?;
+        loader.finish()?;
+        self.keyspace = reloaded;
+        Ok(())
+    }
+}
