@@ -6,7 +6,7 @@ import time
 import unittest
 
 from harness.faults import SpoiltServer, compiler
-from harness.resp import ReplyError
+from harness.resp import ReplyError, encode
 from harness.server import Server
 from harness.target import TestCase, slimio_only
 from harness.wait import until
@@ -197,6 +197,127 @@ class Snapshots(TestCase):
         with server.client() as client:
             self.assertEqual(client("KEYS", "*"), [b"new"])
 
+    def test_what_a_flush_has_ended_is_no_failure(self):
+        """As in Redis, where it would stop writes otherwise."""
+        server = self.server(appendonly="no", save="3600 1", log_level="notice")
+        with server.client() as client:
+            fill(client, 20_000, size=500)
+            client.pipeline([["BGSAVE"], ["FLUSHALL"]])
+            until(lambda: "given up: everything was flushed" in server.said(), PATIENCE, "the end")
+            self.assertNotIn("failed", server.said())
+            self.assertEqual(client("SET", "new", 1), b"OK")
+            wait_until_saved(server)
+            self.assertEqual(server.info()["rdb_last_bgsave_status"], "ok")
+        server.restart()
+        with server.client() as client:
+            self.assertLessEqual(client("DBSIZE"), 1)
+
+    def test_the_log_goes_before_a_bgsave_which_is_taken_up_again(self):
+        server = self.server(log_size_max="8mb", appendfsync="no", auto_aof_rewrite_percentage=0)
+        with server.client() as client:
+            fill(client, 10_000, size=2000)
+            until(lambda: server.info()["rdb_bgsave_in_progress"] == "0", PATIENCE, "room")
+            saves = int(server.info()["rdb_saves"])
+            client("BGSAVE")
+            overwrite = [["SET", f"s:{number}", "x" * 2000] for number in range(8000)]
+            client.pipeline(overwrite)
+            until(lambda: int(server.info()["rdb_saves"]) > saves, PATIENCE, "the one asked for")
+            info = server.info()
+            self.assertGreaterEqual(int(info["aof_rewrites"]), 1)
+            self.assertEqual(info["rdb_last_bgsave_status"], "ok")
+            self.assertEqual(info["aof_last_bgrewrite_status"], "ok")
+            before = contents(client)
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(contents(client), before)
+
+    def test_the_end_of_the_server_during_a_snapshot(self):
+        for options, is_kept in ((["SAVE"], 1), ([], 1), (["NOW"], 1), (["NOSAVE"], 0), (["NOSAVE", "NOW"], 0)):
+            with self.subTest(options):
+                server = self.server(appendonly="no", save="3600 1000000")
+                with server.client() as client:
+                    fill(client, 20_000)
+                    self.assertEqual(client("SAVE"), b"OK")
+                    client("SET", "old", 1)
+                    requests = [["BGSAVE"], ["SET", "late", 1], ["SHUTDOWN", *options]]
+                    client.send(b"".join(encode(*request) for request in requests))
+                    self.assertEqual(server.process.wait(PATIENCE), 0)
+                server.start()
+                with server.client() as client:
+                    self.assertEqual(client("EXISTS", "late"), is_kept)
+                    self.assertGreaterEqual(client("DBSIZE"), 20_000)
+                server.close()
+
+    def test_killed_again_and_again_during_snapshots_without_a_log(self):
+        """The last snapshot that was complete is there, or a newer one."""
+        server = self.server(appendonly="no", save="")
+        done = 0
+        for life in range(1, 7):
+            with server.client() as client:
+                fill(client, 3000)
+                client("SET", "life", life)
+                if life % 3 == 0:
+                    client("SAVE")
+                    done = life
+                else:
+                    client("BGSAVE")
+            server.restart()
+            with server.client() as client:
+                found = int(client("GET", "life") or 0)
+                self.assertIn(found, range(done, life + 1))
+                self.assertEqual(client("DBSIZE"), 3001 if found else 0)
+                done = max(done, found)
+
+    def test_keys_go_for_lack_of_memory_during_a_snapshot(self):
+        """What is held for the snapshot alone does not count: the data set is not emptied for it."""
+        policies = ["noeviction"]
+        policies += [f"{which}-{how}" for which in ("allkeys", "volatile") for how in ("lru", "lfu", "random")]
+        for policy in [*policies, "volatile-ttl"]:
+            with self.subTest(policy):
+                server = self.server(
+                    appendonly="no", save="", maxmemory="3mb", maxmemory_policy=policy
+                )
+                with server.client() as client:
+                    requests = [["SET", f"k:{n}", b"v" * 1000, "PX", 10**9 + n] for n in range(1500)]
+                    client.pipeline(requests)
+                    before = contents(client)
+                    self.assertGreater(len(before), 1400)
+                    changes = [["SET", f"k:{n}", b"w" * 1200, "PX", 10**9] for n in range(1500)]
+                    changes += [["SET", f"new:{n}", b"v" * 1000, "PX", 10**9] for n in range(1500)]
+                    replies = client.pipeline([["BGSAVE"], *changes])
+                    refused = [text for kind, text in replies if kind == b"-"]
+                    self.assertEqual(bool(refused), policy == "noeviction", refused[:1])
+                    wait_until_saved(server)
+                    info = server.info()
+                    self.assertEqual(info["rdb_last_bgsave_status"], "ok")
+                    self.assertEqual(int(info["evicted_keys"]) > 0, policy != "noeviction")
+                    self.assertLess(int(info["used_memory"]), 4 << 20)
+                    self.assertGreater(client("DBSIZE"), 900)
+                server.restart()
+                with server.client() as client:
+                    self.assertEqual(contents(client), before)
+                server.close()
+
+    def test_a_hash_of_many_fields_during_a_snapshot(self):
+        for change in (["DEL", "large"], ["UNLINK", "large"], ["PEXPIREAT", "large", 1],
+                       ["RENAME", "large", "other"], ["SET", "large", "x"]):
+            with self.subTest(" ".join(str(word) for word in change)):
+                server = self.server(appendonly="no", save="")
+                with server.client() as client:
+                    for start in range(0, 20_000, 5000):
+                        pairs = [x for n in range(start, start + 5000) for x in (f"f{n}", n)]
+                        client("HSET", "large", *pairs)
+                    before = contents(client)
+                    changes = [["HSET", "large", f"f{n}", "changed"] for n in range(0, 20_000, 25)]
+                    changes += [["HDEL", "large", f"f{n}"] for n in range(1, 20_000, 25)]
+                    changes += [["HSET", "large", f"new{n}", n] for n in range(1000)]
+                    client.pipeline([["BGSAVE"], *changes, change])
+                    wait_until_saved(server)
+                server.restart()
+                with server.client() as client:
+                    self.assertEqual(contents(client), before)
+                server.close()
+
     def test_a_snapshot_is_as_of_its_beginning(self):
         server = self.server(appendonly="no", save="")
         with server.client() as client:
@@ -310,6 +431,38 @@ class FailingSnapshots(TestCase):
         numbers = {int(name.rsplit("_", 1)[1]) for name in held}
         return "abc"[min({0, 1, 2} - numbers)]
 
+    def test_a_failed_snapshot_that_nothing_asks_for_stops_nobody(self):
+        """As in Redis: `save` has to be set."""
+        server = self.server(save="")
+        with server.client() as client:
+            client("SET", "a", 1)
+            server.spoil(write=errno.EIO, path_end=f"snapshot-{self.reserve(server)}")
+            self.assertRaises(ReplyError, client, "SAVE")
+            self.assertEqual(server.info()["rdb_last_bgsave_status"], "err")
+            self.assertEqual(client("SET", "b", 1), b"OK")
+            client("CONFIG", "SET", "save", "3600 1")
+            self.assertEqual(client.raw("SET", "b", 1)[1][:7], b"MISCONF")
+
+    def test_two_failures_in_a_row_and_a_success(self):
+        server = self.server(appendonly="no", save="")
+        with server.client() as client:
+            fill(client, 500)
+            self.assertEqual(client("SAVE"), b"OK")
+            before = contents(client)
+            client("SET", "later", 1)
+            server.spoil(write=errno.ENOSPC, path_end=f"snapshot-{self.reserve(server)}")
+            for _ in range(2):
+                client("BGSAVE")
+                wait_until_saved(server)
+                self.assertEqual(server.info()["rdb_last_bgsave_status"], "err")
+            self.assertEqual(server.said().count("on-demand snapshot failed"), 2)
+        server.spoil()
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(contents(client), before)
+            self.assertEqual(client("SAVE"), b"OK")
+            self.assertEqual(server.info()["rdb_last_bgsave_status"], "ok")
+
     def test_writes_stop_when_a_scheduled_snapshot_failed(self):
         server = self.server(appendonly="no", save="3600 1")
         with server.client() as client:
@@ -320,6 +473,8 @@ class FailingSnapshots(TestCase):
             self.assertEqual(kind, b"-")
             self.assertTrue(text.startswith(b"MISCONF Redis is configured to save RDB"), text)
             self.assertEqual(client("GET", "a"), b"1")
+            # A monitor finds out, and what was queued before is not run either.
+            self.assertEqual(client.raw("PING")[1][:7], b"MISCONF")
             kind, text = client.raw("SHUTDOWN")
             self.assertEqual((kind, text), (b"-", b"ERR Errors trying to SHUTDOWN. Check logs."))
             client("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")

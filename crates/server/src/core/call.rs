@@ -256,7 +256,7 @@ impl Core {
         {
             return Err(text);
         }
-        if row.flags.has(Flags::WRITE) && self.is_save_broken() {
+        if self.is_save_broken() && tells_of_broken_save(client, row) {
             return Err(SAVE_BROKEN.into());
         }
         if self.loading.is_some() && !row.flags.has(Flags::LOADING) {
@@ -362,6 +362,13 @@ fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
         Some(_) => true,
         None => row.flags.has(Flags::DENYOOM),
     }
+}
+
+/// Whether a request is refused while snapshots fail: what writes, and `PING`, by which a monitor
+/// finds out.
+fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
+    let writes = client.multi.as_ref().is_some_and(|multi| row.name == "exec" && multi.writes);
+    writes || row.flags.has(Flags::WRITE) || row.name == "ping"
 }
 
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {

@@ -83,16 +83,37 @@ impl Core {
         Ok(())
     }
 
-    /// Gives up the snapshot that runs.
+    /// Gives up the snapshot that runs, unless it is about to be adopted.
     pub(crate) fn cancel_snapshot(&mut self, why: &str) {
-        let Some(running) = &self.snapshots.running else { return };
-        if running.stage == Stage::Adopting {
+        if self.snapshots.running.as_ref().is_none_or(|r| r.stage == Stage::Adopting) {
             return;
         }
         if let Some(thread) = &self.snapshots.thread {
             thread.cancel();
         }
-        self.snapshot_failed(why);
+        self.give_up(why);
+    }
+
+    /// What runs is of no more use. That is no failure: the status of the last one stays, as in
+    /// Redis, and whoever asked for a point in time gets a later one.
+    fn give_up(&mut self, why: &str) {
+        let Some(running) = self.drop_running() else { return };
+        log::info!("{} given up: {why}", running.kind.name());
+        if running.kind == SnapshotKind::OnDemand {
+            self.snapshots.saves.is_scheduled = true;
+        }
+    }
+
+    /// Ends what runs; all is as it was before it.
+    fn drop_running(&mut self) -> Option<Running> {
+        let running = self.snapshots.running.take()?;
+        self.keyspace.end_capture();
+        if running.stage != Stage::Adopting
+            && let Some(wal) = &mut self.wal
+        {
+            wal.log_mut().snapshot_failed();
+        }
+        Some(running)
     }
 
     /// The command thread's part of snapshots in one turn, after which replies have left. `is_idle`:
@@ -234,9 +255,7 @@ impl Core {
                 }
             }
             Some(SnapshotEvent::Adopted(summary)) => self.snapshot_adopted(&summary),
-            Some(SnapshotEvent::Obsolete(_)) => {
-                self.snapshot_failed("everything was flushed");
-            }
+            Some(SnapshotEvent::Obsolete(_)) => self.give_up("everything was flushed"),
         }
     }
 
@@ -262,15 +281,9 @@ impl Core {
 
     /// The snapshot that runs has come to nothing: all is as it was before it.
     fn snapshot_failed(&mut self, why: &str) {
-        let Some(running) = self.snapshots.running.take() else { return };
+        let Some(running) = self.drop_running() else { return };
         let kind = running.kind;
         log::warn!("{} failed: {why}", kind.name());
-        self.keyspace.end_capture();
-        if running.stage != Stage::Adopting
-            && let Some(wal) = &mut self.wal
-        {
-            wal.log_mut().snapshot_failed();
-        }
         let history = self.snapshots.of_mut(kind);
         history.failures += 1;
         history.failed = Some(why.to_owned());
@@ -362,7 +375,6 @@ impl Core {
         self.snapshots.rewrites.is_scheduled = true;
         if self.snapshots.runs(SnapshotKind::OnDemand) {
             self.cancel_snapshot("the log needs room first");
-            self.snapshots.saves.is_scheduled = true;
         }
     }
 
@@ -428,9 +440,11 @@ impl Core {
         points.iter().filter_map(|point| point.due_in(since, self.snapshots.changes)).min()
     }
 
-    /// Whether writes are refused because the last `BGSAVE` failed.
+    /// Whether writes are refused because the last `BGSAVE` failed, with `save` set to want it.
     pub(crate) fn is_save_broken(&self) -> bool {
-        self.snapshots.saves.failed.is_some() && self.settings.stops_writes
+        self.snapshots.saves.failed.is_some()
+            && self.settings.stops_writes
+            && !self.settings.save_points.is_empty()
     }
 
     /// Whether the server saves before it ends.

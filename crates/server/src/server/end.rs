@@ -23,9 +23,10 @@ impl Server {
         }
         log::info!("Saving before the end");
         self.core.cancel_snapshot("the server ends");
-        let before = self.core.snapshots.saves.count;
+        // One that waits for its place is not given up, and does not hold what came behind it.
+        let before = self.core.snapshots.saves.begun;
         self.core.snapshots.saves.is_scheduled = true;
-        while self.core.snapshots.saves.count == before {
+        loop {
             self.core.tick();
             self.core.reap_log();
             self.core.drive_snapshots(true);
@@ -34,9 +35,9 @@ impl Server {
                 wal.kick();
             }
             let snapshots = &self.core.snapshots;
-            let is_over = snapshots.running.is_none() && !snapshots.saves.is_scheduled;
-            if is_over && snapshots.saves.count == before {
-                return self.may_end_unsaved(shutdown);
+            if snapshots.running.is_none() && !snapshots.saves.is_scheduled {
+                let is_saved = snapshots.saves.begun > before && snapshots.saves.failed.is_none();
+                return is_saved || self.may_end_unsaved(shutdown);
             }
             let Some(thread) = &snapshots.thread else { return true };
             if !self.core.wants_snapshot_step() {
@@ -45,7 +46,6 @@ impl Server {
                 let _ = rustix::event::poll(&mut fds, Some(&SAVE_LOOK_EVERY));
             }
         }
-        true
     }
 
     fn may_end_unsaved(&mut self, shutdown: Shutdown) -> bool {
