@@ -199,7 +199,7 @@ class Snapshots(TestCase):
 
     def test_what_a_flush_has_ended_is_no_failure(self):
         """As in Redis, where it would stop writes otherwise."""
-        server = self.server(appendonly="no", save="3600 1", log_level="notice")
+        server = self.server(appendonly="no", save="3600 1")
         with server.client() as client:
             fill(client, 20_000, size=500)
             client.pipeline([["BGSAVE"], ["FLUSHALL"]])
@@ -218,7 +218,7 @@ class Snapshots(TestCase):
             fill(client, 10_000, size=2000)
             until(lambda: server.info()["rdb_bgsave_in_progress"] == "0", PATIENCE, "room")
             saves = int(server.info()["rdb_saves"])
-            client("BGSAVE")
+            client("BGSAVE", "SCHEDULE")
             overwrite = [["SET", f"s:{number}", "x" * 2000] for number in range(8000)]
             client.pipeline(overwrite)
             until(lambda: int(server.info()["rdb_saves"]) > saves, PATIENCE, "the one asked for")

@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use slimio_resp::Args;
-use slimio_storage::Lsn;
+use slimio_storage::{LogState, Lsn};
 
 use crate::clients::{Client, State, Wait};
 use crate::core::Core;
 use crate::net::ConnId;
+use crate::wal::Wal;
+
+const NO_LOG: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let numbers = (args.get(1).to_i64(), args.get(2).to_i64(), args.get(3).to_i64());
@@ -44,14 +47,12 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
             return;
         }
     };
-    if local > 0 && core.wal.is_none() {
-        client
-            .out
-            .error("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
+    if local > 0 && (core.wal.is_none() || !core.config.yes("appendonly")) {
+        client.out.error(NO_LOG);
         return;
     }
     let lsn = if local > 0 { client.last_write } else { Lsn(0) };
-    let is_there = core.durable() >= lsn && replicas == 0;
+    let is_there = replicas == 0 && (local == 0 || core.is_kept(lsn) || core.is_latched());
     if is_there || core.transaction.is_some() {
         reply(core, client);
         return;
@@ -67,9 +68,8 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
 
 /// How many logs, ours and the replicas', have everything that this client wrote.
 fn reply(core: &Core, client: &mut Client) {
-    let is_durable = core.wal.is_some() && core.durable() >= client.last_write;
     client.out.array(2);
-    client.out.integer(i64::from(is_durable));
+    client.out.integer(i64::from(core.is_kept(client.last_write)));
     client.out.integer(0);
 }
 
@@ -147,15 +147,10 @@ impl Core {
         if self.waiting.is_empty() {
             return;
         }
-        let (durable, now) = (self.durable(), self.now);
-        let is_over = |wait: &Wait| {
-            let is_late = wait.deadline.is_some_and(|at: Instant| at <= now);
-            is_late || (!wait.never && wait.lsn <= durable)
-        };
         for conn in std::mem::take(&mut self.waiting) {
             let Some(mut client) = self.clients.take(conn) else { continue };
             match &client.state {
-                State::Waiting(wait) if is_over(wait) => {
+                State::Waiting(wait) if self.is_over(wait) => {
                     client.state = State::Running;
                     reply(self, &mut client);
                     self.resume(&mut client);
@@ -165,6 +160,19 @@ impl Core {
             }
             self.put_back(client);
         }
+    }
+
+    fn is_over(&self, wait: &Wait) -> bool {
+        let is_late = wait.deadline.is_some_and(|at: Instant| at <= self.now);
+        // What a log that has stopped does not have, it will never have: the reply says so.
+        is_late || (!wait.never && (self.is_kept(wait.lsn) || self.is_latched()))
+    }
+
+    /// Whether the next start finds what is in the log up to here. While the log goes on behind a
+    /// snapshot that is not in its place yet, it does not.
+    fn is_kept(&self, lsn: Lsn) -> bool {
+        let log = self.wal.as_ref().map(Wal::log);
+        log.is_some_and(|log| log.durable() >= lsn && log.log_state() != LogState::Resuming)
     }
 
     fn add_waiting(&mut self, client: &Client) {

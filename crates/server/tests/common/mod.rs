@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,17 @@ impl Starting {
         }
     }
 
+    /// Waits until commands are served, or it has ended: that is what it said then.
+    pub(crate) fn served(self) -> Result<Running, String> {
+        match self.is_ready.recv_timeout(PATIENCE) {
+            Ok(()) => Ok(self.running),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(self.running.thread.join().unwrap().expect_err("it ends because it failed"))
+            }
+            Err(RecvTimeoutError::Timeout) => panic!("it neither serves nor ends"),
+        }
+    }
+
     /// Waits until it has ended without ever having served.
     pub(crate) fn ended(self) -> Result<(), String> {
         let result = self.running.thread.join().unwrap();
@@ -107,21 +118,30 @@ pub(crate) fn launch(
         return None;
     }
     let config = config(back_end, volume, directives);
+    let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
+    Some(launch_with(config, move |config| {
+        if !config.yes("appendonly") {
+            return Ok(None);
+        }
+        let size_max = config.int("log-size-max") as u64;
+        let options = PathOptions { engine, ..PathOptions::default() };
+        let volume = Path::new(config.text("volume"));
+        let storage = slimio_volume::open(volume, options, true, size_max);
+        Ok(Some(wrap(storage.map_err(|e| e.to_string())?)))
+    }))
+}
+
+/// As [`launch`], on what `open` opens; without a volume when it says so.
+pub(crate) fn launch_with(
+    config: Config,
+    open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
+) -> Starting {
     let socket = config.text("unixsocket").to_owned();
     let (address_sender, address) = channel();
     let (ready_sender, is_ready) = channel();
     let (stop, stopped) = UnixStream::pair().unwrap();
-    let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
     let thread = std::thread::spawn(move || {
-        let storage = if config.yes("appendonly") {
-            let size_max = config.int("log-size-max") as u64;
-            let options = PathOptions { engine, ..PathOptions::default() };
-            let volume = Path::new(config.text("volume"));
-            let storage = slimio_volume::open(volume, options, true, size_max);
-            Some(wrap(storage.map_err(|e| e.to_string())?))
-        } else {
-            None
-        };
+        let storage = open(&config)?;
         let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
         server.stop_when_readable(stopped.into());
         let address = match server.addresses().first() {
@@ -132,12 +152,12 @@ pub(crate) fn launch(
         server.run(|| ready_sender.send(()).unwrap())
     });
     match address.recv_timeout(PATIENCE) {
-        Ok(address) => Some(Starting { running: Running { address, stop, thread }, is_ready }),
+        Ok(address) => Starting { running: Running { address, stop, thread }, is_ready },
         Err(error) => panic!("its sockets did not open: {error}, {:?}", thread.join()),
     }
 }
 
-fn config(back_end: &str, volume: &Path, directives: &str) -> Config {
+pub(crate) fn config(back_end: &str, volume: &Path, directives: &str) -> Config {
     let mut config = Config::default();
     for (name, value) in [
         ("port", "0"),
@@ -168,6 +188,12 @@ impl Running {
         assert_eq!(client.read_to_end(), b"");
         self.thread.join().unwrap().unwrap();
     }
+
+    /// Ends a server that may have lost its volume, and returns what it says of that.
+    pub(crate) fn abandon(self) -> Result<(), String> {
+        drop(self.stop);
+        self.thread.join().unwrap()
+    }
 }
 
 /// A connection.
@@ -190,8 +216,18 @@ impl Client {
         Self { stream: BufReader::new(stream) }
     }
 
+    /// How long replies may take.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.stream.get_ref().set_read_timeout(Some(patience)).unwrap();
+    }
+
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).unwrap();
+        assert!(self.try_send_bytes(bytes), "the server closed the connection");
+    }
+
+    /// False when the server has closed the connection.
+    pub(crate) fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
+        self.stream.get_mut().write_all(bytes).is_ok()
     }
 
     pub(crate) fn send(&mut self, args: &[&str]) {
@@ -201,29 +237,37 @@ impl Client {
 
     /// The next reply, with everything nested in it, as bytes.
     pub(crate) fn read(&mut self) -> Vec<u8> {
+        self.try_read().expect("the server closed the connection, or said nothing")
+    }
+
+    /// As [`read`](Self::read); `None` when the server has closed the connection or broken it, or
+    /// says nothing.
+    pub(crate) fn try_read(&mut self) -> Option<Vec<u8>> {
         let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line).unwrap();
+        self.stream.read_until(b'\n', &mut line).ok()?;
+        if !line.ends_with(b"\n") {
+            return None;
+        }
         let number = || std::str::from_utf8(&line[1..line.len() - 2]).unwrap().parse::<i64>();
         match line.first() {
             Some(b'$' | b'=') => {
                 let size = number().unwrap();
                 if size >= 0 {
                     let mut rest = vec![0; size as usize + 2];
-                    self.stream.read_exact(&mut rest).unwrap();
+                    self.stream.read_exact(&mut rest).ok()?;
                     line.extend(rest);
                 }
             }
             Some(kind @ (b'*' | b'%' | b'~')) => {
                 let count = number().unwrap() * if *kind == b'%' { 2 } else { 1 };
                 for _ in 0..count {
-                    let item = self.read();
+                    let item = self.try_read()?;
                     line.extend(item);
                 }
             }
-            Some(_) => {}
-            None => panic!("the server closed the connection"),
+            _ => {}
         }
-        line
+        Some(line)
     }
 
     /// Sends a request and reads its reply.

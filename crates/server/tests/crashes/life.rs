@@ -1,0 +1,376 @@
+//! One volume, life after life: what was promised, and what came back.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use slimio_server::config::Config;
+use slimio_sim::{Image, Limits, SimConfig, SimDisk};
+
+use super::media::{Kind, SimMedia};
+use super::script::{End, Life, Step, Unit, encode_line};
+use super::state::{State, read};
+use super::volume::storage;
+use crate::common::{Client, Running, Starting, config, launch_with, start};
+
+/// How long a reply may take: a server whose disk has died answers, too, or closes the connection.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// More than any life has operations.
+const NEVER: u64 = u64::MAX / 2;
+
+const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true };
+
+/// Whether what is executed is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Log {
+    On,
+    /// It will count when a snapshot is in its place.
+    Resuming,
+    Off,
+}
+
+/// A volume, and all that is known of what it holds.
+pub(crate) struct World {
+    config: SimConfig,
+    kind: Kind,
+    /// What the last death left; `None` before the first life.
+    image: Option<Image>,
+    oracle: Oracle,
+    /// Units that were executed, and behind them those that may have been.
+    units: Vec<Unit>,
+    /// What is in memory after each, from none on.
+    states: Vec<State>,
+    /// Units that come back when the process dies.
+    kept: usize,
+    /// Units that come back when power is cut.
+    durable: usize,
+    /// Whether power was cut since they were last seen.
+    was_cut: bool,
+    /// Units that come back once a write behind them was acknowledged: the log was ended here.
+    ended_at: Option<usize>,
+    log: Log,
+    is_log_wanted: bool,
+    policy: &'static str,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, is_device: bool) -> Self {
+        let mut oracle = Oracle::start();
+        let empty = read(&mut oracle.client).unwrap();
+        Self {
+            config: SimConfig { seed, ..SimConfig::default() },
+            kind: if is_device { Kind::Device } else { Kind::Files },
+            image: None,
+            oracle,
+            units: Vec::new(),
+            states: vec![empty],
+            kept: 0,
+            durable: 0,
+            was_cut: false,
+            ended_at: None,
+            log: Log::On,
+            is_log_wanted: true,
+            policy: "everysec",
+        }
+    }
+
+    /// One life and its end. `Err` says which promise was broken.
+    pub(crate) fn live(&mut self, life: &Life) -> Result<(), String> {
+        let exists = self.image.is_some();
+        let media = match &self.image {
+            Some(image) => SimMedia::from_image(self.config, self.kind, image),
+            None => SimMedia::new(self.config, self.kind),
+        };
+        let disk = media.disk.clone();
+        if exists {
+            disk.crash_after(life.dies_after);
+        }
+        let crash = match launch_on(media, exists, self.directives()).served() {
+            Ok(server) => {
+                if !exists {
+                    disk.crash_after(life.dies_after);
+                }
+                let outcome = self.serve(&server, &disk, life);
+                if life.end.is_none() {
+                    disk.crashed().unwrap_or_else(|| disk.crash_now());
+                }
+                let is_in_order = server.abandon().is_ok();
+                outcome?;
+                if life.end.is_some() && is_in_order && !disk.has_crashed() {
+                    // It went in good order: there is nothing that a power cut could take.
+                    self.durable = self.kept;
+                }
+                disk.crashed().unwrap_or_else(|| disk.crash_now())
+            }
+            Err(why) => disk.crashed().ok_or_else(|| format!("it does not start: {why}"))?,
+        };
+        let images = if life.is_power_cut {
+            crash.power_images(&LIMITS)
+        } else {
+            crash.process_images(&LIMITS)
+        };
+        self.was_cut |= life.is_power_cut;
+        self.image = Some(images[life.image % images.len()].clone());
+        Ok(())
+    }
+
+    /// A last start, which nothing disturbs.
+    pub(crate) fn check_last(&mut self) -> Result<(), String> {
+        let (batches, dies_after, end) = (Vec::new(), NEVER, Some(End::Plain));
+        self.live(&Life { batches, dies_after, is_power_cut: false, image: 0, end })
+            .map_err(|why| format!("at the end: {why}"))
+    }
+
+    pub(crate) fn directives(&self) -> Config {
+        let is_on = if self.is_log_wanted { "yes" } else { "no" };
+        let policy = self.policy;
+        let mut config = config(
+            "plain",
+            Path::new("simulated"),
+            &format!("appendonly {is_on}\nappendfsync {policy}\nlog-buffers 4\nhz 500"),
+        );
+        for (name, value) in [
+            ("save", ""),
+            ("log-buffer-size", "16kb"),
+            ("log-size-max", "8mb"),
+            ("auto-aof-rewrite-min-size", "200kb"),
+        ] {
+            config.set(name, value).unwrap();
+        }
+        config
+    }
+
+    fn serve(&mut self, server: &Running, disk: &SimDisk, life: &Life) -> Result<(), String> {
+        let mut client = server.connect();
+        client.set_patience(SILENCE_MAX);
+        let Some(found) = read(&mut client) else {
+            return if disk.has_crashed() { Ok(()) } else { Err("nobody can read".into()) };
+        };
+        let count = self.find(&found)?;
+        if disk.has_crashed() {
+            return Ok(());
+        }
+        // It is served, so the next start finds it, too.
+        (self.kept, self.durable, self.was_cut) = (count, count, false);
+        self.units.truncate(count);
+        self.states.truncate(count + 1);
+        self.oracle.reset(&self.units);
+        self.ended_at = None;
+        self.log = if self.is_log_wanted { Log::Resuming } else { Log::Off };
+        for batch in &life.batches {
+            self.look_at_log(&mut client);
+            if !self.batch(&mut client, disk, batch)? {
+                return Ok(());
+            }
+        }
+        match life.end {
+            Some(end) => self.end(&mut client, disk, end),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the server to end, and waits for that.
+    fn end(&mut self, client: &mut Client, disk: &SimDisk, end: End) -> Result<(), String> {
+        let mut request = Vec::new();
+        encode_line(if end == End::Save { "SHUTDOWN SAVE" } else { "SHUTDOWN" }, &mut request);
+        let reply = client.try_send_bytes(&request).then(|| client.try_read()).flatten();
+        if disk.has_crashed() {
+            return Ok(());
+        }
+        if let Some(reply) = reply {
+            return Err(format!("{end:?} is answered {}", shown(&[reply])));
+        }
+        if end == End::Save || self.log == Log::On {
+            self.kept = self.units.len();
+        }
+        Ok(())
+    }
+
+    /// How many units have come back, if that is possible.
+    fn find(&self, found: &State) -> Result<usize, String> {
+        let promised = if self.was_cut { self.durable } else { self.kept };
+        let states = &self.states[promised..];
+        let behind = states.iter().rposition(|state| state == found).ok_or_else(|| {
+            let (first, last) = (&states[0], &states[states.len() - 1]);
+            let older = self.states[..promised].iter().rposition(|state| state == found);
+            format!(
+                "what came back is no state behind {promised} promised of {} units (an older one: \
+                 {older:?}); beside what was promised: {}; beside the last: {}",
+                self.units.len(),
+                found.difference(first),
+                found.difference(last),
+            )
+        })?;
+        Ok(promised + behind)
+    }
+
+    /// Notes when the log's snapshot is in its place: then all that was executed is kept.
+    fn look_at_log(&mut self, client: &mut Client) {
+        if self.log != Log::Resuming {
+            return;
+        }
+        let mut request = Vec::new();
+        encode_line("INFO slimio", &mut request);
+        if client.try_send_bytes(&request)
+            && let Some(reply) = client.try_read()
+            && String::from_utf8_lossy(&reply).contains("\r\nlog_state:on\r\n")
+        {
+            self.log = Log::On;
+        }
+    }
+
+    /// Sends steps at once, and takes their replies. False when the end of this life has come.
+    fn batch(
+        &mut self,
+        client: &mut Client,
+        disk: &SimDisk,
+        steps: &[Step],
+    ) -> Result<bool, String> {
+        let mut requests = Vec::new();
+        let counts: Vec<usize> = steps.iter().map(|step| encode(step, &mut requests)).collect();
+        let mut is_alive = client.try_send_bytes(&requests);
+        for (index, (step, count)) in steps.iter().zip(counts).enumerate() {
+            let asked = Instant::now();
+            let replies: Option<Vec<Vec<u8>>> =
+                (0..count).map(|_| is_alive.then(|| client.try_read())?).collect();
+            if asked.elapsed() >= SILENCE_MAX {
+                return Err(format!("{step:?} is not answered"));
+            }
+            // What is acknowledged behind the crash was never said.
+            is_alive &= replies.is_some() && !disk.has_crashed();
+            let expected = if let Step::Run(unit) = step {
+                self.units.push(unit.clone());
+                let (expected, state) = self.oracle.run(unit);
+                self.states.push(state);
+                Some(expected)
+            } else {
+                None
+            };
+            if !is_alive {
+                continue;
+            }
+            let replies = replies.unwrap_or_default();
+            if let Some(expected) = expected
+                && replies != expected
+            {
+                let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
+                return Err(format!("{step:?} is answered {replies}, not {expected}"));
+            }
+            // A reply leaves under the policy that is in force then: that of the batch's end, maybe.
+            let is_always =
+                |step: &Step| !matches!(step, Step::Policy(policy) if *policy != "always");
+            let stays_always = steps[index..].iter().all(is_always);
+            self.acknowledged(step, &replies, stays_always)?;
+        }
+        if !is_alive && !disk.has_crashed() {
+            return Err("the server closed the connection".into());
+        }
+        Ok(is_alive)
+    }
+
+    /// What the reply to a step promises.
+    fn acknowledged(
+        &mut self,
+        step: &Step,
+        replies: &[Vec<u8>],
+        stays_always: bool,
+    ) -> Result<(), String> {
+        let executed = self.units.len();
+        let reply = replies.last().map_or(&b""[..], |reply| &reply[..]);
+        match step {
+            Step::Run(_) => {
+                if let Some(ended_at) = self.ended_at.take() {
+                    self.kept = self.kept.max(ended_at);
+                    self.durable = self.durable.max(ended_at);
+                }
+                if self.log == Log::On {
+                    self.kept = executed;
+                    if self.policy == "always" && stays_always {
+                        self.durable = executed;
+                    }
+                }
+            }
+            Step::Save if reply == b"+OK\r\n" => (self.kept, self.durable) = (executed, executed),
+            Step::Save if reply.starts_with(b"-ERR Background save already") => {}
+            Step::WaitUntilDurable if reply.starts_with(b"*2\r\n:1\r\n") => {
+                (self.kept, self.durable) = (executed, executed);
+            }
+            Step::WaitUntilDurable
+                if self.log == Log::Off && reply.starts_with(b"-ERR WAITAOF") => {}
+            Step::Policy(policy) if reply == b"+OK\r\n" => self.policy = policy,
+            Step::Log(is_on) if reply == b"+OK\r\n" => {
+                self.is_log_wanted = *is_on;
+                match (self.log, is_on) {
+                    (Log::Off, true) => self.log = Log::Resuming,
+                    (Log::On, false) => (self.log, self.ended_at) = (Log::Off, Some(executed)),
+                    (Log::Resuming, false) => self.log = Log::Off,
+                    (Log::On | Log::Resuming, true) | (Log::Off, false) => {}
+                }
+            }
+            // Refused or not: it promises nothing.
+            Step::Rewrite | Step::SaveInBackground => {}
+            Step::Save | Step::WaitUntilDurable | Step::Policy(_) | Step::Log(_) => {
+                return Err(format!("{step:?} is answered {}", shown(replies)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Starts a server on a simulated disk.
+pub(crate) fn launch_on(media: SimMedia, exists: bool, config: Config) -> Starting {
+    launch_with(config, move |_| Ok(Some(storage(media, exists))))
+}
+
+/// The requests of a step, and how many replies they get.
+fn encode(step: &Step, requests: &mut Vec<u8>) -> usize {
+    let line = match step {
+        Step::Run(unit) => return unit.encode(requests),
+        Step::Rewrite => "BGREWRITEAOF",
+        Step::SaveInBackground => "BGSAVE",
+        Step::Save => "SAVE",
+        Step::WaitUntilDurable => "WAITAOF 1 0 0",
+        Step::Policy(policy) => &format!("CONFIG SET appendfsync {policy}"),
+        Step::Log(true) => "CONFIG SET appendonly yes",
+        Step::Log(false) => "CONFIG SET appendonly no",
+    };
+    encode_line(line, requests);
+    1
+}
+
+fn shown(replies: &[Vec<u8>]) -> String {
+    let text: Vec<_> = replies.iter().map(|reply| String::from_utf8_lossy(reply)).collect();
+    format!("{text:?}")
+}
+
+/// A server without a volume: what it holds is what should be in memory.
+struct Oracle {
+    client: Client,
+    _server: Running,
+}
+
+impl Oracle {
+    fn start() -> Self {
+        let server = start("plain", Path::new("none"), "appendonly no").unwrap();
+        Self { client: server.connect(), _server: server }
+    }
+
+    /// Runs a unit: its replies, and what is in memory behind it.
+    fn run(&mut self, unit: &Unit) -> (Vec<Vec<u8>>, State) {
+        let mut requests = Vec::new();
+        let count = unit.encode(&mut requests);
+        self.client.send_bytes(&requests);
+        let replies = (0..count).map(|_| self.client.read()).collect();
+        (replies, read(&mut self.client).unwrap())
+    }
+
+    /// Goes back to what is in memory behind these units.
+    fn reset(&mut self, units: &[Unit]) {
+        let mut requests = Vec::new();
+        encode_line("FLUSHALL", &mut requests);
+        let counts = units.iter().map(|unit| unit.encode(&mut requests));
+        let count = 1 + counts.sum::<usize>();
+        self.client.send_bytes(&requests);
+        (0..count).for_each(|_| drop(self.client.read()));
+    }
+}

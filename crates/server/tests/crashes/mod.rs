@@ -1,0 +1,80 @@
+//! Random commands, snapshots and deaths, life after life, of the whole server on a simulated disk:
+//! what comes back is what was in memory at one moment, and at none before what was promised.
+//!
+//! What was in memory after each unit (a command or a transaction) is known from a second server,
+//! without a volume, that runs the same units. So nothing here says what a command does.
+
+mod life;
+#[path = "../../../storage/tests/suite/common/media.rs"]
+#[expect(dead_code, reason = "the storage's own tests use the rest")]
+mod media;
+mod script;
+mod state;
+mod volume;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
+
+use life::{World, launch_on};
+use media::{Kind, SimMedia};
+use script::{Life, life};
+use slimio_sim::SimConfig;
+
+/// Cases of one run, unless `PROPTEST_CASES` says otherwise.
+const CASES: u32 = 24;
+/// Most lives of one volume.
+const LIVES_MAX: usize = 5;
+/// Most tries at making a case that fails smaller: each is a few servers' lives.
+const SHRINKS_MAX: u32 = 300;
+
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = CASES;
+    }
+    if matches!(config.rng_seed, RngSeed::Random) {
+        config.rng_seed = RngSeed::Fixed(RandomState::new().build_hasher().finish());
+    }
+    config.max_shrink_iters = SHRINKS_MAX;
+    config
+}
+
+#[test]
+fn what_comes_back_was_in_memory_and_was_promised() {
+    let config = config();
+    let seed = config.rng_seed;
+    let lives = proptest::collection::vec(life(), 1..LIVES_MAX);
+    let input = (lives, any::<u64>(), any::<bool>());
+    let outcome = TestRunner::new(config).run(&input, |(lives, seed, is_device)| {
+        check(&lives, seed, is_device).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = outcome {
+        panic!("PROPTEST_RNG_SEED={seed}: {error}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_log_that_stops_is_answered() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let directives = World::new(0, false).directives();
+    let server = launch_on(media, false, directives).served().unwrap();
+    let mut client = server.connect();
+    assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+    disk.crash_now();
+    for _ in 0..2 {
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
+    }
+    assert!(server.abandon().is_err(), "what was not durable can't be");
+}
+
+fn check(lives: &[Life], seed: u64, is_device: bool) -> Result<(), String> {
+    let mut world = World::new(seed, is_device);
+    for (number, life) in lives.iter().enumerate() {
+        world.live(life).map_err(|why| format!("life {number}: {why}"))?;
+    }
+    world.check_last()
+}

@@ -1,0 +1,210 @@
+//! What is done in a life, and how it ends.
+
+use proptest::prelude::*;
+
+use crate::common::encode;
+
+/// Databases that are used.
+pub(crate) const DB_COUNT: u8 = 3;
+/// Keys that are used in each.
+pub(crate) const KEY_COUNT: u8 = 7;
+/// A date, in milliseconds since 1970, that no test lives to see.
+const FAR_MS: u64 = 4_102_444_800_000;
+/// Longest value, in bytes: more than one batch of the log, and than one piece of a large string.
+const VALUE_SIZE_MAX: usize = 300_000;
+/// Fields of a hash that is no longer kept packed.
+const MANY_FIELDS: u16 = 600;
+
+/// What is executed whole: one command, or several in a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
+    pub(crate) db: u8,
+    pub(crate) commands: Vec<String>,
+    pub(crate) is_transaction: bool,
+}
+
+impl Unit {
+    /// Its requests, and how many replies they get.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>) -> usize {
+        let mut count = 0;
+        let mut add = |line: &str| {
+            encode_line(line, bytes);
+            count += 1;
+        };
+        add(&format!("SELECT {}", self.db));
+        if self.is_transaction {
+            add("MULTI");
+        }
+        self.commands.iter().for_each(|line| add(line));
+        if self.is_transaction {
+            add("EXEC");
+        }
+        count
+    }
+}
+
+/// A line as a request. A word `@SIZE` stands for so many bytes.
+pub(crate) fn encode_line(line: &str, bytes: &mut Vec<u8>) {
+    let words: Vec<Vec<u8>> = line
+        .split(' ')
+        .map(|word| match word.strip_prefix('@').and_then(|size| size.parse().ok()) {
+            Some(size) => (0..size).map(|at: usize| (at * 31 + size) as u8).collect(),
+            None => word.as_bytes().to_vec(),
+        })
+        .collect();
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    bytes.extend(encode(&words));
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Run(Unit),
+    /// `BGREWRITEAOF`
+    Rewrite,
+    /// `BGSAVE`
+    SaveInBackground,
+    /// `SAVE`
+    Save,
+    /// `WAITAOF 1 0 0`
+    WaitUntilDurable,
+    /// `CONFIG SET appendfsync`
+    Policy(&'static str),
+    /// `CONFIG SET appendonly`
+    Log(bool),
+}
+
+/// A life: batches of steps, each sent at once, and its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    pub(crate) batches: Vec<Vec<Step>>,
+    /// Operations of the disk after which it dies, those of the start included; at the end of the
+    /// batches at the latest.
+    pub(crate) dies_after: u64,
+    pub(crate) is_power_cut: bool,
+    /// Which of the images that are possible is the next life's.
+    pub(crate) image: usize,
+    /// What is asked for when the batches are through, before it dies.
+    pub(crate) end: Option<End>,
+}
+
+/// An end in good order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// `SHUTDOWN`
+    Plain,
+    /// `SHUTDOWN SAVE`
+    Save,
+}
+
+fn key() -> impl Strategy<Value = String> {
+    (0..KEY_COUNT).prop_map(|key| format!("k{key}"))
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => (0..1000_u32).prop_map(|number| number.to_string()),
+        6 => (1..2000_usize).prop_map(|size| format!("@{size}")),
+        1 => (1..VALUE_SIZE_MAX).prop_map(|size| format!("@{size}")),
+    ]
+}
+
+fn date() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => (0..1000_u64).prop_map(|ms| FAR_MS + ms), 1 => Just(1)]
+}
+
+fn db() -> impl Strategy<Value = u8> {
+    0..DB_COUNT
+}
+
+fn field() -> impl Strategy<Value = String> {
+    (0..5_u8).prop_map(|field| format!("f{field}"))
+}
+
+fn string_command() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => (key(), value()).prop_map(|(key, value)| format!("SET {key} {value}")),
+        2 => (key(), value(), date()).prop_map(|(k, v, at)| format!("SET {k} {v} PXAT {at}")),
+        1 => (key(), value()).prop_map(|(key, value)| format!("SETNX {key} {value}")),
+        2 => (key(), value()).prop_map(|(key, value)| format!("APPEND {key} {value}")),
+        1 => (key(), 0..9000_u16, value()).prop_map(|(k, at, v)| format!("SETRANGE {k} {at} {v}")),
+        2 => (key(), -99..99_i8).prop_map(|(key, by)| format!("INCRBY {key} {by}")),
+        1 => (key(), value(), key(), value()).prop_map(|(k, v, l, w)| format!("MSET {k} {v} {l} {w}")),
+        1 => key().prop_map(|key| format!("GETDEL {key}")),
+    ]
+}
+
+fn hash_command() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => (key(), field(), value()).prop_map(|(k, f, v)| format!("HSET {k} {f} {v}")),
+        1 => (key(), 100..MANY_FIELDS).prop_map(|(key, count)| {
+            let fields: Vec<String> = (0..count).map(|n| format!("f{n} {n}")).collect();
+            format!("HSET {key} {}", fields.join(" "))
+        }),
+        2 => (key(), field(), field()).prop_map(|(k, f, g)| format!("HDEL {k} {f} {g}")),
+        1 => (key(), field()).prop_map(|(k, f)| format!("HINCRBY {k} {f} 7")),
+    ]
+}
+
+fn key_command() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => (key(), key()).prop_map(|(key, other)| format!("DEL {key} {other}")),
+        1 => key().prop_map(|key| format!("UNLINK {key}")),
+        2 => (key(), key()).prop_map(|(key, other)| format!("RENAME {key} {other}")),
+        1 => (key(), key()).prop_map(|(key, other)| format!("RENAMENX {key} {other}")),
+        2 => (key(), key(), db()).prop_map(|(k, l, db)| format!("COPY {k} {l} DB {db} REPLACE")),
+        2 => (key(), db()).prop_map(|(key, db)| format!("MOVE {key} {db}")),
+        2 => (key(), date()).prop_map(|(key, at)| format!("PEXPIREAT {key} {at}")),
+        1 => key().prop_map(|key| format!("PERSIST {key}")),
+    ]
+}
+
+fn command() -> impl Strategy<Value = String> {
+    prop_oneof![
+        12 => string_command(),
+        8 => hash_command(),
+        8 => key_command(),
+        2 => (db(), db()).prop_map(|(db, other)| format!("SWAPDB {db} {other}")),
+        1 => Just("FLUSHDB".to_owned()),
+        1 => Just("FLUSHALL".to_owned()),
+    ]
+}
+
+fn unit() -> impl Strategy<Value = Unit> {
+    let one = (db(), command()).prop_map(|(db, line)| Unit {
+        db,
+        commands: vec![line],
+        is_transaction: false,
+    });
+    let several = (db(), proptest::collection::vec(command(), 2..5))
+        .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
+    prop_oneof![5 => one, 1 => several]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let policy = prop_oneof![Just("always"), Just("everysec"), Just("no")];
+    prop_oneof![
+        30 => unit().prop_map(Step::Run),
+        2 => Just(Step::Rewrite),
+        1 => Just(Step::SaveInBackground),
+        1 => Just(Step::Save),
+        1 => Just(Step::WaitUntilDurable),
+        1 => policy.prop_map(Step::Policy),
+        1 => any::<bool>().prop_map(Step::Log),
+    ]
+}
+
+pub(crate) fn life() -> impl Strategy<Value = Life> {
+    let batches = proptest::collection::vec(proptest::collection::vec(step(), 1..10), 0..10);
+    // Few enough to die in recovery, or so many that all is done before.
+    let dies_after = prop_oneof![1 => 0..40_u64, 3 => 0..400_u64, 1 => Just(u64::MAX / 2)];
+    let end = prop_oneof![3 => Just(None), 1 => Just(Some(End::Plain)), 1 => Just(Some(End::Save))];
+    (batches, dies_after, any::<bool>(), any::<usize>(), end).prop_map(
+        |(batches, dies_after, is_power_cut, image, end)| Life {
+            batches,
+            dies_after,
+            is_power_cut,
+            image,
+            end,
+        },
+    )
+}
