@@ -28,11 +28,14 @@ fn counted(client: &mut Client) -> u64 {
 fn the_buffers_of_the_log_are_in_use_and_no_part_of_the_limit() {
     serving("maxmemory 1mb\nlog-buffers 8\nlog-buffer-size 256kb", |server| {
         let mut client = server.connect();
-        assert_eq!(info(&mut client, "mem_not_counted_for_evict"), (8 * 256 * 1024).to_string());
-        let overhead: u64 = info(&mut client, "used_memory_overhead").parse().unwrap();
-        assert!(overhead >= 8 * 256 * 1024, "{overhead}");
-        assert!(counted(&mut client) < 1 << 20);
         assert_eq!(client.call(&["SET", "a", "b"]), "+OK\r\n");
+        let uncounted: u64 = info(&mut client, "mem_not_counted_for_evict").parse().unwrap();
+        // Those that were used are in memory: here not all of them.
+        assert!([1, 2, 3].contains(&(uncounted / (256 * 1024))), "{uncounted}");
+        let overhead: u64 = info(&mut client, "used_memory_overhead").parse().unwrap();
+        assert!(overhead >= uncounted, "{overhead}");
+        assert!(counted(&mut client) < 1 << 20);
+        assert_eq!(client.call(&["SET", "a", "c"]), "+OK\r\n");
     });
 }
 

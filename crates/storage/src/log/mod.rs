@@ -68,8 +68,8 @@ pub struct Log {
 
     free: Vec<Buffer>,
     buffer_count: usize,
-    /// Memory that they take.
-    buffer_bytes: usize,
+    /// How many of them were ever used.
+    buffers_used: usize,
     open: Option<OpenBatch>,
     closed: VecDeque<OpenBatch>,
     flight: VecDeque<Flight>,
@@ -171,7 +171,7 @@ pub struct LogStats {
     pub capacity_bytes: u64,
     /// Bytes of them that are free.
     pub free_bytes: u64,
-    /// Bytes of memory that all buffers for batches take.
+    /// Bytes of memory of the buffers for batches that were ever used. Others are in no memory.
     pub buffer_bytes: u64,
     /// Longest time from the submission of a batch or flush to its completion being reaped.
     pub latency_max: Duration,
@@ -212,7 +212,7 @@ impl Log {
             soft_end: seed.lsn,
             marks: VecDeque::new(),
             buffer_count: 0,
-            buffer_bytes: 0,
+            buffers_used: 0,
             free: Vec::new(),
             open: None,
             closed: VecDeque::new(),
@@ -248,7 +248,6 @@ impl Log {
         for buffer in &buffers {
             assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
         }
-        let buffer_bytes = buffers.iter().map(|buffer| buffer.capacity_lbas() * LBA_SIZE).sum();
         // The first ones are taken first, and again and again while there is little to do.
         buffers.reverse();
         self.buffer_count = buffers.len();
@@ -258,7 +257,7 @@ impl Log {
         self.superblock_sequence = superblock.sequence;
         self.snapshots = SnapshotStage::new(&superblock.snapshots);
         self.stats = LogStats::default();
-        self.buffer_bytes = buffer_bytes;
+        self.buffers_used = 0;
     }
 
     /// Puts a fragment at the end of the log as it is: not cut again, so that what follows keeps its
@@ -322,6 +321,9 @@ impl Log {
     fn open_batch(&mut self) -> &mut OpenBatch {
         let free = self.free.pop();
         let is_extra = free.is_none();
+        // The free ones are a stack, so those at its bottom were never used.
+        self.buffers_used =
+            self.buffers_used.max(self.buffer_count.saturating_sub(self.free.len()));
         let mut buffer =
             free.unwrap_or_else(|| Buffer::zeroed(self.geometry.batch_lbas_max as usize));
         buffer.set_len_lbas(buffer.capacity_lbas());
@@ -458,7 +460,7 @@ impl Log {
             backlog_bytes: self.appended.bytes_since(self.written),
             capacity_bytes,
             free_bytes,
-            buffer_bytes: self.buffer_bytes as u64,
+            buffer_bytes: (self.buffers_used * self.geometry.batch_size()) as u64,
             ..self.stats
         }
     }
