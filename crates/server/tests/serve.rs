@@ -338,6 +338,17 @@ fn broken_protocol_is_answered_and_ended() {
 }
 
 #[test]
+fn a_reply_that_came_while_its_client_waited_is_sent() {
+    serving("", |server| {
+        let mut client = server.connect();
+        // No counter moves any more, so that no timer is set: only the reply itself can wake.
+        assert_eq!(client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
+        assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
+        assert_eq!(client.call(&["PING"]), "+PONG\r\n");
+    });
+}
+
+#[test]
 fn the_cpu_time_of_commands_is_measured_when_asked() {
     serving("appendonly no", |server| {
         let mut client = server.connect();

@@ -52,6 +52,12 @@ impl Core {
         self.grant(net);
     }
 
+    /// Whether something came up since the last [`flush`](Self::flush): what the end of a snapshot
+    /// says to clients that waited for it.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.dirty.is_empty() || !self.wishes.is_empty()
+    }
+
     /// Does what is wanted of the network.
     pub(crate) fn grant(&mut self, net: &mut dyn Net) {
         for wish in self.wishes.drain(..) {

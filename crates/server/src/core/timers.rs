@@ -33,7 +33,8 @@ impl Core {
 
     /// How long the thread may sleep.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        if self.has_yielding() || self.is_evicting() || self.wants_snapshot_step() {
+        let goes_on = self.has_yielding() || self.is_evicting() || self.wants_snapshot_step();
+        if goes_on || self.has_unflushed() {
             return Some(Duration::ZERO);
         }
         let mut at: Option<Instant> = None;
