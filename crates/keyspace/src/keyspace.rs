@@ -253,6 +253,11 @@ impl Keyspace {
         self.replay_ms = now_ms;
     }
 
+    /// What [`set_replay_time`](Self::set_replay_time) was told last, in milliseconds since 1970.
+    pub fn replay_time(&self) -> i64 {
+        self.replay_ms
+    }
+
     /// Lets the commands that run from now on leave no trace of having used a key, except `TOUCH`
     /// (`CLIENT NO-TOUCH`).
     pub fn set_untouched(&mut self, is_untouched: bool) {

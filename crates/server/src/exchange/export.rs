@@ -34,8 +34,6 @@ pub struct Exporter {
     unfinished: PathBuf,
     version: Version,
     keys: u64,
-    /// When this is, in milliseconds since 1970.
-    now_ms: i64,
     /// The database that was selected last.
     db: Option<DbIndex>,
     pub(super) batch_size: usize,
@@ -64,7 +62,6 @@ impl Exporter {
             unfinished,
             version: options.version,
             keys: 0,
-            now_ms: super::now_ms(),
             db: None,
             batch_size: options.batch_size,
         };
@@ -102,7 +99,8 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                self.entry(&entry, keyspace.usage(&entry, self.now_ms))?;
+                // By the clock that it was read by: by an earlier one it was used in the future.
+                self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }
         Ok(())

@@ -19,18 +19,15 @@ pub(super) struct Filling<'a> {
     /// What it takes in memory without entries.
     empty_size: usize,
     loader: Loader,
-    /// When this is, in milliseconds since 1970.
-    now_ms: i64,
     heard: Heard<'a>,
 }
 
 impl<'a> Filling<'a> {
     pub(super) fn new(heard: Heard<'a>) -> Self {
-        let now_ms = now_ms();
         let mut keyspace = roomy_keyspace();
-        keyspace.set_replay_time(now_ms);
+        keyspace.set_replay_time(now_ms());
         let empty_size = keyspace.used_bytes();
-        Self { keyspace, empty_size, loader: Loader::new(), now_ms, heard }
+        Self { keyspace, empty_size, loader: Loader::new(), heard }
     }
 
     /// Bytes that the entries take in memory.
@@ -40,15 +37,17 @@ impl<'a> Filling<'a> {
 
     /// Drops all entries.
     fn clear(&mut self) {
-        let eviction = *self.keyspace.eviction();
+        let (eviction, now_ms) = (*self.keyspace.eviction(), self.keyspace.replay_time());
         self.keyspace = roomy_keyspace();
         self.keyspace.set_eviction(eviction);
+        self.keyspace.set_replay_time(now_ms);
     }
 
     fn load(&mut self, chunk: &Chunk) -> Result<(), Error> {
         let refused = |why: String| Error::ChunkRefused { index: chunk.index(), why };
         let decode = |keyspace: &Keyspace| {
-            let decoded = decode_chunk(chunk.payload()?, &keyspace.decode_context(self.now_ms));
+            let decoded =
+                decode_chunk(chunk.payload()?, &keyspace.decode_context(keyspace.replay_time()));
             decoded.map_err(|e| refused(e.to_string()))
         };
         let mut decoded = decode(&self.keyspace)?;
@@ -58,7 +57,7 @@ impl<'a> Filling<'a> {
         {
             decoded = decode(&self.keyspace)?;
         }
-        let context = self.keyspace.decode_context(self.now_ms);
+        let context = self.keyspace.decode_context(self.keyspace.replay_time());
         let joined = self.loader.join(decoded, &context);
         joined.and_then(|joined| self.keyspace.load(joined)).map_err(|e| refused(e.to_string()))
     }
@@ -124,7 +123,7 @@ pub fn export_volume(
     }
     let filling = Filling::new(heard);
     let mut kept = roomy_keyspace();
-    kept.set_replay_time(filling.now_ms);
+    kept.set_replay_time(filling.keyspace.replay_time());
     let mut passing = Passing { tail, filling, kept, exporter, failed: None };
     let done = read(&mut *storage.media, root, &mut passing);
     let Passing { kept, exporter, failed: why, .. } = passing;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use slimio_device::PathOptions;
-use slimio_keyspace::{DbIndex, HashRef, Keyspace, StringRef, ValueRef};
+use slimio_keyspace::{DbIndex, HashRef, Keyspace, StringRef, Usage, ValueRef};
 use slimio_server::config::Config;
 use slimio_server::exchange::{
     ExportOptions, Exporter, RdbVersion, export_volume, import_file, load_volume,
@@ -175,5 +175,41 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
             assert!(found == expected, "seed {seed}, batches of {batch_size}: other values");
             assert_eq!(keys, expected.len() as u64, "no key twice");
         }
+    }
+}
+
+/// The file is made before the volume is read, and reading may take long: what was used after the
+/// file was made is not used in the future.
+#[test]
+fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = dir.path().join("volume");
+    let server = start("plain", &volume, "maxmemory-policy allkeys-lru").unwrap();
+    let mut client = server.connect();
+    // More than one chunk, so that there is more than one batch.
+    let huge = "z".repeat(900_000);
+    for key in ["a", "b", "c"] {
+        client.call(&["SET", key, &huge]);
+    }
+    rewrite(&mut client);
+    client.call(&["SET", "behind", "v"]);
+    server.stop();
+
+    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let rdb = dir.path().join("dump.rdb");
+    let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size: 1 };
+    let mut exporter = Exporter::create(&rdb, options).unwrap();
+    let made_at_s = now_s();
+    while now_s() == made_at_s {
+        std::thread::yield_now();
+    }
+    export_volume(&mut open(&volume), RootChoice::InForce, &mut exporter, &mut |_, _| {}).unwrap();
+    let size = exporter.finish().unwrap();
+    let file = std::fs::File::open(&rdb).unwrap();
+    let keyspace = import_file(file, size, &Config::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(keyspace.dbsize(DbIndex(0)), 4);
+    for entry in keyspace.entries(DbIndex(0)) {
+        let usage = keyspace.usage(&entry, now_s() as i64 * 1000);
+        assert!(matches!(usage, Some(Usage::IdleSeconds(0..60))), "{usage:?}");
     }
 }
