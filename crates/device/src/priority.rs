@@ -7,7 +7,7 @@ use crate::sys;
 ///
 /// A thread that wakes does not interrupt one that is within its slice (Linux from 6.6 on), however
 /// nice that is, and a slice is 3 ms. A durable write is a chain of wake-ups: with one thread that
-/// computes beside it on two cores, `always` did 0.5 to 0.6 of its rate in four runs of five, with
+/// computes beside it on two cores, `always` did 0.5 to 0.6 of its rate in three runs of four, with
 /// this slice 0.9 to 1.0.
 const SLICE_NS: u64 = 100_000;
 
