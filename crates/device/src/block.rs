@@ -11,7 +11,10 @@ use crate::contents::{self, Contents};
 use crate::engine::Engine;
 use crate::surroundings::write_cache_of_block_device;
 use crate::target::{Target, TargetKind};
-use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
+use crate::{
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WholeDevice, WriteCache,
+    sys,
+};
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
 /// mounted, nor in a volume group, nor held by another one of these.
@@ -58,25 +61,23 @@ impl BlockDevice {
         Ok(Self { path: path.to_path_buf(), holder, size, write_cache, engine, options })
     }
 
-    /// Blocks that it has; what is left behind the last whole one does not count.
-    pub fn lba_count(&self) -> u64 {
+    /// What a completed write is worth.
+    pub fn write_cache(&self) -> WriteCache {
+        if self.options.direct { self.write_cache } else { WriteCache::Volatile }
+    }
+}
+
+impl WholeDevice for BlockDevice {
+    fn lba_count(&self) -> u64 {
         self.size / LBA_SIZE as u64
     }
 
-    /// What seems to be on it, for the question whether it may be overwritten.
-    ///
-    /// # Errors
-    /// When it can't be read.
-    pub fn contents(&self) -> Result<Contents, OpenError> {
+    fn contents(&self) -> Result<Contents, OpenError> {
         contents::examine(&self.holder, self.size)
             .map_err(|error| OpenError::io("reading", &self.path, &error))
     }
 
-    /// Opens one more path to it.
-    ///
-    /// # Errors
-    /// When it can't be opened.
-    pub fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+    fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
         let flags = if self.options.direct { libc::O_DIRECT } else { 0 };
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
         let file = opened.map_err(|error| OpenError::io("opening", &self.path, &error))?;
@@ -92,21 +93,11 @@ impl BlockDevice {
         self.engine.open(target)
     }
 
-    /// Maps a range of it, in bytes: see [`MappedFile::device_range`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
+    fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         MappedFile::device_range(&self.path, offset, size)
     }
 
-    /// What a completed write is worth.
-    pub fn write_cache(&self) -> WriteCache {
-        if self.options.direct { self.write_cache } else { WriteCache::Volatile }
-    }
-
-    /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
-    pub fn describe(&self) -> String {
+    fn describe(&self) -> String {
         let how = if self.options.direct { "direct" } else { "buffered" };
         format!(
             "{how} I/O on block device {} {} ({})",
@@ -116,9 +107,7 @@ impl BlockDevice {
         )
     }
 
-    /// Why it is not a better way, in sentences without a full stop. Complete once a path was
-    /// opened.
-    pub fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         let mut notes = vec![
             "no NVMe passthrough: the volume is a block device, not an NVMe generic device"
                 .to_owned(),

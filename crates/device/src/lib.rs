@@ -4,7 +4,7 @@
 //! their buffers, and gives them back as completions, in any order. A volume opens one path per
 //! role; two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
 //!
-//! A [`Directory`] of files or a [`BlockDevice`] is taken for oneself alone and opens paths: direct
+//! A [`Directory`] of files or a [`WholeDevice`] (such as a [`BlockDevice`]) is taken for oneself alone and opens paths: direct
 //! I/O through io_uring, or the next best that there is. Both say what that is, and why.
 //!
 //! ```
@@ -40,6 +40,7 @@ mod surroundings;
 mod sys;
 mod target;
 mod uring;
+mod whole;
 
 pub use block::BlockDevice;
 pub use buffer::Buffer;
@@ -52,6 +53,7 @@ pub use mapped::MappedFile;
 pub use priority::give_way;
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
+pub use whole::WholeDevice;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

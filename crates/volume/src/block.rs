@@ -12,7 +12,7 @@ use std::path::Path;
 
 use slimio_device::{
     BlockDevice, Buffer, Contents, Device, DeviceError, Geometry, LBA_SIZE, Layer, Layered, Lba,
-    LbaRange, MappedFile, Op, OpenError, PathOptions,
+    LbaRange, MappedFile, Op, OpenError, PathOptions, WholeDevice,
 };
 use slimio_storage::{Area, Media, SlotName, Storage, layout};
 
@@ -42,7 +42,15 @@ pub(crate) fn open(
     options: PathOptions,
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
-    let mut device = BlockDevice::open(path, options)?;
+    open_whole(path, Box::new(BlockDevice::open(path, options)?), wal_size_max)
+}
+
+/// Makes a volume of a device that is ours alone.
+fn open_whole(
+    path: &Path,
+    mut device: Box<dyn WholeDevice>,
+    wal_size_max: u64,
+) -> Result<Storage, OpenError> {
     check_size(path, device.lba_count())?;
     let contents = device.contents()?;
     if let Contents::Known(what) = contents {
@@ -77,7 +85,7 @@ pub(crate) fn check_size(path: &Path, lba_count: u64) -> Result<(), OpenError> {
 }
 
 struct BlockMedia {
-    device: BlockDevice,
+    device: Box<dyn WholeDevice>,
     outlives_process: bool,
     wal_lbas_max: u64,
 }

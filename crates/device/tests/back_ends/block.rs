@@ -6,7 +6,7 @@ use std::process::Command;
 
 use slimio_device::{
     BlockDevice, Buffer, Contents, DeviceError, LBA_SIZE, Lba, MappedFile, Op, OpenError,
-    PathOptions, PlacementId,
+    PathOptions, PlacementId, WholeDevice,
 };
 
 use crate::common::{LoopDevice, engines, run};

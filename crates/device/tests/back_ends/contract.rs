@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use slimio_device::{BlockDevice, Device, Directory, PathOptions};
+use slimio_device::{BlockDevice, Device, Directory, PathOptions, WholeDevice};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 use slimio_sim::{Order, SimConfig, SimDisk};
 
