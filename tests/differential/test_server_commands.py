@@ -142,7 +142,12 @@ class SideBySide(TestCase):
 
     def test_save_points(self):
         for points in ("900 1 300 10", "900 1", "", "900", "900 1 300", "900 -1", "0 1", "-1 1", "900 0",
-                       "1 1 1 1", "a b", "900 x", "3600 1"):
+                       "1 1 1 1", "a b", "900 x", "3600 1",
+                       # A blank too many is an empty word, which is the number 0.
+                       " 900 1", "900 1 ", "900  1", "900 ", "900  300 1", "900 1  ", " ", "  ",
+                       "\t900 1", "900\t1", "900 1\n", "900 \t", "0900 +1", "900 +", "'900' 1", "1.5 1",
+                       "9223372036854775807 1", "9223372036854775808 1", "-9223372036854775809 1",
+                       "2147483648 2147483647"):
             for command in (["CONFIG", "SET", "save", points], ["CONFIG", "GET", "save"]):
                 with self.subTest(points):
                     self.assertEqual(*(client.raw(*command) for client in self.pair()))

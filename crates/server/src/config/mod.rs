@@ -178,7 +178,12 @@ impl Config {
         if matches!(row.kind, Kind::SavePoints) {
             let clears = words.iter().all(String::is_empty);
             if std::mem::replace(&mut self.is_save_set, true) && !clears {
-                words.to_mut().insert(0, row.kind.render(&self.values[index]));
+                let old = row.kind.render(&self.values[index]);
+                let new = match &*words {
+                    [one] => one.split(' ').map(str::to_owned).collect(),
+                    several => several.to_vec(),
+                };
+                *words.to_mut() = old.split_whitespace().map(str::to_owned).chain(new).collect();
             }
         }
         let value = row

@@ -143,7 +143,7 @@ pub static DIRECTIVES: &[Directive] = &[
     own(row("log-buffer-size", Kind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of one of them; fixed when the volume is made")),
     own(row("salvage", Kind::Bool, "no", Effect::AtStart, "open a damaged log, and lose everything behind the damage")),
     // Snapshots.
-    unlike(row("save", Kind::SavePoints, "", Effect::Live, "seconds and changes after which a point in time is kept; empty keeps none unless asked"), "the schedule of Redis holds with appendonly no; with the log, nothing depends on one"),
+    unlike(row("save", Kind::SavePoints, "", Effect::Live, "seconds and changes after which a point in time is kept; empty keeps none unless asked"), "the schedule of Redis holds with appendonly no; with the log, nothing depends on one; more than 2147483647 changes are refused"),
     row("stop-writes-on-bgsave-error", Kind::Bool, "yes", Effect::Live, "refuse writes when save is set and the last point in time could not be kept"),
     row("rdbcompression", Kind::Bool, "yes", Effect::Live, "compress strings in snapshots"),
     unlike(row("auto-aof-rewrite-percentage", Kind::Int(0, INT_MAX), "100", Effect::Live, "growth of the log, in percent of the snapshot it goes on from, at which a new one is taken; 0 is never"), "a log that takes three quarters of its room is rewritten whatever this says"),

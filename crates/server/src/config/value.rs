@@ -1,5 +1,10 @@
 //! The kinds of value a directive takes: Redis's units, words and error texts.
 
+use std::num::{IntErrorKind, ParseIntError};
+
+/// Most changes that a save point may ask for.
+const CHANGES_MAX: i64 = i32::MAX as i64;
+
 /// What a directive's value is made of.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
@@ -158,16 +163,43 @@ fn parse_memory(word: &str) -> Option<i64> {
     digits.parse::<i64>().ok()?.checked_mul(scale)
 }
 
+/// As Redis: a single word is cut at each blank, so that a blank too many leaves an empty word, which
+/// is the number 0.
 fn parse_save_points(words: &[String]) -> Result<Value, String> {
-    let words: Vec<&str> = words.iter().flat_map(|word| word.split_whitespace()).collect();
-    let is_valid = |(index, word): (usize, &&str)| {
-        let least = i32::from(index.is_multiple_of(2));
-        word.parse::<i32>().is_ok_and(|number| number >= least)
+    let invalid = || String::from("Invalid save parameters");
+    let words: Vec<&str> = match words {
+        [word] if word.is_empty() => Vec::new(),
+        [word] => word.split(' ').collect(),
+        words => words.iter().map(String::as_str).collect(),
     };
-    if !words.len().is_multiple_of(2) || !words.iter().enumerate().all(is_valid) {
-        return Err("Invalid save parameters".into());
+    if !words.len().is_multiple_of(2) {
+        return Err(invalid());
     }
-    Ok(Value::Text(words.join(" ")))
+    let mut numbers = Vec::with_capacity(words.len());
+    for pair in words.chunks_exact(2) {
+        let (seconds, changes) = (save_number(pair[0]), save_number(pair[1]));
+        let seconds = seconds.filter(|seconds| *seconds >= 1).ok_or_else(invalid)?;
+        // Redis keeps them as a C int and lets more overflow.
+        let changes = changes.filter(|changes| (0..=CHANGES_MAX).contains(changes));
+        let changes = changes.ok_or_else(invalid)?;
+        numbers.extend([seconds.to_string(), changes.to_string()]);
+    }
+    Ok(Value::Text(numbers.join(" ")))
+}
+
+/// A number as `strtoll` reads it: blanks and a sign in front, nothing behind, no digit at all is 0.
+fn save_number(word: &str) -> Option<i64> {
+    let is_blank = |c: char| matches!(c, ' ' | '\t'..='\r');
+    if word.is_empty() {
+        return Some(0);
+    }
+    let number: Result<i64, _> = word.trim_start_matches(is_blank).parse();
+    match number.as_ref().map_err(ParseIntError::kind) {
+        Ok(number) => Some(*number),
+        Err(IntErrorKind::PosOverflow) => Some(i64::MAX),
+        Err(IntErrorKind::NegOverflow) => Some(i64::MIN),
+        Err(_) => None,
+    }
 }
 
 fn parse_percentiles(words: &[String]) -> Result<Value, String> {

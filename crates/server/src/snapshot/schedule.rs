@@ -12,7 +12,8 @@ impl SavePoint {
     /// Seconds until it is due, `since` after the last snapshot, as Redis counts: when more than its
     /// seconds have passed. `None` without enough changes.
     pub(crate) fn due_in(self, since: i64, changes: u64) -> Option<i64> {
-        (changes >= self.changes && changes > 0).then(|| (self.seconds + 1 - since).max(0))
+        (changes >= self.changes && changes > 0)
+            .then(|| self.seconds.saturating_add(1).saturating_sub(since).max(0))
     }
 }
 
@@ -75,6 +76,7 @@ mod tests {
         assert_eq!(points[0].due_in(20, 100), Some(41));
         assert_eq!(points[0].due_in(61, 100), Some(0));
         assert_eq!(SavePoint { seconds: 1, changes: 0 }.due_in(9, 0), None);
+        assert_eq!(SavePoint { seconds: i64::MAX, changes: 1 }.due_in(9, 1), Some(i64::MAX - 9));
         assert!(save_points("").is_empty());
     }
 
