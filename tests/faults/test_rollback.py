@@ -33,7 +33,7 @@ class Rollback(TestCase):
             client("SAVE")
             client("SET", "k", "new")
             client("BGREWRITEAOF")
-            until(lambda: server.info()["aof_rewrites"] == "1", PATIENCE, "the rewrite")
+            until(lambda: server.info()["snapshot_rewrites_complete"] == "1", PATIENCE, "the rewrite")
             client("SET", "later", 1)
         self.assertEqual(tool("rollback", "--volume", server.volume)[0], 1, "a server has it")
         self.assertEqual(server.terminate(), 0)

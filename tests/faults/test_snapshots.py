@@ -96,15 +96,16 @@ class Snapshots(TestCase):
                     wait_until_saved(server, "aof")
                     client("SET", "later", 1)
                     before = contents(client, (0, 9))
+                    in_snapshot = len(before) - len({b"behind", b"later"}) + len({b"n:0"})
                 info = server.info()
                 self.assertEqual(info["aof_last_bgrewrite_status"], "ok")
-                self.assertEqual(info["aof_rewrites"], "1")
+                self.assertEqual(info["snapshot_rewrites_complete"], "1")
                 self.assertGreater(int(info["aof_base_size"]), 2000)
                 for _ in range(2):
                     server.restart()
                     with server.client() as client:
                         self.assertEqual(contents(client, (0, 9)), before)
-                self.assertEqual(server.info()["rdb_last_load_keys_loaded"], str(len(before)))
+                self.assertEqual(server.info()["rdb_last_load_keys_loaded"], str(in_snapshot))
                 server.close()
 
     def test_saving_with_a_log_keeps_a_point_in_time_and_changes_nothing(self):
@@ -117,7 +118,7 @@ class Snapshots(TestCase):
             self.assertLess(abs(client("LASTSAVE") - time.time()), 5)
             client("SET", "behind", 1)
             before = contents(client)
-        self.assertEqual(server.info()["rdb_saves"], "1")
+        self.assertEqual(server.info()["snapshot_saves_complete"], "1")
         server.restart()
         with server.client() as client:
             self.assertEqual(contents(client), before)
@@ -151,14 +152,14 @@ class Snapshots(TestCase):
         with server.client() as client:
             client("MSET", "a", 1, "b", 2)
             client("SET", "c", 3)
-            until(lambda: server.info()["rdb_saves"] == "1", PATIENCE, "the schedule")
+            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "the schedule")
             client("SET", "d", 4)
         self.assertEqual(server.terminate(), 0)
         server.start()
         with server.client() as client:
             self.assertEqual(client("MGET", "a", "d"), [b"1", b"4"])
             client("FLUSHALL")
-            until(lambda: server.info()["rdb_saves"] == "1", PATIENCE, "what is empty is saved")
+            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "what is empty is saved")
         server.restart()
         with server.client() as client:
             self.assertEqual(client("DBSIZE"), 0)
@@ -191,7 +192,7 @@ class Snapshots(TestCase):
         with server.client() as client:
             fill(client, 20_000, size=500)
             client.pipeline([["BGREWRITEAOF"], ["FLUSHALL"], ["SET", "new", 1]])
-            until(lambda: server.info()["aof_rewrites"] == "1", PATIENCE, "the one behind it")
+            until(lambda: server.info()["snapshot_rewrites_complete"] == "1", PATIENCE, "the one behind it")
             self.assertEqual(client("KEYS", "*"), [b"new"])
         server.restart()
         with server.client() as client:
@@ -217,13 +218,13 @@ class Snapshots(TestCase):
         with server.client() as client:
             fill(client, 10_000, size=2000)
             until(lambda: server.info()["rdb_bgsave_in_progress"] == "0", PATIENCE, "room")
-            saves = int(server.info()["rdb_saves"])
+            saves = int(server.info()["snapshot_saves_complete"])
             client("BGSAVE", "SCHEDULE")
             overwrite = [["SET", f"s:{number}", "x" * 2000] for number in range(8000)]
             client.pipeline(overwrite)
-            until(lambda: int(server.info()["rdb_saves"]) > saves, PATIENCE, "the one asked for")
+            until(lambda: int(server.info()["snapshot_saves_complete"]) > saves, PATIENCE, "the one asked for")
             info = server.info()
-            self.assertGreaterEqual(int(info["aof_rewrites"]), 1)
+            self.assertGreaterEqual(int(info["snapshot_rewrites_complete"]), 1)
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
             self.assertEqual(info["aof_last_bgrewrite_status"], "ok")
             before = contents(client)
@@ -341,7 +342,7 @@ class Snapshots(TestCase):
             client("BGSAVE")
             client("SET", "b", 1)
             self.assertEqual(client("EXEC"), [b"OK", b"Background saving scheduled", b"OK"])
-            until(lambda: server.info()["rdb_saves"] == "1", PATIENCE, "the snapshot")
+            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "the snapshot")
         server.restart()
         with server.client() as client:
             self.assertEqual(client("EXISTS", "a", "b"), 2)
@@ -368,7 +369,7 @@ class Snapshots(TestCase):
             for number in range(3000):
                 client("SET", f"k:{number % 100}", random.randbytes(20_000))
             info = server.info()
-            self.assertGreaterEqual(int(info["aof_rewrites"]), 2)
+            self.assertGreaterEqual(int(info["snapshot_rewrites_complete"]), 2)
             self.assertGreater(int(info["log_record_bytes"]), 48 << 20)
             self.assertLessEqual(int(info["log_capacity_bytes"]), 24 << 20)
             before = contents(client)

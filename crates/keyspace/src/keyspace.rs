@@ -314,10 +314,11 @@ impl Keyspace {
         })
     }
 
-    /// Does again what the payload of a log record says was done. Nothing expires meanwhile.
+    /// Does again what the payload of a log record says was done. Nothing expires meanwhile. Returns
+    /// how many things were changed, as [`Effects::touched_count`] counts.
     ///
     /// On an error the commands before the one that failed have been applied.
-    pub fn apply(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<(), ApplyError> {
+    pub fn apply(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<usize, ApplyError> {
         self.check_db(u64::from(db.0))?;
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = self.apply_commands(&mut db, payload, &mut scratch);
@@ -330,7 +331,8 @@ impl Keyspace {
         db: &mut DbIndex,
         payload: &[u8],
         scratch: &mut Scratch,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<usize, ApplyError> {
+        let mut changes = 0;
         let Scratch { request, reply, effects } = scratch;
         let mut commands = Commands::new(payload);
         while commands.next(request)? {
@@ -366,8 +368,9 @@ impl Keyspace {
             {
                 return Err(ApplyError::Failed(String::from_utf8_lossy(error).trim().to_owned()));
             }
+            changes += effects.touched_count();
         }
-        Ok(())
+        Ok(changes)
     }
 
     pub(crate) fn db(&self, db: DbIndex) -> &Db {

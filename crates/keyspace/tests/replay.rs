@@ -128,8 +128,8 @@ fn touched_keys_are_those_that_changed() {
 fn a_payload_that_is_none_is_refused() {
     let mut keyspace = Keyspace::new(Config { db_count: 2, ..Config::default() }, 1);
     let mut apply = |payload: &[u8]| keyspace.apply(DbIndex(0), payload);
-    assert_eq!(apply(b""), Ok(()));
-    assert_eq!(apply(b"\x03\x03SET\x01k\x01v"), Ok(()));
+    assert_eq!(apply(b""), Ok(0));
+    assert_eq!(apply(b"\x03\x03SET\x01k\x01v"), Ok(1));
     for malformed in [
         &b"\x03"[..],
         b"\x00",

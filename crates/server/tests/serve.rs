@@ -246,7 +246,7 @@ fn everything_can_be_encoded_and_loaded_again() {
                 std::thread::yield_now();
             }
         }
-        assert_eq!(info(&mut other, "rdb_saves"), "2");
+        assert_eq!(info(&mut other, "snapshot_saves_complete"), "2");
         assert!(other.call(&["DEBUG", "RELOAD", "NOSAVE"]).contains("no options"));
     });
 }

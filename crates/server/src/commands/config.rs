@@ -68,6 +68,7 @@ fn reason(error: &std::io::Error) -> String {
 pub(super) fn resetstat(core: &mut Core, client: &mut Client, _: Args<'_>) {
     core.stats.reset();
     core.keyspace.reset_stats();
+    core.snapshots.reset_stats();
     client.out.ok();
 }
 

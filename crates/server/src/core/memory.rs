@@ -27,7 +27,7 @@ pub(crate) struct MemoryUse {
     pub(crate) overhead: u64,
     /// The part of that which the clients' requests and replies take.
     pub(crate) clients: u64,
-    /// The part of it that was there before any data.
+    /// The part of that which was there before any data.
     pub(crate) startup: u64,
     /// The most that was in use.
     pub(crate) peak: u64,

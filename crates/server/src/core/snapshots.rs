@@ -70,6 +70,7 @@ impl Core {
         let history = self.snapshots.of_mut(kind);
         history.is_scheduled = false;
         history.begun += 1;
+        history.tries += 1;
         history.tried_at = Some(began);
         self.count_snapshot_step(began.elapsed(), cpu_began);
         self.snapshots.running = Some(Running {
@@ -101,6 +102,7 @@ impl Core {
         log::info!("{} given up: {why}", running.kind.name());
         if running.kind == SnapshotKind::OnDemand {
             self.snapshots.saves.is_scheduled = true;
+            self.snapshots.saves.took = Some(running.began.elapsed());
         }
     }
 
@@ -168,16 +170,16 @@ impl Core {
     }
 
     fn snapshot_step(&mut self) {
+        // A step hands over what is held, so that it is most before.
+        let held = self.snapshot_memory();
         let Some(running) = &mut self.snapshots.running else {
             self.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
             return;
         };
+        running.memory_max = running.memory_max.max(held);
         let Some(thread) = &self.snapshots.thread else { return };
         self.keyspace.capture_step(STEP_BUDGET, &mut running.taken);
         running.taken.drain(..).for_each(|batch| thread.give(batch));
-        let held = self.snapshot_memory();
-        let Some(running) = &mut self.snapshots.running else { return };
-        running.memory_max = running.memory_max.max(held);
         match self.keyspace.capture_state() {
             CaptureState::Complete => {
                 if let Some(thread) = &self.snapshots.thread {
@@ -467,6 +469,10 @@ impl Core {
             self.snapshots.rewrites.is_scheduled = true;
         } else {
             wal.log_mut().end();
+            self.snapshots.rewrites.is_scheduled = false;
+            if self.snapshots.runs(SnapshotKind::Wal) {
+                self.cancel_snapshot("the log was ended");
+            }
         }
     }
 

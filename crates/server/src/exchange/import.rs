@@ -140,7 +140,7 @@ impl Target {
         self.effects.log(db, &parts);
         self.payload.begin(db);
         self.payload.add(&self.effects, no_args());
-        self.keyspace.apply(db, self.payload.bytes()).map_err(|e| e.to_string())
+        self.keyspace.apply(db, self.payload.bytes()).map(drop).map_err(|e| e.to_string())
     }
 }
 

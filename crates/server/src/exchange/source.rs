@@ -78,7 +78,7 @@ impl RecoverSink for Filling<'_> {
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), String> {
-        self.keyspace.apply(DbIndex(record.db), record.payload).map_err(|e| e.to_string())
+        self.keyspace.apply(DbIndex(record.db), record.payload).map(drop).map_err(|e| e.to_string())
     }
 
     fn progress(&mut self, progress: Progress) {
@@ -197,7 +197,7 @@ impl RecoverSink for Passing<'_> {
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), String> {
-        self.kept.apply(DbIndex(record.db), record.payload).map_err(|e| e.to_string())
+        self.kept.apply(DbIndex(record.db), record.payload).map(drop).map_err(|e| e.to_string())
     }
 
     fn progress(&mut self, progress: Progress) {

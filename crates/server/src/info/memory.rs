@@ -36,7 +36,7 @@ fn dataset_percent(memory: &MemoryUse) -> f64 {
 
 /// What is in use for keys and values.
 fn dataset(memory: &MemoryUse) -> u64 {
-    memory.used.saturating_sub(memory.overhead + memory.startup)
+    memory.used.saturating_sub(memory.overhead)
 }
 
 pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {

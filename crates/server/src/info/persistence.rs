@@ -30,8 +30,9 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
         _ => -1,
     };
     let (done, total) = running.map_or((0, 0), |_| (capture.taken, capture.total));
-    text.field("current_cow_peak", running.map_or(0, |running| running.memory_max));
-    text.field("current_cow_size", running.map_or(0, |_| core.snapshot_memory()));
+    let held = running.map_or(0, |_| core.snapshot_memory());
+    text.field("current_cow_peak", running.map_or(0, |running| running.memory_max.max(held)));
+    text.field("current_cow_size", held);
     text.field("current_cow_size_age", 0);
     let percent = done as f64 / total.max(1) as f64 * 100.0;
     text.field("current_fork_perc", format_args!("{percent:.2}"));
@@ -44,7 +45,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("rdb_last_bgsave_status", status(saves));
     text.field("rdb_last_bgsave_time_sec", seconds(saves));
     text.field("rdb_current_bgsave_time_sec", running_s(SnapshotKind::OnDemand));
-    text.field("rdb_saves", saves.count);
+    text.field("rdb_saves", saves.tries);
     text.field("rdb_last_cow_size", saves.memory_max);
     // No key expires while a volume is read: the log says which ones did.
     text.field("rdb_last_load_keys_expired", 0);
@@ -56,7 +57,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("aof_last_rewrite_time_sec", seconds(rewrites));
     text.field("aof_current_rewrite_time_sec", running_s(SnapshotKind::Wal));
     text.field("aof_last_bgrewrite_status", status(rewrites));
-    text.field("aof_rewrites", rewrites.count);
+    text.field("aof_rewrites", rewrites.tries);
     text.field("aof_rewrites_consecutive_failures", rewrites.failures);
     text.field("aof_last_write_status", if core.is_latched() { "err" } else { "ok" });
     text.field("aof_last_cow_size", rewrites.memory_max);
@@ -67,7 +68,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
         let (base, log) = core.base_and_log();
         text.field("aof_current_size", base + log);
         text.field("aof_base_size", base);
-        text.field("aof_pending_rewrite", 0);
+        text.field("aof_pending_rewrite", u8::from(rewrites.is_scheduled));
         text.field("aof_buffer_length", stats.backlog_bytes);
         text.field("aof_pending_bio_fsync", stats.in_flight);
         text.field("aof_delayed_fsync", core.stats.delayed_flushes);
@@ -106,6 +107,7 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
     text.field("snapshot_queue_bytes", thread.map_or(0, SnapshotThread::waiting_size));
     text.field("snapshot_written_bytes", thread.map_or(0, SnapshotThread::written));
     for (name, history) in [("save", &snapshots.saves), ("rewrite", &snapshots.rewrites)] {
+        text.field(&format!("snapshot_{name}s_complete"), history.count);
         if let Some(why) = &history.failed {
             text.field(&format!("snapshot_{name}_error"), why);
         }

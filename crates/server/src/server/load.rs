@@ -69,7 +69,6 @@ impl Server {
             }
         }
         let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
-        self.core.snapshots.loaded_keys = keys;
         log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());
         Ok(Some(volume))
     }
@@ -121,6 +120,8 @@ impl RecoverSink for Recovery<'_> {
 
     fn chunks_end(&mut self) -> Result<(), Error> {
         while self.take_decoded()? {}
+        let dbs = self.server.core.dbs();
+        self.server.core.snapshots.loaded_keys = dbs.map(|db| self.keyspace.dbsize(db)).sum();
         self.decoders.finish()
     }
 
@@ -129,7 +130,9 @@ impl RecoverSink for Recovery<'_> {
             return Err(STOPPED.into());
         }
         let db = slimio_keyspace::DbIndex(record.db);
-        self.keyspace.apply(db, record.payload).map_err(|e| e.to_string())
+        let changes = self.keyspace.apply(db, record.payload).map_err(|e| e.to_string())?;
+        self.server.core.snapshots.changes += changes as u64;
+        Ok(())
     }
 
     fn progress(&mut self, progress: Progress) {

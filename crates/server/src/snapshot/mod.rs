@@ -77,6 +77,8 @@ pub(crate) struct History {
     pub(crate) begun: u64,
     /// How many of them succeeded.
     pub(crate) count: u64,
+    /// How many were begun since the start or `CONFIG RESETSTAT`, as Redis counts.
+    pub(crate) tries: u64,
     /// How many have failed since one succeeded.
     pub(crate) failures: u64,
     /// When the last one began.
@@ -127,7 +129,7 @@ pub(crate) struct Snapshots {
     pub(crate) checks: Checks,
     /// The same in CPU time: what others took from the command thread meanwhile is not in it.
     pub(crate) step_cpu_max: Duration,
-    /// Keys that were there after the start.
+    /// Keys that the snapshot which was read at the start brought back.
     pub(crate) loaded_keys: usize,
 }
 
@@ -163,6 +165,12 @@ impl Snapshots {
             SnapshotKind::Wal => &mut self.rewrites,
             SnapshotKind::OnDemand => &mut self.saves,
         }
+    }
+
+    /// `CONFIG RESETSTAT`: what Redis counts anew.
+    pub(crate) fn reset_stats(&mut self) {
+        (self.saves.tries, self.rewrites.tries) = (0, 0);
+        self.rewrites.failures = 0;
     }
 
     /// Whether one of this kind runs.

@@ -52,8 +52,8 @@ fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bo
 /// Takes a snapshot and waits until it is in its place; the slot that it is in.
 pub(crate) fn take(client: &mut Client, command: &str) -> usize {
     let (count, kind) = match command {
-        "BGSAVE" => ("rdb_saves", "kind=on-demand,"),
-        _ => ("aof_rewrites", "kind=wal,"),
+        "BGSAVE" => ("snapshot_saves_complete", "kind=on-demand,"),
+        _ => ("snapshot_rewrites_complete", "kind=wal,"),
     };
     let taken: u64 = info(client, count).parse().unwrap();
     assert!(client.call(&[command]).starts_with("+Background"));
@@ -99,16 +99,16 @@ fn a_damaged_root_is_found_and_replaced() {
             assert!(bytes >= 4 * LBA_SIZE as u64, "{bytes}");
             assert_ne!(info(&mut client, "snapshot_check_last_time"), "0");
 
-            let rewrites: u64 = info(&mut client, "aof_rewrites").parse().unwrap();
+            let rewrites: u64 = info(&mut client, "snapshot_rewrites_complete").parse().unwrap();
             damage(&volume, slot, part);
             check(&mut client);
             wait_until(&mut client, "a new root", |client| {
-                info(client, "aof_rewrites") == (rewrites + 1).to_string()
+                info(client, "snapshot_rewrites_complete") == (rewrites + 1).to_string()
             });
             assert_ne!(slot_of(&mut client, ",root=1,"), slot, "{part:?}");
             assert_eq!(info(&mut client, "snapshot_check_damaged"), "0", "{part:?}");
             check(&mut client);
-            assert_eq!(info(&mut client, "aof_rewrites"), (rewrites + 1).to_string());
+            assert_eq!(info(&mut client, "snapshot_rewrites_complete"), (rewrites + 1).to_string());
         }
         server.stop();
         let server = start(back_end, &volume, directives).unwrap();
@@ -135,7 +135,7 @@ fn a_damaged_point_in_time_is_said_and_left() {
         let place = format!("the snapshot in {area} is damaged: chunk 0 at block 1");
         assert!(what.starts_with(&place), "{what}");
         // Neither the log nor its root needs it, and no other can be that point in time.
-        assert_eq!(info(&mut client, "aof_rewrites"), "0");
+        assert_eq!(info(&mut client, "snapshot_rewrites_complete"), "0");
         assert_eq!(slot_of(&mut client, "kind=on-demand,"), slot);
         take(&mut client, "BGSAVE");
         assert_eq!(info(&mut client, "snapshot_check_damaged"), "0");

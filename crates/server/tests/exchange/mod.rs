@@ -95,10 +95,10 @@ fn fill(client: &mut Client, random: &mut Random) {
 }
 
 fn rewrite(client: &mut Client) {
-    let before: u64 = info(client, "aof_rewrites").parse().unwrap();
+    let before: u64 = info(client, "snapshot_rewrites_complete").parse().unwrap();
     client.call(&["BGREWRITEAOF"]);
     let deadline = Instant::now() + PATIENCE;
-    while info(client, "aof_rewrites").parse::<u64>().unwrap() == before {
+    while info(client, "snapshot_rewrites_complete").parse::<u64>().unwrap() == before {
         assert!(Instant::now() < deadline, "the log was not rewritten");
     }
 }

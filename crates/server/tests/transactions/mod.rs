@@ -26,7 +26,7 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
         }
         assert!(client.call(&["EXEC"]).contains("+Background append only file rewriting "));
         let deadline = Instant::now() + PATIENCE;
-        while info(&mut client, "aof_rewrites") != "1" {
+        while info(&mut client, "snapshot_rewrites_complete") != "1" {
             assert!(Instant::now() < deadline, "there is no snapshot");
         }
         server.stop();

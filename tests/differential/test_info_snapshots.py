@@ -1,0 +1,267 @@
+"""`INFO persistence` and `INFO memory`, field by field, while snapshots run, and after: as stock."""
+
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+from harness.faults import SpoiltServer, compiler
+from harness.server import Server
+from harness.target import TestCase, slimio_only, stock_is_installed
+from harness.wait import until
+
+PATIENCE = 20
+KEY_COUNT = 100
+VALUE = "v" * 1000
+
+# How large things are is each server's own matter.
+SIZES = {
+    "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size", "aof_current_size",
+    "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync", "current_save_keys_processed",
+    "current_fork_perc", "current_cow_size_age",
+    # Stock counts what a slow flush held up.
+    "aof_delayed_fsync",
+}
+# Seconds, or -1: how many depends on the machine.
+SECONDS = {
+    "rdb_last_bgsave_time_sec", "rdb_current_bgsave_time_sec", "aof_last_rewrite_time_sec",
+    "aof_current_rewrite_time_sec",
+}
+DATES = {"rdb_last_save_time"}
+
+
+def fields(text):
+    """As an exporter of metrics reads INFO: a line is a name and a value."""
+    found = {}
+    for line in text.decode().split("\r\n"):
+        if line and not line.startswith("# "):
+            name, value = line.split(":", 1)
+            found[name] = value
+    return found
+
+
+def form(value):
+    """What kind of value this is, as far as a reader must know."""
+    forms = {
+        r"-?\d+": "number", r"-?\d+\.\d\d": "number", r"\d+\.\d\d%": "share", r"ok|err": "status",
+        r"\d+B|\d+\.\d\d[KMGTPE]": "size",
+    }
+    return next((name for pattern, name in forms.items() if re.fullmatch(pattern, value)), "word")
+
+
+class Stock:
+    """Stock redis-server, whose child writes so slowly that it is there when asked for."""
+
+    def __init__(self, test):
+        self.server = Server(
+            stock=True, rdb_key_save_delay=5_000, auto_aof_rewrite_percentage=0, enable_debug_command="yes"
+        )
+        test.addCleanup(self.server.close)
+
+    def fail(self, client, command):
+        client(*command)
+        client("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+        children = ["pgrep", "-P", str(self.server.process.pid)]
+        child = until(lambda: subprocess.run(children, capture_output=True, check=False).stdout)
+        os.kill(int(child), signal.SIGKILL)
+        wait_until_over(client)
+        client("CONFIG", "SET", "rdb-key-save-delay", 5_000)
+
+
+class Ours:
+    """SlimIO: what is asked for in the same turn finds a snapshot that has just begun."""
+
+    def __init__(self, test):
+        self.server = SpoiltServer(
+            io_backend="plain", auto_aof_rewrite_percentage=0, enable_debug_command="yes"
+        )
+        test.addCleanup(self.server.close)
+
+    def fail(self, client, command):
+        held = [name for name in self.server.info() if name.startswith("snapshot_slot_")]
+        reserve = min({0, 1, 2} - {int(name.rsplit("_", 1)[1]) for name in held})
+        self.server.spoil(write=5, path_end=f"snapshot-{'abc'[reserve]}")
+        client(*command)
+        wait_until_over(client)
+        self.server.spoil()
+
+
+def wait_until_over(client):
+    def is_over():
+        info = fields(client("INFO", "persistence"))
+        names = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled")
+        return all(info[name] == "0" for name in names)
+
+    until(is_over, PATIENCE, "the snapshots being over")
+
+
+@slimio_only
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
+class Snapshots(TestCase):
+    seconds = 15
+
+    def setUp(self):
+        self.pair = Ours(self), Stock(self)
+
+    def both(self, steps):
+        """Does the same with both; what was seen must be equal."""
+        seen = []
+        for side in self.pair:
+            with side.server.client() as client:
+                seen.append(list(steps(side, client)))
+        self.assertEqual(len(seen[0]), len(seen[1]))
+        for (what, ours), (_, theirs) in zip(*seen):
+            with self.subTest(what):
+                self.assertEqual(ours, theirs)
+
+    def look(self, client, *requests):
+        """The replies to requests sent at once, INFO as it can be compared."""
+        replies = []
+        for request, (kind, reply) in zip(requests, client.pipeline([*requests, ["PING"]])):
+            if request[0] == "INFO":
+                info = fields(reply)
+                self.check_each(info)
+                if ["DEBUG", "SLEEP", "1.2"] in requests:
+                    lasts = [int(info[f"{name}_time_sec"]) for name in ("rdb_current_bgsave", "aof_current_rewrite")]
+                    self.assertGreaterEqual(max(lasts), 1)
+                reply = {
+                    name: (value if name not in SECONDS else int(value) >= 0)
+                    for name, value in info.items()
+                    if name not in SIZES | DATES
+                }
+                kind = list(info)
+            replies.append((kind, reply))
+        return replies
+
+    def check_each(self, info):
+        """What holds at any time, by the meaning of the fields."""
+        done, total = (int(info[f"current_save_keys_{name}"]) for name in ("processed", "total"))
+        self.assertLessEqual(done, total)
+        self.assertAlmostEqual(float(info["current_fork_perc"]), 100 * done / max(total, 1), delta=0.01)
+        self.assertLessEqual(int(info["current_cow_size"]), int(info["current_cow_peak"]))
+        for kind, progress in (("bgsave", "rdb_bgsave_in_progress"), ("rewrite", "aof_rewrite_in_progress")):
+            now = next(int(info[name]) for name in info if re.fullmatch(rf".*_current_{kind}_time_sec", name))
+            self.assertEqual(now >= 0, info[progress] == "1", kind)
+            self.assertGreaterEqual(now, -1)
+        if info["aof_enabled"] == "1":
+            self.assertLessEqual(int(info["aof_base_size"]), int(info["aof_current_size"]))
+
+    def fill(self, client):
+        client.pipeline([["SET", f"k:{number}", VALUE] for number in range(KEY_COUNT)])
+
+    def test_a_save(self):
+        def steps(_, client):
+            info = ["INFO", "persistence"]
+            yield "at the start", self.look(client, info)
+            self.fill(client)
+            yield "changes", self.look(client, info)
+            yield "it begins", self.look(client, ["BGSAVE"], info, ["SET", "k:1", "w" * 1000], info)
+            wait_until_over(client)
+            yield "over", self.look(client, info)
+            began = ["BGSAVE"], ["DEBUG", "SLEEP", "1.2"]
+            yield "seconds", self.look(client, *began, info, ["BGSAVE"], ["BGREWRITEAOF"], info)
+            wait_until_over(client)
+            yield "one behind the other", self.look(client, info)
+            self.assertGreaterEqual(int(fields(client("INFO"))["rdb_last_bgsave_time_sec"]), 1)
+            client("SET", "more", 1)
+            yield "SAVE", self.look(client, ["SAVE"])
+            yield "after SAVE", [without(seen, "rdb_last_bgsave_time_sec") for seen in self.look(client, info)]
+            yield "reset", self.look(client, ["CONFIG", "RESETSTAT"])
+            yield "anew", [without(seen, "rdb_last_bgsave_time_sec") for seen in self.look(client, info)]
+
+        self.both(steps)
+
+    def test_a_rewrite_and_the_end_of_the_log(self):
+        def steps(_, client):
+            info = ["INFO", "persistence"]
+            self.fill(client)
+            asked = ["BGREWRITEAOF"], ["DEBUG", "SLEEP", "1.2"], ["BGREWRITEAOF"], ["BGSAVE"]
+            yield "it runs", self.look(client, *asked, info, ["BGSAVE", "SCHEDULE"], info)
+            wait_until_over(client)
+            until(lambda: fields(client("INFO"))["rdb_saves"] == "1", PATIENCE, "the one put off")
+            wait_until_over(client)
+            yield "over", self.look(client, info)
+            off = ["CONFIG", "SET", "appendonly", "no"]
+            yield "put off, then of no use", self.look(client, ["BGSAVE"], ["BGREWRITEAOF"], info, off, info)
+            wait_until_over(client)
+            yield "only the save has been", self.look(client, info)
+            client("CONFIG", "SET", "appendonly", "yes")
+            until(lambda: fields(client("INFO"))["aof_rewrites"] == "2", PATIENCE, "one to begin with")
+            wait_until_over(client)
+            yield "on again", self.look(client, info)
+            yield "ended with its log", self.look(client, ["BGREWRITEAOF"], info, off, info)
+            wait_until_over(client)
+            yield "nothing came of it", self.look(client, info)
+
+        self.both(steps)
+
+    def test_failures(self):
+        def steps(side, client):
+            info = ["INFO", "persistence"]
+            self.fill(client)
+            for count in (1, 2):
+                side.fail(client, ["BGREWRITEAOF"])
+                yield f"a rewrite, {count}", self.look(client, info)
+            side.fail(client, ["BGSAVE"])
+            yield "a save", self.look(client, info)
+            yield "it says so while the next one runs", self.look(client, ["BGSAVE"], info)
+            wait_until_over(client)
+            client("BGREWRITEAOF")
+            wait_until_over(client)
+            yield "mended", self.look(client, info)
+
+        self.both(steps)
+
+    def test_what_is_held_for_a_snapshot_is_shown(self):
+        with self.pair[0].server.client() as client:
+            self.fill(client)
+            changes = [["SET", f"k:{number}", "w"] for number in range(KEY_COUNT)]
+            *_, info, memory = client.pipeline([["BGSAVE"], *changes, ["INFO", "persistence"], ["INFO", "memory"]])
+            info, memory = fields(info[1]), fields(memory[1])
+            self.assertGreater(int(info["current_cow_size"]), KEY_COUNT * len(VALUE))
+            self.assertGreaterEqual(int(memory["mem_not_counted_for_evict"]), int(info["current_cow_size"]))
+            self.assertEqual(info["current_save_keys_total"], str(KEY_COUNT))
+            wait_until_over(client)
+            info = fields(client("INFO", "persistence"))
+            self.assertGreater(int(info["rdb_last_cow_size"]), KEY_COUNT * len(VALUE))
+            self.assertEqual(int(info["current_cow_size"]), 0)
+
+    def test_what_a_start_has_read(self):
+        shown = []
+        for side in self.pair:
+            with side.server.client() as client:
+                self.fill(client)
+                client("BGREWRITEAOF")
+                wait_until_over(client)
+                client("SET", "behind", 1)
+            side.server.restart()
+            info = side.server.info("persistence")
+            shown.append({name: value for name, value in info.items() if name not in SIZES | DATES})
+            self.assertEqual(info["rdb_last_load_keys_loaded"], str(KEY_COUNT))
+        self.assertEqual(*shown)
+
+    def test_memory_is_written_as_stock_does(self):
+        seen = []
+        for side in self.pair:
+            with side.server.client() as client:
+                self.fill(client)
+                info = fields(client("INFO", "memory"))
+            number = {name: int(value) for name, value in info.items() if re.fullmatch(r"-?\d+", value)}
+            self.assertLessEqual(number["used_memory"], number["used_memory_peak"])
+            self.assertGreater(number["used_memory_dataset"], KEY_COUNT * len(VALUE))
+            if side is self.pair[0]:
+                # Stock asks its allocator twice.
+                rest = number["used_memory"] - number["used_memory_overhead"]
+                self.assertEqual(number["used_memory_dataset"], rest)
+            self.assertLessEqual(number["used_memory_startup"], number["used_memory_overhead"])
+            self.assertLessEqual(number["allocator_active"], number["allocator_resident"])
+            seen.append({name: form(value) for name, value in info.items()})
+        self.assertEqual(*seen)
+
+
+def without(seen, name):
+    """`SAVE` is a snapshot like any other here, and has a duration."""
+    kind, reply = seen
+    return kind, {field: value for field, value in reply.items() if field != name}
