@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 mod crash_demo;
+mod lab;
 mod lint;
 mod planted;
 mod process;
@@ -45,6 +46,7 @@ const VERBS: &[Verb] = &[
         "kill the server under load; nothing acknowledged may be missing",
         suites::ledger,
     ),
+    verb("lab", "a real Linux with real NVMe namespaces, in QEMU", lab::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("docs", "render the documents that are made from the code", suites::docs),
     verb("tidy", "only the house rules of `lint`", tidy::verb),

@@ -1,4 +1,5 @@
-//! What the tests need beyond Rust: stock Redis to compare with, and redis-py.
+//! What the tests need beyond Rust: stock Redis to compare with, redis-py, and what the lab needs
+//! (see `lab/tools.rs`).
 //!
 //! On Debian and as root it is installed; elsewhere a sentence says what to install by hand. A
 //! server that a package would start on port 6379 is kept from starting: the tests run their own.
@@ -8,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
+use crate::lab;
 use crate::process::{command, is_installed, run, succeeds, target_dir};
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -19,6 +21,11 @@ const BY_HAND: &str = "install the packages redis-server, redis-tools and python
 pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
+    match lab::tools::install() {
+        Ok(tools) => println!("ready: the lab, with the kernel {}", tools.kernel.display()),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: the lab: {why}"),
+        Err(failure) => return Err(failure),
+    }
     Ok(())
 }
 
@@ -101,12 +108,12 @@ fn apt_install(packages: &[&str]) -> Result<(), Failure> {
 }
 
 /// While this lives, Debian's packages start no service: `policy-rc.d` is the switch they ask.
-struct NoServiceStarts {
+pub(crate) struct NoServiceStarts {
     made: bool,
 }
 
 impl NoServiceStarts {
-    fn ask() -> Result<Self, Failure> {
+    pub(crate) fn ask() -> Result<Self, Failure> {
         if Path::new(POLICY).exists() {
             return Ok(Self { made: false });
         }
@@ -150,7 +157,12 @@ fn venv_python() -> PathBuf {
     venv_dir().join("bin/python3")
 }
 
+/// Whether this is a run in which nothing may be missing.
+pub(crate) fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty())
+}
+
 /// Whether this process is root: the owner of what it creates in `/proc`.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Asks the host for something, such as `lab fail PLAIN write`, and waits until it is done.
+exec 3<>/dev/lab/control
+echo "$*" >&3
+read -r answer <&3
+[ "$answer" = ok ] && exit 0
+echo "lab $*: $answer" >&2
+exit 1
