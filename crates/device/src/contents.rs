@@ -70,12 +70,20 @@ const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
 /// Looks at a file or device of `size` bytes.
 pub(crate) fn examine(file: &File, size: u64) -> io::Result<Contents> {
+    examine_by(size, |bytes, offset| file.read_exact_at(bytes, offset))
+}
+
+/// Looks at something of `size` bytes, of which `read` reads what begins at an offset.
+pub(crate) fn examine_by<E>(
+    size: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
+) -> Result<Contents, E> {
     let look = (LOOK_SIZE as u64).min(size) as usize;
     // Labels of ZFS reach to 256 KiB: their uberblocks begin at 128 KiB.
     let mut head = vec![0; (2 * LOOK_SIZE as u64).min(size) as usize];
-    file.read_exact_at(&mut head, 0)?;
+    read(&mut head, 0)?;
     let mut tail = vec![0; look];
-    file.read_exact_at(&mut tail, size - look as u64)?;
+    read(&mut tail, size - look as u64)?;
     Ok(identify(&head, &tail))
 }
 

@@ -4,6 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use slimio_ring::NvmeStatus;
+
+use crate::nvme;
+
 /// Why an operation failed, by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
@@ -18,6 +22,18 @@ pub enum DeviceError {
     },
     /// The range lies outside the device.
     OutOfRange,
+    /// An NVMe device failed a command, and said why.
+    Nvme {
+        /// The command's opcode.
+        opcode: u8,
+        /// What the device said.
+        status: NvmeStatus,
+    },
+    /// The NVMe driver gave a command up, and nobody knows how far it came.
+    Aborted {
+        /// The command's opcode.
+        opcode: u8,
+    },
     /// The device or the kernel failed the operation; `errno` as the kernel gave it.
     Io {
         /// Positive error number.
@@ -33,6 +49,19 @@ impl fmt::Display for DeviceError {
                 write!(f, "short transfer: {moved} of {asked} bytes")
             }
             Self::OutOfRange => write!(f, "address outside the device"),
+            Self::Nvme { opcode, status } => write!(
+                f,
+                "the device failed {}: {} ({}:{:02x}h)",
+                nvme::command_name(*opcode),
+                nvme::status_name(*status),
+                status.kind(),
+                status.code()
+            ),
+            Self::Aborted { opcode } => write!(
+                f,
+                "the driver gave {} up: the device was reset, did not answer, or is gone",
+                nvme::command_name(*opcode)
+            ),
             Self::Io { errno } => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
             }
@@ -76,6 +105,22 @@ pub enum OpenError {
         /// What is gone, as the end of a sentence.
         why: String,
     },
+    /// This process may not.
+    Forbidden {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What would allow it, as a sentence without a full stop.
+        remedy: String,
+    },
+    /// The device refused.
+    Device {
+        /// What was tried, as a word: "identifying".
+        doing: &'static str,
+        /// What it was tried on.
+        path: PathBuf,
+        /// What the device said.
+        error: DeviceError,
+    },
     /// The kernel refused.
     Io {
         /// What was tried, as a word: "opening".
@@ -118,6 +163,12 @@ impl fmt::Display for OpenError {
                 write!(f, "{} can't be used: {why}", path.display())
             }
             Self::Incomplete { path, why } => write!(f, "{} is not whole: {why}", path.display()),
+            Self::Forbidden { path, remedy } => {
+                write!(f, "{} may not be opened by this process: {remedy}", path.display())
+            }
+            Self::Device { doing, path, error } => {
+                write!(f, "{doing} {}: {error}", path.display())
+            }
             Self::Io { doing, path, errno } => {
                 let reason = io::Error::from_raw_os_error(*errno);
                 write!(f, "{doing} {}: {reason}", path.display())

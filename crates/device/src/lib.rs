@@ -4,8 +4,9 @@
 //! their buffers, and gives them back as completions, in any order. A volume opens one path per
 //! role; two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
 //!
-//! A [`Directory`] of files or a [`WholeDevice`] (such as a [`BlockDevice`]) is taken for oneself alone and opens paths: direct
-//! I/O through io_uring, or the next best that there is. Both say what that is, and why.
+//! A [`Directory`] of files or a [`WholeDevice`] (a [`BlockDevice`], an [`NvmeDevice`]) is taken for
+//! oneself alone and opens paths: NVMe commands or direct I/O through io_uring, or the next best that
+//! there is. Each says what that is, and why.
 //!
 //! ```
 //! use slimio_device::{Buffer, Directory, Lba, Op, PathOptions, PlacementId, Token};
@@ -34,6 +35,7 @@ mod engine;
 mod error;
 mod layer;
 mod mapped;
+mod nvme;
 mod plain;
 mod priority;
 mod surroundings;
@@ -50,6 +52,10 @@ pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
 pub use layer::{Layer, Layered};
 pub use mapped::MappedFile;
+pub use nvme::{
+    FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, NvmeDevice, PlacementHandle,
+    is_character_device,
+};
 pub use priority::give_way;
 pub use surroundings::FileSystem;
 pub use sys::is_readable;

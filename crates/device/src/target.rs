@@ -13,7 +13,7 @@ use crate::sys::{self, Transfer};
 use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, WriteCache};
 
 /// Longest transfer of one operation, in blocks: 8 MiB.
-const TRANSFER_LBAS_MAX: u32 = 2048;
+pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 
 /// Something with blocks that the kernel has opened for us.
 #[derive(Debug)]
@@ -58,24 +58,7 @@ impl Target {
 
     /// Whether an operation stays within what can be addressed and moved.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
-        let (start, lbas) = match op {
-            Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
-                let lbas = buffer.len_lbas() as u64;
-                if lbas > u64::from(TRANSFER_LBAS_MAX) {
-                    return Err(DeviceError::OutOfRange);
-                }
-                (*lba, lbas)
-            }
-            Op::Deallocate { range: LbaRange { start, end } } => {
-                (*start, end.0.checked_sub(start.0).ok_or(DeviceError::OutOfRange)?)
-            }
-            Op::Flush => return Ok(()),
-        };
-        let end = start.0.checked_add(lbas).ok_or(DeviceError::OutOfRange)?;
-        if end > self.lba_count.load(Ordering::Relaxed) {
-            return Err(DeviceError::OutOfRange);
-        }
-        Ok(())
+        check_range(op, self.lba_count.load(Ordering::Relaxed))
     }
 
     /// Runs an operation to its end on the calling thread.
@@ -166,6 +149,25 @@ impl Target {
         self.lba_count.fetch_min(lba_count, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Whether an operation stays within `lba_count` blocks and what one transfer may move.
+pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
+    let (start, lbas) = match op {
+        Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
+            let lbas = buffer.len_lbas() as u64;
+            if lbas > u64::from(TRANSFER_LBAS_MAX) {
+                return Err(DeviceError::OutOfRange);
+            }
+            (*lba, lbas)
+        }
+        Op::Deallocate { range: LbaRange { start, end } } => {
+            (*start, end.0.checked_sub(start.0).ok_or(DeviceError::OutOfRange)?)
+        }
+        Op::Flush => return Ok(()),
+    };
+    let end = start.0.checked_add(lbas).ok_or(DeviceError::OutOfRange)?;
+    if end > lba_count { Err(DeviceError::OutOfRange) } else { Ok(()) }
 }
 
 /// Most bytes added at once where the file system neither reserves space nor tells what is free: it

@@ -1,6 +1,6 @@
 //! A device that one process has to itself, whichever way it is reached.
 
-use crate::{Contents, Device, MappedFile, OpenError, PlacementId};
+use crate::{Contents, Device, FdpAccount, MappedFile, OpenError, PlacementId};
 
 /// One linear space of blocks that is this process's alone as long as the value lives, and that
 /// opens paths to itself: a block device, or an NVMe namespace.
@@ -30,6 +30,12 @@ pub trait WholeDevice: Send {
     /// They are the device's own and may be others after a restart of it.
     fn placements(&self) -> &[PlacementId] {
         &[]
+    }
+
+    /// What it says of its data placement, to be asked on another thread; `None` where there is
+    /// nothing to say.
+    fn fdp(&self) -> Option<FdpAccount> {
+        None
     }
 
     /// What tells it from every other device, whatever its name is today: serial number and

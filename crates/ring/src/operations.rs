@@ -7,10 +7,11 @@ use io_uring::squeue::Entry;
 use io_uring::types::{self, CancelBuilder, FsyncFlags};
 
 use crate::files::Fd;
+use crate::nvme::NVME_URING_CMD_IO;
 use crate::reap::{Completion, Outcome};
 use crate::ring::{OpId, Ring};
 use crate::table::Name;
-use crate::{Errno, Memory, Segments, pool};
+use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool};
 
 /// Most bytes of one transfer (the kernel's own limit, rounded down to a block).
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
@@ -38,6 +39,7 @@ pub(crate) enum Kind<M> {
     Write { memory: M, offset: u64, is_durable: bool },
     Flush { with_metadata: bool },
     Allocate { offset: u64, size: u64, mode: i32 },
+    Command { command: NvmeCommand, memory: Option<M> },
     Shutdown,
     Nothing,
 }
@@ -51,7 +53,25 @@ pub enum Interest {
     Writable,
 }
 
-impl<T: Copy, M: Memory> Ring<T, M> {
+impl<T: Copy, M: Memory> Ring<T, M, Wide> {
+    /// Hands an I/O command to the NVMe driver; `namespace` is a generic device (`/dev/ng0n1`).
+    /// Completes with [`Outcome::Commanded`]. A cancel does not take it back from the device.
+    ///
+    /// # Safety
+    /// The command moves no more bytes to or from its data than `memory` has; none without: the
+    /// driver does not check it.
+    pub unsafe fn command(
+        &mut self,
+        namespace: Fd,
+        command: NvmeCommand,
+        memory: Option<M>,
+        payload: T,
+    ) -> OpId {
+        self.begin(namespace, payload, Kind::Command { command, memory })
+    }
+}
+
+impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Accepts connections until it fails or is cancelled: each is a completion with
     /// [`Outcome::Accepted`], the last one with an error. Out of descriptors (`EMFILE`) ends it.
     pub fn accept(&mut self, listener: Fd, payload: T) -> OpId {
@@ -167,7 +187,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
         }
         let entry = opcode::AsyncCancel::new(op.0.to_u64()).build().user_data(NOBODY);
         // SAFETY: the entry points to nothing.
-        unsafe { self.push(entry) };
+        unsafe { self.push(entry.into()) };
     }
 
     /// Cancels every operation on the descriptor and closes it when the last one has ended: their
@@ -194,7 +214,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
             let number = types::Fd(self.files.number(fd));
             let entry = opcode::AsyncCancel2::new(CancelBuilder::fd(number).all());
             // SAFETY: the entry points to nothing.
-            unsafe { self.push(entry.build().user_data(NOBODY)) };
+            unsafe { self.push(entry.build().user_data(NOBODY).into()) };
             return;
         }
         let names = self.in_flight.iter_mut().filter(|(_, op)| op.fd == fd).map(|(name, _)| name);
@@ -284,12 +304,25 @@ impl<T: Copy, M: Memory> Ring<T, M> {
                 opcode::Fallocate::new(fd, *size).offset(*offset).mode(*mode).build()
             }
             Kind::Shutdown => opcode::Shutdown::new(fd, libc::SHUT_RDWR).build(),
+            Kind::Command { command, memory } => {
+                let (address, size) = match memory {
+                    Some(memory) => (memory.address() as u64, memory.size() as u32),
+                    None => (0, 0),
+                };
+                let entry = opcode::UringCmd80::new(fd, NVME_URING_CMD_IO)
+                    .cmd(command.encode(address, size))
+                    .build()
+                    .user_data(name.to_u64());
+                // SAFETY: as below.
+                unsafe { self.push(W::command(entry)) };
+                return;
+            }
             Kind::Nothing => opcode::Nop::new().build(),
         };
         let entry: Entry = entry.user_data(name.to_u64());
         // SAFETY: whatever the entry points to is owned by the operation that its user data names,
         // which keeps it unchanged until the completion is reaped.
-        unsafe { self.push(entry) };
+        unsafe { self.push(entry.into()) };
     }
 }
 

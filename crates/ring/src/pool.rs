@@ -10,7 +10,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use io_uring::IoUring;
+use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
 
 use crate::Errno;
@@ -72,11 +72,11 @@ fn allocate(layout: Layout) -> NonNull<u8> {
 }
 
 impl Pool {
-    /// `count` buffers of `buffer_size` bytes; in the kernel's hands if `uring` is given.
+    /// `count` buffers of `buffer_size` bytes; in the kernel's hands if its `submitter` is given.
     pub(crate) fn new(
         count: u16,
         buffer_size: u32,
-        uring: Option<&IoUring>,
+        submitter: Option<&Submitter<'_>>,
     ) -> Result<Self, Errno> {
         assert!(count.is_power_of_two() && count <= PROVIDED_BUFFERS_MAX, "{count} buffers");
         assert!(buffer_size > 0 && i32::try_from(buffer_size).is_ok(), "{buffer_size} bytes each");
@@ -89,14 +89,14 @@ impl Pool {
             out_count: 0,
             source: Source::List((0..count).rev().collect()),
         };
-        if let Some(uring) = uring {
+        if let Some(submitter) = submitter {
             let entries = allocate(layout(count.into(), size_of::<BufRingEntry>()));
             pool.source = Source::Kernel { entries: entries.cast(), tail: 0 };
             // SAFETY: the entries are `count` long and freed only after they were unregistered, or
             // never.
             let registered = unsafe {
                 let address = entries.as_ptr() as u64;
-                uring.submitter().register_buf_ring_with_flags(address, count, GROUP, 0)
+                submitter.register_buf_ring_with_flags(address, count, GROUP, 0)
             };
             registered.map_err(|error| Errno::of(&error))?;
             for index in 0..count {
@@ -191,9 +191,9 @@ impl Pool {
     }
 
     /// Ends the kernel's use of the buffers; nothing that could pick one is in flight.
-    pub(crate) fn unregister(&mut self, uring: &IoUring) {
+    pub(crate) fn unregister(&mut self, submitter: &Submitter<'_>) {
         if matches!(self.source, Source::Kernel { .. })
-            && uring.submitter().unregister_buf_ring(GROUP).is_err()
+            && submitter.unregister_buf_ring(GROUP).is_err()
         {
             // The kernel still knows where the entries are: they are never freed.
             self.source = Source::List(Vec::new());

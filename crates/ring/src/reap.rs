@@ -11,7 +11,7 @@ use crate::files::Fd;
 use crate::operations::{InFlight, Kind, NOBODY};
 use crate::ring::{OpId, Ring};
 use crate::table::Name;
-use crate::{Errno, Memory, Provided, Segments, TransferError};
+use crate::{Errno, Memory, NvmeStatus, Provided, Segments, TransferError, Width};
 
 /// An operation that has ended, or a part of one that goes on.
 #[derive(Debug)]
@@ -64,8 +64,25 @@ pub enum Outcome<M = Vec<u8>> {
         /// Whether all of it was moved.
         result: Result<(), TransferError>,
     },
+    /// A command of a driver's has ended.
+    Commanded {
+        /// What was given to the operation.
+        memory: Option<M>,
+        /// Whether the command was done, and what the device said if not.
+        result: Result<(), CommandError>,
+    },
     /// An operation without memory has ended.
     Done(Result<(), Errno>),
+}
+
+/// Why a command of a driver's was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandError {
+    /// The device says so.
+    Status(NvmeStatus),
+    /// The kernel or the driver failed it. `EINTR` when the driver gave it up (a reset, a timeout,
+    /// or the device is gone): then nobody knows how far it came.
+    Os(Errno),
 }
 
 /// A completion as the kernel gives it.
@@ -88,7 +105,7 @@ enum Verdict<M> {
     End(i32),
 }
 
-impl<T: Copy, M: Memory> Ring<T, M> {
+impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Moves what has finished into `completions`, oldest first. Never waits. Call
     /// [`submit`](Self::submit) or [`submit_and_wait`](Self::submit_and_wait) afterwards: parts of
     /// operations that go on may have been queued.
@@ -215,6 +232,8 @@ impl<T: Copy, M: Memory> Ring<T, M> {
             Kind::Poll { .. } if cqueue::more(flags) => {
                 Verdict::Yield(Outcome::Polled(result.map(drop)))
             }
+            // Given up by the driver, which may have handed it to the device before.
+            Kind::Command { .. } => Verdict::End(res),
             _ if result == Err(Errno::INTERRUPTED) => Verdict::Again,
             _ => Verdict::End(res),
         }
@@ -253,9 +272,23 @@ fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
             let result = transferred(res, memory.size());
             Outcome::Transferred { memory, result }
         }
+        Kind::Command { memory, .. } => Outcome::Commanded { memory, result: commanded(res) },
         Kind::Flush { .. } | Kind::Allocate { .. } | Kind::Shutdown | Kind::Nothing => {
             Outcome::Done(result)
         }
+    }
+}
+
+/// Reads the `res` of a driver's command: zero, the device's status, or a negative error number.
+fn commanded(res: i32) -> Result<(), CommandError> {
+    match u16::try_from(res) {
+        Ok(word) => {
+            NvmeStatus::new(word).map_or(Ok(()), |status| Err(CommandError::Status(status)))
+        }
+        Err(_) => match returned(res) {
+            Ok(_) => Err(CommandError::Os(Errno::new(libc::EPROTO))),
+            Err(errno) => Err(CommandError::Os(errno)),
+        },
     }
 }
 
@@ -264,4 +297,19 @@ fn receive_now(fd: std::os::fd::RawFd, address: *mut u8, size: usize) -> Result<
     // SAFETY: the caller gives `size` bytes at `address`, which nothing else refers to.
     let count = unsafe { libc::recv(fd, address.cast(), size, libc::MSG_DONTWAIT) };
     usize::try_from(count).map_err(|_| Errno::last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_ends_in_success_a_status_or_an_error_number() {
+        assert_eq!(commanded(0), Ok(()));
+        let status = NvmeStatus::new(0x4002).expect("it is a failure");
+        assert_eq!(commanded(0x4002), Err(CommandError::Status(status)));
+        let gone = CommandError::Os(Errno::new(libc::ENODEV));
+        assert_eq!(commanded(-libc::ENODEV), Err(gone));
+        assert!(commanded(0x1_0000).is_err(), "no status has so many bits");
+    }
 }

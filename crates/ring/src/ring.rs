@@ -7,16 +7,15 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring};
+use io_uring::{EnterFlags, IoUring, cqueue};
 
 use crate::files::{Fd, Files};
 use crate::operations::InFlight;
 use crate::pool::{Pool, Provided};
 use crate::reap::{Arrived, Completion};
 use crate::table::{Name, Table};
-use crate::{Errno, Features, Memory, Refused, Setup, setup};
+use crate::{Errno, Features, Memory, Narrow, Refused, Setup, Width, setup};
 
 /// How long a dropped ring waits for its operations to end before it gives up their memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -44,15 +43,15 @@ impl std::fmt::Debug for OpId {
 ///
 /// Dropping it cancels what is in flight and waits for the end of it; memory that the kernel may
 /// still write to after five seconds is leaked.
-pub struct Ring<T: Copy, M: Memory = Vec<u8>> {
+pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     /// `ManuallyDrop`: closed after what is in flight has ended.
-    pub(crate) uring: ManuallyDrop<IoUring>,
+    pub(crate) uring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     pub(crate) features: Features,
     pub(crate) in_flight: ManuallyDrop<Table<InFlight<T, M>>>,
     pub(crate) files: Files,
     pub(crate) pool: ManuallyDrop<Option<Pool>>,
     /// Entries that found no room in the submission queue, oldest first.
-    backlog: VecDeque<Entry>,
+    backlog: VecDeque<W::Submission>,
     /// Completions taken from the queue that were not looked at yet.
     pub(crate) arrived: VecDeque<Arrived>,
     /// Completions that the kernel knows nothing of.
@@ -62,13 +61,13 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>> {
     is_enabled: bool,
 }
 
-impl<T: Copy, M: Memory> Ring<T, M> {
+impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// A ring with the best setup that the kernel allows.
     ///
     /// # Errors
     /// Why there is none; see [`probe`](crate::probe).
     pub fn new(setup: Setup) -> Result<Self, Refused> {
-        let (uring, features) = setup::build(setup)?;
+        let (uring, features) = setup::build::<W>(setup)?;
         Ok(Self {
             uring: ManuallyDrop::new(uring),
             features,
@@ -98,8 +97,8 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     /// When there are some already.
     pub fn provide_buffers(&mut self, count: u16, buffer_size: u32) -> Result<(), Errno> {
         assert!(self.pool.is_none(), "a ring has one pool of buffers");
-        let uring = self.features.multishot_receive.then_some(&*self.uring);
-        *self.pool = Some(Pool::new(count, buffer_size, uring)?);
+        let submitter = self.features.multishot_receive.then(|| self.uring.submitter());
+        *self.pool = Some(Pool::new(count, buffer_size, submitter.as_ref())?);
         Ok(())
     }
 
@@ -162,7 +161,7 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     /// # Safety
     /// All that the entry points to stays as it is until its completion was reaped: it is owned by
     /// the operation that the entry's user data names.
-    pub(crate) unsafe fn push(&mut self, entry: Entry) {
+    pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         // SAFETY: the caller's promise.
         let pushed =
             self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok();
@@ -275,10 +274,9 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     /// Takes what is in the completion queue.
     fn collect(&mut self) {
         let completions = self.uring.completion();
-        self.arrived.extend(completions.map(|entry| Arrived {
-            name: entry.user_data(),
-            res: entry.result(),
-            flags: entry.flags(),
+        self.arrived.extend(completions.map(|entry| {
+            let entry: cqueue::Entry = entry.into();
+            Arrived { name: entry.user_data(), res: entry.result(), flags: entry.flags() }
         }));
     }
 
@@ -305,13 +303,13 @@ impl<T: Copy, M: Memory> Ring<T, M> {
     }
 }
 
-impl<T: Copy, M: Memory> Drop for Ring<T, M> {
+impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
     fn drop(&mut self) {
         // Otherwise what the kernel may still touch is leaked.
         let is_over = self.finish();
         if is_over {
             if let Some(pool) = self.pool.as_mut() {
-                pool.unregister(&self.uring);
+                pool.unregister(&self.uring.submitter());
             }
             // SAFETY: neither is used again.
             unsafe {

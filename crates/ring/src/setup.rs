@@ -2,7 +2,7 @@
 
 use io_uring::{IoUring, Probe, opcode};
 
-use crate::{Errno, Refused};
+use crate::{Errno, Narrow, Refused, Wide, Width};
 
 /// Entries of the submission queue at most (the kernel's own limit).
 pub const SUBMISSIONS_MAX: u32 = 32_768;
@@ -76,12 +76,31 @@ impl Features {
 /// # Errors
 /// Why not.
 pub fn probe() -> Result<Features, Refused> {
-    build(Setup { submissions: 4, completions: 8, avoid: Features::NONE })
+    build::<Narrow>(Setup { submissions: 4, completions: 8, avoid: Features::NONE })
         .map(|(_, features)| features)
 }
 
+/// Finds out whether a ring can be had that takes commands of the NVMe driver (kernel 5.19).
+///
+/// # Errors
+/// Why not.
+pub fn probe_wide() -> Result<Features, Refused> {
+    let setup = Setup { submissions: 4, completions: 8, avoid: Features::NONE };
+    let (uring, features) = build::<Wide>(setup)?;
+    let mut probe = Probe::new();
+    let probed = uring.submitter().register_probe(&mut probe);
+    probed.map_err(|error| Refused::diagnose(Errno::of(&error)))?;
+    if !probe.is_supported(opcode::UringCmd80::CODE) {
+        return Err(Refused::too_old("commands of a driver"));
+    }
+    Ok(features)
+}
+
+/// A ring with entries of some width.
+type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
+
 /// Makes a ring. It is disabled: the thread that enables it is the one it belongs to.
-pub(crate) fn build(setup: Setup) -> Result<(IoUring, Features), Refused> {
+pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refused> {
     let wanted = Features::ALL.without(setup.avoid);
     // Kernels refuse a flag they do not know with EINVAL; then the next poorer set is tried.
     let mut last = Errno::new(libc::EINVAL);
@@ -89,7 +108,7 @@ pub(crate) fn build(setup: Setup) -> Result<(IoUring, Features), Refused> {
         if (deferred && !wanted.deferred) || (cooperative && !wanted.cooperative) {
             continue;
         }
-        let mut builder = IoUring::builder();
+        let mut builder = Uring::<W>::builder();
         builder
             .setup_clamp()
             .setup_r_disabled()
@@ -101,7 +120,7 @@ pub(crate) fn build(setup: Setup) -> Result<(IoUring, Features), Refused> {
         }
         match builder.build(setup.submissions.clamp(1, SUBMISSIONS_MAX)) {
             Ok(uring) => {
-                let found = examine(&uring)?;
+                let found = examine::<W>(&uring)?;
                 let features = Features { deferred, cooperative, ..found.without(setup.avoid) };
                 return Ok((uring, features));
             }
@@ -115,7 +134,7 @@ pub(crate) fn build(setup: Setup) -> Result<(IoUring, Features), Refused> {
 }
 
 /// Checks that a ring has what is always needed, and finds what else the kernel has.
-fn examine(uring: &IoUring) -> Result<Features, Refused> {
+fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
     let parameters = uring.params();
     if !parameters.is_feature_nodrop() {
         return Err(Refused::too_old("keeping completions that find no room"));
@@ -168,8 +187,8 @@ mod tests {
             Features { deferred: true, cooperative: true, ..Features::NONE },
             Features::ALL,
         ] {
-            let (_, features) =
-                build(Setup { avoid, ..Setup::default() }).expect("the poorer setups work too");
+            let (_, features) = build::<Narrow>(Setup { avoid, ..Setup::default() })
+                .expect("the poorer setups work too");
             assert_eq!(features, all.without(avoid));
         }
     }

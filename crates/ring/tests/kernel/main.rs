@@ -1,6 +1,7 @@
 //! Rings over the real kernel, with each set of features that it may have.
 
 mod allocations;
+mod commands;
 mod common;
 mod files;
 mod sockets;

@@ -1,0 +1,411 @@
+//! A whole NVMe namespace, by commands that the kernel's driver hands on as they are: no file
+//! system, no block layer, and the device's own data placement.
+
+mod admin;
+mod data;
+mod fdp;
+mod path;
+mod status;
+mod sysfs;
+mod wire;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use slimio_ring::NvmeStatus;
+
+pub use self::fdp::{FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, PlacementHandle};
+use self::path::NvmePath;
+use self::sysfs::Nodes;
+use self::wire::{IdentifyController, IdentifyNamespace, opcode};
+use crate::contents::{self, Contents};
+use crate::{
+    Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
+    OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
+};
+
+/// Longest command where neither kernel nor device says how long it may be.
+const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
+
+/// What a user is told who may not open the device.
+const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio-nvme.rules and add the \
+                                 server's user to the group slimio, or run it as root";
+
+/// What commands for a namespace depend on.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    nsid: u32,
+    /// In our blocks.
+    lba_count: u64,
+    /// The device's blocks in one of ours, as a power of two.
+    blocks_shift: u32,
+    /// Our blocks in one command.
+    command_lbas_max: u32,
+    write_cache: WriteCache,
+    has_deallocate: bool,
+    placements: Vec<PlacementId>,
+}
+
+/// An NVMe namespace that no other program has, by the kernel's word, as long as this lives: its
+/// block device is held exclusively, commands go through its generic one.
+pub struct NvmeDevice {
+    nodes: Nodes,
+    generic: File,
+    /// Opened exclusively; nothing is read or written through it.
+    _holder: File,
+    namespace: Arc<Namespace>,
+    identity: String,
+    model: String,
+    in_flight_max: u32,
+    fdp: Fdp,
+}
+
+/// What there is of data placement.
+#[derive(Debug)]
+enum Fdp {
+    On {
+        group: u16,
+        configuration: Option<FdpConfiguration>,
+        handles: Vec<PlacementHandle>,
+    },
+    /// Why there is none, as a sentence without a full stop.
+    Off(String),
+}
+
+impl NvmeDevice {
+    /// Takes the namespace of which `path` is the generic device or the block device. Nothing on it
+    /// is changed; one block of it is read and a flush is run, to see that commands arrive.
+    ///
+    /// # Errors
+    /// Why it can't be taken: [`OpenError::InUse`] when something has it, [`OpenError::Forbidden`]
+    /// when this process may not, [`OpenError::Unsuitable`] when it is no whole namespace, has a
+    /// format that does not do, or io_uring is refused.
+    pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
+        let nodes = sysfs::nodes(path)?;
+        let unsuitable = |why: String| OpenError::unsuitable(path, why);
+        if options.engine == EngineChoice::Plain {
+            return Err(unsuitable(
+                "passthrough needs io_uring, and plain system calls were asked \
+                                   for"
+                .into(),
+            ));
+        }
+        slimio_ring::probe_wide()
+            .map_err(|refused| unsuitable(format!("passthrough needs io_uring: {refused}")))?;
+        let holder = open_exclusively(&nodes.block)?;
+        let generic = OpenOptions::new().read(true).write(true).open(&nodes.generic);
+        let generic = generic.map_err(|error| permission("opening", &nodes.generic, &error))?;
+        let refused = |doing| {
+            let path = nodes.generic.clone();
+            move |error: DeviceError| match error {
+                DeviceError::Io { errno: libc::EACCES | libc::EPERM } => {
+                    OpenError::Forbidden { path, remedy: PERMISSION_REMEDY.into() }
+                }
+                error => OpenError::Device { doing, path, error },
+            }
+        };
+        let nsid = admin::namespace_id(&generic)
+            .map_err(|error| OpenError::io("looking at", &nodes.generic, &error))?;
+        let identified = admin::identify(&generic, 0, nsid).map_err(refused("identifying"))?;
+        let about = IdentifyNamespace::parse(&identified);
+        let identified = admin::identify(&generic, 1, 0).map_err(refused("identifying"))?;
+        let controller = IdentifyController::parse(&identified);
+        let blocks_shift = check_format(&about).map_err(unsuitable)?;
+        let fdp = find_placement(&generic, nsid, &about, &controller);
+        let placements = match &fdp {
+            Fdp::On { handles, .. } => {
+                handles.iter().map(|handle| PlacementId(handle.placement)).collect()
+            }
+            Fdp::Off(_) => Vec::new(),
+        };
+        let namespace = Namespace {
+            nsid,
+            lba_count: about.block_count >> blocks_shift,
+            blocks_shift,
+            command_lbas_max: command_lbas_max(
+                sysfs::transfer_size_max(&nodes.queue),
+                controller.mdts,
+                blocks_shift,
+            ),
+            write_cache: if controller.has_volatile_cache {
+                WriteCache::VolatileWithFua
+            } else {
+                WriteCache::Stable
+            },
+            has_deallocate: controller.has_deallocate,
+            placements,
+        };
+        let mut device = Self {
+            generic,
+            _holder: holder,
+            namespace: Arc::new(namespace),
+            identity: identity(&controller, &about, nsid),
+            model: controller.model,
+            in_flight_max: options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
+            fdp,
+            nodes: nodes.clone(),
+        };
+        device.try_out().map_err(refused("trying commands on"))?;
+        Ok(device)
+    }
+
+    /// Reads a block and flushes, to see that commands arrive.
+    fn try_out(&mut self) -> Result<(), DeviceError> {
+        let mut path = self.path().map_err(|_| DeviceError::Io { errno: libc::ENOMEM })?;
+        let read = Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) };
+        for op in [read, Op::Flush] {
+            run(&mut path, op).1?;
+        }
+        Ok(())
+    }
+
+    fn path(&self) -> Result<NvmePath, OpenError> {
+        let failed = |error: &io::Error| OpenError::io("opening", &self.nodes.generic, error);
+        let file = OwnedFd::from(self.generic.try_clone().map_err(|error| failed(&error))?);
+        NvmePath::new(self.namespace.clone(), file, self.in_flight_max).map_err(|refused| {
+            OpenError::unsuitable(&self.nodes.generic, format!("no io_uring: {refused}"))
+        })
+    }
+
+    /// The generic device's node.
+    pub fn generic(&self) -> &Path {
+        &self.nodes.generic
+    }
+
+    /// The block device's node.
+    pub fn block(&self) -> &Path {
+        &self.nodes.block
+    }
+
+    /// The model, as the controller names it.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The FDP configuration in force, where the device tells it to this process.
+    pub fn fdp_configuration(&self) -> Option<FdpConfiguration> {
+        match &self.fdp {
+            Fdp::On { configuration, .. } => *configuration,
+            Fdp::Off(_) => None,
+        }
+    }
+
+    /// Bytes of one of the device's own blocks.
+    pub fn block_size(&self) -> u64 {
+        LBA_SIZE as u64 >> self.namespace.blocks_shift
+    }
+
+    /// Longest command in bytes; longer transfers are several.
+    pub fn command_size_max(&self) -> u64 {
+        u64::from(self.namespace.command_lbas_max) * LBA_SIZE as u64
+    }
+}
+
+impl WholeDevice for NvmeDevice {
+    fn lba_count(&self) -> u64 {
+        self.namespace.lba_count
+    }
+
+    fn contents(&self) -> Result<Contents, OpenError> {
+        // Not through the block device: what the kernel keeps of it may be older than what is there.
+        let mut path = self.path()?;
+        let size = self.lba_count() * LBA_SIZE as u64;
+        contents::examine_by(size, |bytes, offset| {
+            let mut buffer = Buffer::zeroed(bytes.len() / LBA_SIZE);
+            let lba = Lba(offset / LBA_SIZE as u64);
+            let (read, result) = run(&mut path, Op::Read { lba, buffer });
+            result?;
+            buffer = read.expect("a read brings its buffer back");
+            bytes.copy_from_slice(&buffer);
+            Ok(())
+        })
+        .map_err(|error| OpenError::Device {
+            doing: "reading",
+            path: self.nodes.generic.clone(),
+            error,
+        })
+    }
+
+    fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        Ok(Box::new(self.path()?))
+    }
+
+    fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
+        MappedFile::device_range(&self.nodes.block, offset, size)
+    }
+
+    fn placements(&self) -> &[PlacementId] {
+        &self.namespace.placements
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(self.identity.clone())
+    }
+
+    fn fdp(&self) -> Option<FdpAccount> {
+        let Fdp::On { group, .. } = &self.fdp else { return None };
+        FdpAccount::new(&self.generic, self.namespace.nsid, *group).ok()
+    }
+
+    fn describe(&self) -> String {
+        let placement = match &self.fdp {
+            Fdp::On { handles, .. } => format!("FDP, {} placements", handles.len()),
+            Fdp::Off(_) => "no FDP".into(),
+        };
+        format!(
+            "NVMe passthrough on {} through io_uring ({placement}, {})",
+            self.nodes.generic.display(),
+            self.namespace.write_cache
+        )
+    }
+
+    fn notes(&self) -> Vec<String> {
+        match &self.fdp {
+            Fdp::On { .. } => Vec::new(),
+            Fdp::Off(why) => vec![format!("no data placement: {why}")],
+        }
+    }
+}
+
+/// What a command is called in a sentence, with its article.
+pub(crate) fn command_name(opcode: u8) -> &'static str {
+    match opcode {
+        opcode::FLUSH => "a flush",
+        opcode::WRITE => "a write",
+        opcode::READ => "a read",
+        opcode::DATASET_MANAGEMENT => "a deallocation",
+        opcode::IO_MANAGEMENT_SEND => "an update of placement handles",
+        _ => "a question about itself",
+    }
+}
+
+/// The specification's name of a status.
+pub(crate) fn status_name(status: NvmeStatus) -> &'static str {
+    status::name(status)
+}
+
+/// Runs one operation to its end.
+fn run(path: &mut NvmePath, op: Op) -> (Option<Buffer>, Result<(), DeviceError>) {
+    let mut completions = Vec::new();
+    if let Err(op) = path.submit(Token(0), op) {
+        unreachable!("nothing else is in flight: {op:?}");
+    }
+    while completions.is_empty() {
+        path.wait(None, &mut completions);
+    }
+    let completion = completions.remove(0);
+    (completion.buffer, completion.result)
+}
+
+/// Opens a block device for oneself alone.
+fn open_exclusively(block: &Path) -> Result<File, OpenError> {
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(block);
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => match sysfs::holders(block) {
+            holders if holders.is_empty() => {
+                OpenError::InUse { path: block.to_path_buf(), holder: None }
+            }
+            holders => {
+                OpenError::unsuitable(block, format!("it is in use: {}", holders.join(", ")))
+            }
+        },
+        _ => permission("opening", block, &error),
+    })
+}
+
+fn permission(doing: &'static str, path: &Path, error: &io::Error) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            OpenError::Forbidden { path: path.to_path_buf(), remedy: PERMISSION_REMEDY.into() }
+        }
+        _ => OpenError::io(doing, path, error),
+    }
+}
+
+/// The device's blocks in one of ours, as a power of two; or why its format does not do.
+fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
+    let ours = LBA_SIZE.trailing_zeros();
+    let theirs = u32::from(about.block_shift);
+    if theirs < 9 || theirs > ours {
+        return Err(format!(
+            "its blocks have 2^{theirs} bytes: blocks of 512 to {LBA_SIZE} bytes will do (see nvme \
+             format --lbaf)"
+        ));
+    }
+    if about.metadata_size > 0 {
+        return Err(format!(
+            "its LBA format has {} bytes of metadata with each block: one without will do (see \
+             nvme format --lbaf)",
+            about.metadata_size
+        ));
+    }
+    Ok(ours - theirs)
+}
+
+/// Our blocks in one command: by the kernel's limit for its queue, or else by the device's.
+fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -> u32 {
+    let device_size_max = match mdts {
+        0 => None,
+        // Pages of the controller have 4096 bytes at least.
+        mdts => 4096_u64.checked_shl(mdts.into()),
+    };
+    let size = kernel_size_max.or(device_size_max).unwrap_or(COMMAND_SIZE_DEFAULT);
+    let field_max = u64::from(wire::BLOCKS_MAX >> blocks_shift);
+    (size / LBA_SIZE as u64).clamp(1, field_max) as u32
+}
+
+/// What tells a namespace from every other one.
+fn identity(controller: &IdentifyController, about: &IdentifyNamespace, nsid: u32) -> String {
+    let serial = format!("nvme serial {} namespace {nsid}", controller.serial);
+    match (u128::from_be_bytes(about.nguid), u64::from_be_bytes(about.eui64)) {
+        (0, 0) => serial,
+        (0, eui64) => format!("{serial} eui64 {eui64:016x}"),
+        (nguid, _) => format!("{serial} nguid {nguid:032x}"),
+    }
+}
+
+/// Finds out what placements there are.
+fn find_placement(
+    generic: &File,
+    nsid: u32,
+    about: &IdentifyNamespace,
+    controller: &IdentifyController,
+) -> Fdp {
+    if !controller.has_fdp {
+        return Fdp::Off("the device has no FDP".into());
+    }
+    let group = about.endurance_group;
+    let handles = match fdp::handles(generic, nsid) {
+        Ok(handles) if handles.is_empty() => {
+            return Fdp::Off(
+                "the namespace was made without placement handles (nvme create-ns \
+                             --nphndls --phndls gives it some)"
+                    .into(),
+            );
+        }
+        Ok(handles) => handles,
+        Err(DeviceError::Nvme { status, .. }) if status.kind() == 0 && status.code() == 0x29 => {
+            return Fdp::Off(format!(
+                "FDP is switched off in endurance group {group} (nvme fdp feature --endgrp-id \
+                 {group} --enable-conf-idx 0 switches it on, before namespaces are made)"
+            ));
+        }
+        Err(error) => return Fdp::Off(format!("its placement handles can't be read: {error}")),
+    };
+    // The rest is for administrators alone, and only to be told of.
+    let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
+    Fdp::On {
+        group,
+        configuration: fdp::configuration(generic, group, index).ok().flatten(),
+        handles,
+    }
+}
+
+/// Whether a path names an NVMe generic device, or anything else that only reads like one.
+pub fn is_character_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device())
+}

@@ -1,0 +1,305 @@
+//! Namespaces of real NVMe devices, as `cargo x lab` has them: what is on them is lost.
+//!
+//! Each test runs over the namespaces that the environment names, and says so where it names none.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use slimio_device::{
+    Buffer, Completion, Contents, Device, DeviceError, LBA_SIZE, Lba, LbaRange, NvmeDevice, Op,
+    OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
+};
+use slimio_sim::contract::check_all;
+
+/// Kinds of namespaces, as the environment names them behind `SLIMIO_NVME_`.
+const KINDS: [&str; 5] = ["FDP", "PLAIN", "B512", "SMALL_MDTS", "ONE_HANDLE"];
+
+/// Serialises the tests: a namespace is one process's alone, and one test's.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Runs a test over the namespaces of these kinds that there are.
+fn with_each(kinds: &[&str], mut test: impl FnMut(&str, PathBuf)) {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for kind in kinds {
+        match std::env::var_os(format!("SLIMIO_NVME_{kind}")) {
+            Some(path) => {
+                eprintln!("{kind}: {}", path.display());
+                test(kind, path.into());
+            }
+            None => eprintln!("SKIPPED: SLIMIO_NVME_{kind} names no namespace"),
+        }
+    }
+}
+
+fn open(path: &std::path::Path) -> NvmeDevice {
+    let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
+    NvmeDevice::open(path, options).expect("nobody has it")
+}
+
+fn run(device: &mut dyn Device, op: Op) -> Completion {
+    device.submit(Token(0), op).expect("nothing is in flight");
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        device.wait(None, &mut completions);
+    }
+    completions.remove(0)
+}
+
+fn pattern(lbas: usize, seed: u8) -> Buffer {
+    let mut buffer = Buffer::zeroed(lbas);
+    for (index, byte) in buffer.iter_mut().enumerate() {
+        *byte = (index / 512) as u8 ^ seed;
+    }
+    buffer
+}
+
+fn write(lba: u64, buffer: Buffer, placement: PlacementId) -> Op {
+    Op::Write { lba: Lba(lba), buffer, placement, durable: true }
+}
+
+#[test]
+fn it_keeps_the_contract_of_devices() {
+    with_each(&KINDS, |_, path| {
+        let mut device = open(&path);
+        check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);
+    });
+}
+
+#[test]
+fn it_is_what_it_was_made_as() {
+    with_each(&KINDS, |kind, path| {
+        let device = open(&path);
+        let described = device.describe();
+        eprintln!("{described}; {}; {}", device.notes().join("; "), device.model());
+        assert!(described.starts_with("NVMe passthrough on /dev/ng"), "{described}");
+        let placements = device.placements().len();
+        match kind {
+            "FDP" => assert!(placements >= 4, "{placements} placements"),
+            "ONE_HANDLE" => assert_eq!(placements, 1),
+            _ => {
+                assert_eq!(placements, 0);
+                assert!(described.contains("no FDP"), "{described}");
+            }
+        }
+        let identity = device.identity().expect("it has a serial number");
+        assert!(identity.starts_with("nvme serial "), "{identity}");
+        // Either node is a way to it, and it is the same one.
+        let block = device.block().to_path_buf();
+        drop(device);
+        let again = open(&block);
+        assert_eq!(again.identity().as_deref(), Some(&*identity));
+        assert_eq!(again.describe(), described);
+    });
+}
+
+#[test]
+fn it_is_ours_alone() {
+    with_each(&KINDS, |_, path| {
+        let device = open(&path);
+        let second = NvmeDevice::open(&path, PathOptions::default()).err().expect("we have it");
+        assert!(matches!(second, OpenError::InUse { .. }), "{second}");
+        drop(device);
+        open(&path);
+    });
+}
+
+#[test]
+fn long_transfers_are_cut_to_what_a_command_may_be() {
+    with_each(&KINDS, |kind, path| {
+        let mut device = open(&path);
+        let limit = device.command_size_max();
+        eprintln!("{limit} bytes in one command");
+        if kind == "SMALL_MDTS" {
+            assert!(limit <= 64 << 10, "{limit}");
+        }
+        let mut path = device.open_path().expect("it can be opened");
+        let long = path.geometry().transfer_lbas_max as usize;
+        assert!((long * LBA_SIZE) as u64 > limit, "nothing is cut");
+        let placement = PlacementId::default();
+        let written = run(&mut *path, write(3, pattern(long, 5), placement));
+        assert_eq!(written.result, Ok(()));
+        let read = run(&mut *path, Op::Read { lba: Lba(3), buffer: Buffer::zeroed(long) });
+        assert_eq!(read.result, Ok(()));
+        let found = read.buffer.expect("it comes home");
+        assert!(found[..] == pattern(long, 5)[..], "it reads as it was written");
+    });
+}
+
+#[test]
+fn many_deallocations_go_down_as_one() {
+    with_each(&KINDS, |_, path| {
+        let mut device = open(&path);
+        let options = PathOptions { in_flight_max: 1000, ..PathOptions::default() };
+        drop(device);
+        device = NvmeDevice::open(&path, options).expect("nobody has it");
+        let mut path = device.open_path().expect("it can be opened");
+        let placement = PlacementId::default();
+        run(&mut *path, write(0, pattern(1400, 1), placement));
+        let range = |index: u64| LbaRange { start: Lba(2 * index), end: Lba(2 * index + 1) };
+        for index in 0..700 {
+            path.submit(Token(index), Op::Deallocate { range: range(index) })
+                .expect("there is room");
+        }
+        let mut completions = Vec::new();
+        while completions.len() < 700 {
+            path.wait(None, &mut completions);
+        }
+        completions.sort_by_key(|completion| completion.token);
+        assert!(completions.iter().zip(0..).all(|(one, index)| one.token == Token(index)));
+        assert!(completions.iter().all(|completion| completion.result == Ok(())));
+        // What lies between them is untouched.
+        let read = run(&mut *path, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1400) });
+        let found = read.buffer.expect("it comes home");
+        let expected = pattern(1400, 1);
+        for lba in (1..1400).step_by(2) {
+            let place = lba * LBA_SIZE..(lba + 1) * LBA_SIZE;
+            assert!(found[place.clone()] == expected[place], "block {lba} was given back");
+        }
+    });
+}
+
+#[test]
+fn what_is_on_it_is_seen() {
+    with_each(&KINDS, |_, path| {
+        let mut device = open(&path);
+        let last = device.lba_count() - 64;
+        let mut io = device.open_path().expect("it can be opened");
+        for lba in [0, last] {
+            run(&mut *io, write(lba, Buffer::zeroed(64), PlacementId::default()));
+        }
+        assert_eq!(device.contents().expect("it can be read"), Contents::Nothing);
+        // Seen at once, also by one who looked before.
+        let mut magic = Buffer::zeroed(1);
+        magic[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+        run(&mut *io, write(0, magic, PlacementId::default()));
+        let ext4 = Contents::Known("an ext2, ext3 or ext4 file system");
+        assert_eq!(device.contents().expect("it can be read"), ext4);
+        run(&mut *io, write(0, Buffer::zeroed(1), PlacementId::default()));
+        run(&mut *io, write(last + 63, pattern(1, 1), PlacementId::default()));
+        assert_eq!(device.contents().expect("it can be read"), Contents::Unknown);
+    });
+}
+
+#[test]
+fn a_mounted_namespace_is_refused_by_the_name_of_its_place() {
+    with_each(&["PLAIN"], |_, path| {
+        let block = open(&path).block().to_path_buf();
+        let made = Command::new("mkfs.ext4").arg("-qF").arg(&block).status();
+        if !made.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: mkfs.ext4 can't be run");
+            return;
+        }
+        let place = std::env::temp_dir().join("slimio-mounted");
+        std::fs::create_dir_all(&place).expect("it can be made");
+        let mounted = Command::new("mount").arg(&block).arg(&place).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "it can be mounted");
+        let refused = NvmeDevice::open(&path, PathOptions::default()).err();
+        let unmounted = Command::new("umount").arg(&place).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "it can be unmounted");
+        let refused = refused.expect("it is mounted").to_string();
+        let wanted = format!("{} is mounted at {}", block.display(), place.display());
+        assert!(refused.contains(&wanted), "{refused}");
+    });
+}
+
+#[test]
+fn placements_lead_to_handles_of_their_own() {
+    with_each(&["FDP"], |_, path| {
+        let mut device = open(&path);
+        let account = device.fdp().expect("it is on");
+        let configuration = device.fdp_configuration().expect("we are root");
+        assert!(configuration.unit_size > 0 && configuration.handle_count >= 4);
+        let placements = device.placements().to_vec();
+        let before = account.handles().expect("it tells");
+        assert_eq!(before.len(), placements.len());
+        assert!(account.handles_used().expect("it tells") >= placements.len());
+        let counted = account.statistics().expect("it tells");
+        let mut io = device.open_path().expect("it can be opened");
+        let block_size = device.block_size();
+        for (index, &placement) in placements.iter().enumerate() {
+            let lbas = 8 * (index + 1);
+            let written = run(&mut *io, write(256 * index as u64, pattern(lbas, 3), placement));
+            assert_eq!(written.result, Ok(()));
+        }
+        let after = account.handles().expect("it tells");
+        let unit_blocks = configuration.unit_size / block_size;
+        for (index, (old, new)) in before.iter().zip(&after).enumerate() {
+            let blocks = (8 * (index + 1) * LBA_SIZE) as u64 / block_size;
+            let used = (old.unit_blocks_left + unit_blocks - new.unit_blocks_left) % unit_blocks;
+            assert_eq!(used, blocks, "placement {} leads elsewhere", old.placement);
+        }
+        let written: usize = (1..=placements.len()).map(|count| 8 * count * LBA_SIZE).sum();
+        let host_bytes = account.statistics().expect("it tells").host_bytes - counted.host_bytes;
+        assert_eq!(host_bytes, written as u128);
+        // A fresh unit, when it is asked for.
+        account.start_fresh_unit(placements[1]).expect("it does");
+        let fresh = account.handles().expect("it tells");
+        assert_eq!(fresh[1].unit_blocks_left, unit_blocks);
+        assert_eq!(fresh[2].unit_blocks_left, after[2].unit_blocks_left);
+    });
+}
+
+#[test]
+fn a_placement_that_is_not_the_devices_is_never_named() {
+    with_each(&["FDP", "ONE_HANDLE"], |_, path| {
+        let mut device = open(&path);
+        let account = device.fdp().expect("it is on");
+        let invalid = || {
+            let events = account.host_events().expect("it tells");
+            events.iter().filter(|event| event.name() == "invalid placement id").count()
+        };
+        let before = invalid();
+        let mut io = device.open_path().expect("it can be opened");
+        let written = run(&mut *io, write(0, pattern(1, 1), PlacementId(0x7fff)));
+        assert_eq!(written.result, Ok(()));
+        assert_eq!(invalid(), before);
+    });
+}
+
+#[test]
+fn a_durable_write_costs_one_command_where_there_is_a_cache() {
+    with_each(&KINDS, |_, path| {
+        let mut device = open(&path);
+        let io = device.open_path().expect("it can be opened");
+        let cache = io.geometry().write_cache;
+        assert!(matches!(cache, WriteCache::VolatileWithFua | WriteCache::Stable), "{cache}");
+    });
+}
+
+#[test]
+fn what_is_no_whole_namespace_is_refused_with_a_sentence() {
+    for (path, said) in [
+        ("/dev/null", "it is no NVMe generic device"),
+        ("/dev", "it is no device"),
+        ("/dev/ng99n99", "does not exist"),
+    ] {
+        let refused = NvmeDevice::open(path.as_ref(), PathOptions::default()).err();
+        let refused = refused.expect("it is none").to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[test]
+fn a_mapped_range_and_commands_do_not_disturb_each_other() {
+    with_each(&["FDP", "B512"], |_, path| {
+        const SIZE: usize = 8 * LBA_SIZE;
+        let mut device = open(&path);
+        let mut io = device.open_path().expect("it can be opened");
+        let mut mapped = device.map(100 * LBA_SIZE as u64, SIZE).expect("it is within it");
+        let mut buffers = mapped.buffers(2 * LBA_SIZE);
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            buffer.fill(index as u8 + 1);
+        }
+        let last = buffers.pop().expect("there are four");
+        for (lba, buffer) in [(108, last), (98, pattern(2, 9))] {
+            let written = run(&mut *io, write(lba, buffer, PlacementId::default()));
+            assert_eq!(written.result, Ok(()));
+        }
+        let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
+        assert_eq!(mapped.read_all().expect("it can be read"), expected);
+        let read = run(&mut *io, Op::Read { lba: Lba(108), buffer: Buffer::zeroed(2) });
+        assert_eq!(read.buffer.expect("it comes home")[..], [4; 2 * LBA_SIZE]);
+        let error = run(&mut *io, Op::Read { lba: Lba(u64::MAX), buffer: Buffer::zeroed(1) });
+        assert_eq!(error.result, Err(DeviceError::OutOfRange));
+    });
+}

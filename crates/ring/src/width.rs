@@ -1,0 +1,51 @@
+//! How large the entries of a ring's queues are.
+
+use io_uring::{cqueue, squeue};
+
+/// The sizes of a ring's entries: [`Narrow`] for all ordinary operations, [`Wide`] for a driver's
+/// commands as well.
+pub trait Width: sealed::Sealed + 'static {
+    /// An entry of the submission queue.
+    #[doc(hidden)]
+    type Submission: squeue::EntryMarker + Send + Sync;
+
+    /// An entry of the completion queue.
+    #[doc(hidden)]
+    type Completion: cqueue::EntryMarker;
+
+    /// The entry of a driver's command.
+    #[doc(hidden)]
+    fn command(entry: squeue::Entry128) -> Self::Submission;
+}
+
+/// Entries of 64 and 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Narrow;
+
+/// Entries of 128 and 32 bytes (kernel 5.19), as commands of the NVMe driver need them.
+#[derive(Clone, Copy, Debug)]
+pub struct Wide;
+
+impl Width for Narrow {
+    type Submission = squeue::Entry;
+    type Completion = cqueue::Entry;
+
+    fn command(_: squeue::Entry128) -> squeue::Entry {
+        unreachable!("only a wide ring is handed commands")
+    }
+}
+
+impl Width for Wide {
+    type Submission = squeue::Entry128;
+    type Completion = cqueue::Entry32;
+
+    fn command(entry: squeue::Entry128) -> squeue::Entry128 {
+        entry
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Narrow {}
+    impl Sealed for super::Wide {}
+}
