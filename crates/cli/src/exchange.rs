@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use slimio_device::{EngineChoice, OpenError, PathOptions};
+use slimio_device::{OpenError, PathOptions};
 use slimio_server::config::Config;
 use slimio_server::exchange::{
     ExportOptions, Exporter, Keyspace, RdbVersion, SlotSource, export_slot, export_volume,
@@ -186,7 +186,7 @@ impl Import {
     }
 
     fn write(&self, config: &Config, keyspace: &mut Keyspace) -> Result<(), String> {
-        let mut storage = volume::open(&self.volume, EngineChoice::Best, true, u64::MAX)?;
+        let mut storage = volume::open(&self.volume, PathOptions::default(), true, u64::MAX)?;
         if storage.exists {
             let there = load_volume(&mut storage, RootChoice::InForce, &mut |_, _| {})?;
             let keys = key_count(&there);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
-use slimio_device::EngineChoice;
+use slimio_device::{EngineChoice, PathOptions};
 use slimio_server::Server;
 use slimio_server::config::Config;
 use slimio_storage::Storage;
@@ -66,12 +66,11 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
         "plain" => EngineChoice::Plain,
         _ => EngineChoice::Best,
     };
+    let passthrough = config.yes("volume-passthrough");
+    let options = PathOptions { engine, passthrough, ..PathOptions::default() };
     let storage =
-        volume::open(config.text("volume"), engine, true, config.int("log-size-max") as u64)?;
-    let is_direct = storage.io_path.starts_with("direct I/O");
-    let is_uring = storage.io_path.contains("io_uring");
-    let is_less = !is_direct || (engine == EngineChoice::Best && !is_uring);
-    if config.choice("volume-fallback") == "require" && is_less {
+        volume::open(config.text("volume"), options, true, config.int("log-size-max") as u64)?;
+    if config.choice("volume-fallback") == "require" && !storage.is_best {
         return Err(format!(
             "the volume {} would be reached through {}: {}; use volume-fallback allow, or remove \
              the cause",

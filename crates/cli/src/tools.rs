@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use slimio_device::{EngineChoice, LBA_SIZE};
+use slimio_device::{LBA_SIZE, PathOptions};
 use slimio_server::config::Config;
 use slimio_server::explain;
 use slimio_storage::{
@@ -16,14 +16,14 @@ use crate::volume;
 /// Where the volume is.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArg {
-    /// Directory or block device that holds the volume
+    /// Directory, NVMe namespace or block device that holds the volume
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
 }
 
 impl VolumeArg {
     fn open(&self, create: bool) -> Result<Storage, String> {
-        volume::open(&self.volume, EngineChoice::Best, create, u64::MAX)
+        volume::open(&self.volume, PathOptions::default(), create, u64::MAX)
     }
 
     /// The volume, which must be there.

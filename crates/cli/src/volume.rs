@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use slimio_device::{EngineChoice, OpenError, PathOptions};
+use slimio_device::{OpenError, PathOptions};
 use slimio_storage::Storage;
 
 /// Opens the volume that `spec` names, making a directory that is missing if `create`. The log's
@@ -12,11 +12,10 @@ use slimio_storage::Storage;
 /// A sentence with a remedy.
 pub(crate) fn open(
     spec: &str,
-    engine: EngineChoice,
+    options: PathOptions,
     create: bool,
     wal_size_max: u64,
 ) -> Result<Storage, String> {
-    let options = PathOptions { engine, ..PathOptions::default() };
     slimio_volume::open(Path::new(spec), options, create, wal_size_max)
         .map_err(|error| explain(&error, spec))
 }
@@ -29,6 +28,8 @@ pub(crate) fn explain(error: &OpenError, spec: &str) -> String {
         OpenError::NoSpace { .. } => "make room on the file system, or choose another --volume",
         OpenError::Unsuitable { .. } => "choose another --volume",
         OpenError::Incomplete { .. } => "restore it from a backup",
+        OpenError::Forbidden { .. } => "docs/fdp.md has the steps",
+        OpenError::Device { .. } => "check the device (nvme smart-log), or choose another --volume",
         OpenError::Io { .. } => "check its permissions and its device",
     };
     format!("cannot open the volume {spec}: {error}; {remedy}")

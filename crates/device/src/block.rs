@@ -26,6 +26,8 @@ pub struct BlockDevice {
     write_cache: WriteCache,
     engine: Engine,
     options: PathOptions,
+    /// Why it is not reached by NVMe passthrough, and whether that was tried.
+    no_passthrough: (String, bool),
 }
 
 impl BlockDevice {
@@ -58,7 +60,14 @@ impl BlockDevice {
         let size = sys::block_device_size(&holder).map_err(failed("measuring"))?;
         let write_cache = write_cache_of_block_device(&holder).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
-        Ok(Self { path: path.to_path_buf(), holder, size, write_cache, engine, options })
+        let no_passthrough = ("the volume is a block device".into(), false);
+        let path = path.to_path_buf();
+        Ok(Self { path, holder, size, write_cache, engine, options, no_passthrough })
+    }
+
+    /// Says why it is not reached by NVMe passthrough, and whether that was tried.
+    pub(crate) fn without_passthrough(self, why: String, was_tried: bool) -> Self {
+        Self { no_passthrough: (why, was_tried), ..self }
     }
 
     /// What a completed write is worth.
@@ -97,6 +106,10 @@ impl WholeDevice for BlockDevice {
         MappedFile::device_range(&self.path, offset, size)
     }
 
+    fn is_best(&self) -> bool {
+        self.engine.is_best() && !self.no_passthrough.1
+    }
+
     fn describe(&self) -> String {
         let how = if self.options.direct { "direct" } else { "buffered" };
         format!(
@@ -108,10 +121,7 @@ impl WholeDevice for BlockDevice {
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = vec![
-            "no NVMe passthrough: the volume is a block device, not an NVMe generic device"
-                .to_owned(),
-        ];
+        let mut notes = vec![format!("no NVMe passthrough: {}", self.no_passthrough.0)];
         notes.extend(self.engine.notes());
         if !self.options.direct {
             notes.push("no direct I/O: buffered I/O was asked for".into());

@@ -242,6 +242,12 @@ impl Directory {
         }
     }
 
+    /// Whether this is the best way to its files that was asked for: neither the file system nor
+    /// the kernel has made it less. Complete once a path was opened.
+    pub fn is_best(&self) -> bool {
+        self.engine.is_best() && self.not_direct.is_none()
+    }
+
     /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
     pub fn describe(&self) -> String {
         let how = if self.not_direct.is_none() { "direct" } else { "buffered" };

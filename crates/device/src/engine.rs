@@ -31,11 +31,18 @@ pub struct PathOptions {
     pub in_flight_max: u32,
     /// Past the kernel's cache, where the file system allows it.
     pub direct: bool,
+    /// An NVMe namespace by the driver's own commands rather than as a block device.
+    pub passthrough: bool,
 }
 
 impl Default for PathOptions {
     fn default() -> Self {
-        Self { engine: EngineChoice::Best, in_flight_max: IN_FLIGHT_DEFAULT, direct: true }
+        Self {
+            engine: EngineChoice::Best,
+            in_flight_max: IN_FLIGHT_DEFAULT,
+            direct: true,
+            passthrough: true,
+        }
     }
 }
 
@@ -69,6 +76,11 @@ impl Engine {
             },
         };
         Ok(Box::new(PlainPath::new(target)?))
+    }
+
+    /// Whether it is the one that was asked for.
+    pub(crate) fn is_best(&self) -> bool {
+        !matches!(self, Self::Plain { why: Some(_) })
     }
 
     /// As the end of "direct I/O on files …".

@@ -54,12 +54,12 @@ pub use layer::{Layer, Layered};
 pub use mapped::MappedFile;
 pub use nvme::{
     FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, NvmeDevice, PlacementHandle,
-    is_character_device,
+    block_device_of, is_character_device,
 };
 pub use priority::give_way;
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
-pub use whole::WholeDevice;
+pub use whole::{WholeDevice, open_whole};
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -1,6 +1,11 @@
 //! A device that one process has to itself, whichever way it is reached.
 
-use crate::{Contents, Device, FdpAccount, MappedFile, OpenError, PlacementId};
+use std::path::Path;
+
+use crate::{
+    BlockDevice, Contents, Device, EngineChoice, FdpAccount, MappedFile, NvmeDevice, OpenError,
+    PathOptions, PlacementId, nvme,
+};
 
 /// One linear space of blocks that is this process's alone as long as the value lives, and that
 /// opens paths to itself: a block device, or an NVMe namespace.
@@ -44,10 +49,45 @@ pub trait WholeDevice: Send {
         None
     }
 
+    /// Whether this is the best way to this device that was asked for: the kernel, or what this
+    /// process may do, has not made it less.
+    fn is_best(&self) -> bool;
+
     /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
     fn describe(&self) -> String;
 
     /// Why it is not a better way, in sentences without a full stop. Complete once a path was
     /// opened.
     fn notes(&self) -> Vec<String>;
+}
+
+/// Takes the device at a path, by the best way that there is: a namespace of NVMe by passthrough,
+/// whichever of its two nodes is named, and everything else, or where that is refused, as a block
+/// device. Which it became, and why, the result says.
+///
+/// # Errors
+/// As [`NvmeDevice::open`] and [`BlockDevice::open`].
+pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevice>, OpenError> {
+    let nodes = match nvme::nodes(path) {
+        Ok(nodes) => nodes,
+        Err(error) if nvme::is_character_device(path) => return Err(error),
+        Err(OpenError::Unsuitable { why, .. }) => {
+            return Ok(Box::new(BlockDevice::open(path, options)?.without_passthrough(why, false)));
+        }
+        Err(error) => return Err(error),
+    };
+    if !options.passthrough || options.engine == EngineChoice::Plain {
+        let why = "it was not asked for".into();
+        let device = BlockDevice::open(&nodes.block, options)?;
+        return Ok(Box::new(device.without_passthrough(why, false)));
+    }
+    match NvmeDevice::open(path, options) {
+        Ok(device) => Ok(Box::new(device)),
+        Err(error @ OpenError::InUse { .. }) => Err(error),
+        Err(refused) => {
+            // What the block device says is wrong is wrong with both.
+            let device = BlockDevice::open(&nodes.block, options)?;
+            Ok(Box::new(device.without_passthrough(refused.to_string(), true)))
+        }
+    }
 }

@@ -103,6 +103,8 @@ pub struct Storage {
     pub exists: bool,
     /// Where it is, for people.
     pub name: String,
+    /// Whether it is reached in the best way that was asked for.
+    pub is_best: bool,
     /// How it is reached, for people.
     pub io_path: String,
     /// Why not in a better way; empty when there is none.

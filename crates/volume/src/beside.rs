@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use slimio_device::{
     Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Layered, Op, OpenError, Token,
-    WriteCache,
+    WriteCache, block_device_of,
 };
 use slimio_storage::{Area, Media, SlotName};
 
@@ -30,17 +30,18 @@ const TRANSFER_LBAS_MAX: u32 = (1 << 20) / LBA_SIZE as u32;
 /// # Errors
 /// When there is no volume there, or no block device that could hold one.
 pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
-    let place = if path.is_dir() {
-        Place::Directory
-    } else if block::is_block_device(path) {
-        let file = ReadOnly::open(path, OFlags::DIRECT)?;
-        block::check_size(path, file.lba_count)?;
-        Place::BlockDevice
+    let (path, place) = if path.is_dir() {
+        (path.to_path_buf(), Place::Directory)
+    } else if block::is_device(path) {
+        let path = block_device_of(path)?;
+        let file = ReadOnly::open(&path, OFlags::DIRECT)?;
+        block::check_size(&path, file.lba_count)?;
+        (path, Place::BlockDevice)
     } else {
-        let why = "it is neither a directory nor a block device".into();
+        let why = "it is neither a directory nor a device".into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
-    Ok(Box::new(Beside { path: path.to_path_buf(), place }))
+    Ok(Box::new(Beside { path, place }))
 }
 
 /// What the areas are parts of.

@@ -11,8 +11,8 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use slimio_device::{
-    BlockDevice, Buffer, Contents, Device, DeviceError, Geometry, LBA_SIZE, Layer, Layered, Lba,
-    LbaRange, MappedFile, Op, OpenError, PathOptions, WholeDevice,
+    Buffer, Contents, Device, DeviceError, Geometry, LBA_SIZE, Layer, Layered, Lba, LbaRange,
+    MappedFile, Op, OpenError, PathOptions, WholeDevice, is_character_device, open_whole,
 };
 use slimio_storage::{Area, Media, SlotName, Storage, layout};
 
@@ -28,9 +28,10 @@ const SHARES: u64 = 1 + layout::SLOT_COUNT as u64;
 /// Fewest blocks of each of them.
 const SHARE_LBAS_MIN: u64 = 2;
 
-/// Whether a path names a block device.
-pub(crate) fn is_block_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+/// Whether a path names a device: one of blocks, or an NVMe generic one.
+pub(crate) fn is_device(path: &Path) -> bool {
+    let is_block = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    is_block || is_character_device(path)
 }
 
 /// Takes a block device as a volume. One that holds something else is refused.
@@ -42,11 +43,11 @@ pub(crate) fn open(
     options: PathOptions,
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
-    open_whole(path, Box::new(BlockDevice::open(path, options)?), wal_size_max)
+    make_volume(path, open_whole(path, options)?, wal_size_max)
 }
 
 /// Makes a volume of a device that is ours alone.
-fn open_whole(
+fn make_volume(
     path: &Path,
     mut device: Box<dyn WholeDevice>,
     wal_size_max: u64,
@@ -64,6 +65,7 @@ fn open_whole(
     Ok(Storage {
         exists: !matches!(contents, Contents::Nothing),
         name: path.display().to_string(),
+        is_best: device.is_best(),
         io_path: device.describe(),
         why_not_better: device.notes().join("; "),
         media: Box::new(BlockMedia {

@@ -27,7 +27,7 @@ pub fn open(
     create: bool,
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
-    if block::is_block_device(path) {
+    if block::is_device(path) {
         block::open(path, options, wal_size_max)
     } else {
         directory::open(path, options, create, wal_size_max)

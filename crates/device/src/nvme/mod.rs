@@ -21,6 +21,7 @@ use slimio_ring::NvmeStatus;
 pub use self::fdp::{FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, PlacementHandle};
 use self::path::NvmePath;
 use self::sysfs::Nodes;
+pub(crate) use self::sysfs::nodes;
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
 use crate::contents::{self, Contents};
 use crate::{
@@ -251,6 +252,10 @@ impl WholeDevice for NvmeDevice {
         FdpAccount::new(&self.generic, self.namespace.nsid, *group).ok()
     }
 
+    fn is_best(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         let placement = match &self.fdp {
             Fdp::On { handles, .. } => format!("FDP, {} placements", handles.len()),
@@ -405,7 +410,16 @@ fn find_placement(
     }
 }
 
-/// Whether a path names an NVMe generic device, or anything else that only reads like one.
+/// Whether a path names a device that is read as a stream or by commands, as NVMe's generic ones.
 pub fn is_character_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device())
+}
+
+/// The block device of the namespace of which `path` is the generic device, or `path` itself where
+/// it is none.
+///
+/// # Errors
+/// [`OpenError::Unsuitable`] when it is a device of another kind.
+pub fn block_device_of(path: &Path) -> Result<std::path::PathBuf, OpenError> {
+    if is_character_device(path) { Ok(nodes(path)?.block) } else { Ok(path.to_path_buf()) }
 }

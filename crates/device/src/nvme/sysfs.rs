@@ -160,9 +160,9 @@ mod tests {
                 std::os::unix::fs::symlink("..", device).expect("it can be made");
             }
         }
-        let partition = owner.join("nvme0n1/nvme0n1p1");
-        fs::create_dir(&partition).expect("it can be made");
-        fs::write(partition.join("partition"), "1\n").expect("it can be written");
+        let part = owner.join("nvme0n1/nvme0n1p1");
+        fs::create_dir(&part).expect("it can be made");
+        fs::write(part.join("partition"), "1\n").expect("it can be written");
         directory
     }
 

@@ -135,7 +135,8 @@ pub static DIRECTIVES: &[Directive] = &[
     // The log.
     unlike(row("appendonly", Kind::Bool, "yes", Effect::Live, "keep a log of writes, so that data survive"), "Redis keeps no log unless told to"),
     unlike(row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"), "what everysec and no have acknowledged outlives the process, whatever ends it"),
-    own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory or block device that holds the data")),
+    own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace or block device that holds the data")),
+    own(row("volume-passthrough", Kind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
     own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
     own(row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume")),
     own(row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made")),

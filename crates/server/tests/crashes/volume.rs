@@ -16,6 +16,7 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
         media: Box::new(Watched(media)),
         exists,
         name: "a simulated disk".into(),
+        is_best: true,
         io_path: "simulated".into(),
         why_not_better: String::new(),
     }
