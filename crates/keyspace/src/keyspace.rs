@@ -352,15 +352,19 @@ impl Keyspace {
                 })?;
             reply.clear();
             effects.clear();
-            let expires = is_planted("expiry-in-replay");
+            let over_at = match () {
+                () if is_planted("expiry-in-replay") => i64::MAX,
+                () if is_planted("expiry-by-restart") => self.replay_time(),
+                () => 0,
+            };
             let mut context = Context {
                 keyspace: self,
                 db: *db,
                 args,
-                now_ms: if expires { i64::MAX } else { 0 },
+                now_ms: over_at,
                 reply,
                 effects,
-                mode: if expires { Mode::Atomic } else { Mode::Replay },
+                mode: if over_at > 0 { Mode::Atomic } else { Mode::Replay },
             };
             (command.run)(&mut context);
             if let Some(start) = reply.segments(0..reply.len()).next()

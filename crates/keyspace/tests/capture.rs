@@ -3,8 +3,11 @@
 mod common;
 #[path = "common/contents.rs"]
 mod contents;
+#[path = "common/entries.rs"]
+mod entries;
 
 use common::{Driver, Generator, Rng};
+use entries::{Entry, contents, sorted};
 use slimio_keyspace::{
     CaptureBudget, CaptureState, Captured, Context, DbIndex, Effects, EvictionConfig,
     EvictionPolicy, Keyspace, Mode, Outcome, command_table,
@@ -17,31 +20,9 @@ const ROUNDS: usize = 10_000;
 /// Databases that the random commands use.
 const DBS: u16 = 3;
 
-type Entry = (u16, Vec<u8>, Vec<Vec<u8>>, Option<i64>);
-
-/// Every key of every database, sorted.
-fn contents(keyspace: &Keyspace) -> Vec<Entry> {
-    let mut contents: Vec<Entry> = (0..16)
-        .flat_map(|db| keyspace.entries(DbIndex(db)).map(move |entry| (db, entry)))
-        .map(|(db, entry)| {
-            (db, entry.key.to_vec(), contents::words(entry.value), entry.expires_at_ms)
-        })
-        .collect();
-    contents.sort();
-    contents
-}
-
-/// The same of what was captured.
+/// What was captured, sorted.
 fn captured(batches: &[Captured]) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = batches
-        .iter()
-        .flat_map(Captured::entries)
-        .map(|(db, entry)| {
-            (db.0, entry.key.to_vec(), contents::words(entry.value), entry.expires_at_ms)
-        })
-        .collect();
-    entries.sort();
-    entries
+    sorted(batches.iter().flat_map(Captured::entries))
 }
 
 fn step(keyspace: &mut Keyspace, entries: usize, out: &mut Vec<Captured>) {

@@ -3,8 +3,11 @@
 mod common;
 #[path = "common/contents.rs"]
 mod contents;
+#[path = "common/entries.rs"]
+mod entries;
 
 use common::{Driver, Generator, Rng};
+use entries::contents;
 use slimio_keyspace::{
     CHUNK_SIZE, CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkError, ChunkOptions, Config,
     Context, DataFn, DbIndex, Effects, EvictionConfig, EvictionPolicy, Keyspace, Loader, Mode,
@@ -13,20 +16,6 @@ use slimio_keyspace::{
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
 
 const NOW_MS: i64 = 1_700_000_000_000;
-
-type Entry = (u16, Vec<u8>, Vec<Vec<u8>>, Option<i64>);
-
-/// Every key of every database, sorted.
-fn contents(keyspace: &Keyspace) -> Vec<Entry> {
-    let mut contents: Vec<Entry> = (0..16)
-        .flat_map(|db| keyspace.entries(DbIndex(db)).map(move |entry| (db, entry)))
-        .map(|(db, entry)| {
-            (db, entry.key.to_vec(), contents::words(entry.value), entry.expires_at_ms)
-        })
-        .collect();
-    contents.sort();
-    contents
-}
 
 /// The chunks of a snapshot.
 fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {

@@ -26,12 +26,13 @@ pub(crate) use memory::MemoryUse;
 pub(crate) use snapshots::NotBegun;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspace, Payload};
 use slimio_storage::{Lsn, Progress};
 
 use crate::clients::{Client, Clients, State};
+use crate::clock::WallClock;
 use crate::commands::{Entry, table};
 use crate::config::{Config, OutputLimit};
 use crate::cpu::CpuLap;
@@ -205,6 +206,7 @@ pub(crate) struct Core {
     pub(crate) now: Instant,
     /// The same in milliseconds since 1970, for expiry alone: it may jump.
     pub(crate) now_ms: i64,
+    wall_clock: WallClock,
     /// When the last command ended.
     lap: Instant,
     /// The same in CPU time, with `command-cpu-tracking`.
@@ -269,6 +271,7 @@ impl Core {
             started: now,
             now,
             now_ms: 0,
+            wall_clock: WallClock::System,
             lap: now,
             cpu_lap: CpuLap::default(),
             next_cron: now,
@@ -319,8 +322,14 @@ impl Core {
     pub(crate) fn tick(&mut self) {
         self.now = Instant::now();
         self.begin_lap(self.now);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.now_ms = since.as_millis() as i64;
+        self.now_ms = self.wall_clock.now_ms();
+    }
+
+    /// Takes the time of day from another clock.
+    pub(crate) fn set_wall_clock(&mut self, clock: WallClock) {
+        self.wall_clock = clock;
+        self.tick();
+        self.snapshots.saved_at_s = self.now_ms / 1000;
     }
 
     /// What comes now is a command's, or a part of one.

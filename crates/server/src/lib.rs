@@ -15,6 +15,7 @@ pub mod logging;
 pub mod net;
 
 mod clients;
+mod clock;
 mod commands;
 mod core;
 mod cpu;
@@ -30,6 +31,7 @@ mod stats;
 mod transactions;
 mod wal;
 
+pub use clock::WallClock;
 pub use server::{Server, explain, make_volume};
 
 use std::sync::OnceLock;

@@ -15,6 +15,7 @@ use slimio_device::{LBA_SIZE, OpenError};
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{Error, FormatOptions, Storage, Volume, VolumeId, format};
 
+use crate::clock::WallClock;
 use crate::config::{Config, ConfigError};
 use crate::core::{Core, Facts, Shutdown};
 use crate::net::epoll::EpollNet;
@@ -91,6 +92,12 @@ impl Server {
     /// Ends the server, with the log made durable, as soon as the descriptor is readable.
     pub fn stop_when_readable(&mut self, fd: OwnedFd) {
         self.stop = Some(fd);
+    }
+
+    /// Takes the time of day from another clock than the system's. Keys expire by it; how long
+    /// something takes is measured all the same.
+    pub fn set_wall_clock(&mut self, clock: WallClock) {
+        self.core.set_wall_clock(clock);
     }
 
     /// Recovers the data and serves until the server is told to stop. `ready` is called when

@@ -280,7 +280,7 @@ impl Keyspace {
     /// what they were.
     pub(crate) fn number_swapped(&mut self, a: DbIndex, b: DbIndex) {
         let (dbs, Past { capture, .. }) = self.dbs_and_past();
-        if capture.state == CaptureState::Idle {
+        if capture.state == CaptureState::Idle || is_planted("swap-not-captured") {
             dbs[usize::from(a.0)].set_number(a);
             dbs[usize::from(b.0)].set_number(b);
         } else {

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use slimio_device::{EngineChoice, PathOptions};
-use slimio_server::Server;
 use slimio_server::config::Config;
+use slimio_server::{Server, WallClock};
 use slimio_storage::Storage;
 
 /// Both ways to the kernel.
@@ -136,6 +136,15 @@ pub(crate) fn launch_with(
     config: Config,
     open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
 ) -> Starting {
+    launch_at(config, WallClock::System, open)
+}
+
+/// As [`launch_with`], with a clock of its own.
+pub(crate) fn launch_at(
+    config: Config,
+    clock: WallClock,
+    open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
+) -> Starting {
     let socket = config.text("unixsocket").to_owned();
     let (address_sender, address) = channel();
     let (ready_sender, is_ready) = channel();
@@ -144,6 +153,7 @@ pub(crate) fn launch_with(
         let storage = open(&config)?;
         let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
         server.stop_when_readable(stopped.into());
+        server.set_wall_clock(clock);
         let address = match server.addresses().first() {
             Some(&address) => Address::Tcp(address),
             None => Address::Unix(socket),

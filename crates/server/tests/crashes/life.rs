@@ -1,16 +1,19 @@
 //! One volume, life after life: what was promised, and what came back.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use slimio_server::WallClock;
 use slimio_server::config::Config;
 use slimio_sim::{Image, Limits, SimConfig, SimDisk};
 
 use super::media::{Kind, SimMedia};
-use super::script::{End, Life, Step, Unit, encode_line};
+use super::script::{End, FIRST_MS, Life, NEAR_MS, Step, Unit, encode_line};
 use super::state::{State, read};
 use super::volume::storage;
-use crate::common::{Client, Running, Starting, config, launch_with, start};
+use crate::common::{Client, Running, Starting, config, launch_at};
 
 /// How long a reply may take: a server whose disk has died answers, too, or closes the connection.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
@@ -35,10 +38,12 @@ pub(crate) struct World {
     kind: Kind,
     /// What the last death left; `None` before the first life.
     image: Option<Image>,
+    /// The server's time of day, in milliseconds since 1970.
+    clock: Arc<AtomicI64>,
     oracle: Oracle,
-    /// Units that were executed, and behind them those that may have been.
-    units: Vec<Unit>,
-    /// What is in memory after each, from none on.
+    /// Units that were executed, and when, and behind them those that may have been.
+    units: Vec<(i64, Unit)>,
+    /// What was in memory after each, from none on.
     states: Vec<State>,
     /// Units that come back when the process dies.
     kept: usize,
@@ -61,6 +66,7 @@ impl World {
             config: SimConfig { seed, ..SimConfig::default() },
             kind: if is_device { Kind::Device } else { Kind::Files },
             image: None,
+            clock: Arc::new(AtomicI64::new(FIRST_MS)),
             oracle,
             units: Vec::new(),
             states: vec![empty],
@@ -77,6 +83,7 @@ impl World {
     /// One life and its end. `Err` says which promise was broken.
     pub(crate) fn live(&mut self, life: &Life) -> Result<(), String> {
         let exists = self.image.is_some();
+        self.pass(life.rests_ms);
         let media = match &self.image {
             Some(image) => SimMedia::from_image(self.config, self.kind, image),
             None => SimMedia::new(self.config, self.kind),
@@ -85,7 +92,10 @@ impl World {
         if exists {
             disk.crash_after(life.dies_after);
         }
-        let crash = match launch_on(media, exists, self.directives()).served() {
+        let clock = WallClock::Given(Arc::clone(&self.clock));
+        let starting = launch_on(media, exists, self.directives(), clock);
+        self.pass(life.recovers_ms);
+        let crash = match starting.served() {
             Ok(server) => {
                 if !exists {
                     disk.crash_after(life.dies_after);
@@ -117,8 +127,20 @@ impl World {
     /// A last start, which nothing disturbs.
     pub(crate) fn check_last(&mut self) -> Result<(), String> {
         let (batches, dies_after, end) = (Vec::new(), NEVER, Some(End::Plain));
-        self.live(&Life { batches, dies_after, is_power_cut: false, image: 0, end })
+        let (rests_ms, recovers_ms) = (NEAR_MS / 2, 0);
+        let is_power_cut = false;
+        self.live(&Life { rests_ms, recovers_ms, batches, dies_after, is_power_cut, image: 0, end })
             .map_err(|why| format!("at the end: {why}"))
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.clock.load(Ordering::SeqCst)
+    }
+
+    /// Lets time pass for both servers. Nothing may be under way that depends on it.
+    fn pass(&mut self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+        self.oracle.clock.store(self.now_ms(), Ordering::SeqCst);
     }
 
     pub(crate) fn directives(&self) -> Config {
@@ -154,12 +176,13 @@ impl World {
         (self.kept, self.durable, self.was_cut) = (count, count, false);
         self.units.truncate(count);
         self.states.truncate(count + 1);
-        self.oracle.reset(&self.units);
+        self.oracle.reset(&self.units, self.now_ms());
         self.ended_at = None;
         self.log = if self.is_log_wanted { Log::Resuming } else { Log::Off };
         for batch in &life.batches {
+            self.pass(batch.passes_ms);
             self.look_at_log(&mut client);
-            if !self.batch(&mut client, disk, batch)? {
+            if !self.batch(&mut client, disk, &batch.steps)? {
                 return Ok(());
             }
         }
@@ -189,10 +212,13 @@ impl World {
     /// How many units have come back, if that is possible.
     fn find(&self, found: &State) -> Result<usize, String> {
         let promised = if self.was_cut { self.durable } else { self.kept };
-        let states = &self.states[promised..];
+        // What expired meanwhile is gone, whoever deleted it.
+        let now_ms = self.now_ms();
+        let states: Vec<State> = self.states.iter().map(|state| state.at(now_ms)).collect();
+        let (older, states) = states.split_at(promised);
         let behind = states.iter().rposition(|state| state == found).ok_or_else(|| {
             let (first, last) = (&states[0], &states[states.len() - 1]);
-            let older = self.states[..promised].iter().rposition(|state| state == found);
+            let older = older.iter().rposition(|state| state == found);
             format!(
                 "what came back is no state behind {promised} promised of {} units (an older one: \
                  {older:?}); beside what was promised: {}; beside the last: {}",
@@ -239,7 +265,7 @@ impl World {
             // What is acknowledged behind the crash was never said.
             is_alive &= replies.is_some() && !disk.has_crashed();
             let expected = if let Step::Run(unit) = step {
-                self.units.push(unit.clone());
+                self.units.push((self.now_ms(), unit.clone()));
                 let (expected, state) = self.oracle.run(unit);
                 self.states.push(state);
                 Some(expected)
@@ -318,8 +344,13 @@ impl World {
 }
 
 /// Starts a server on a simulated disk.
-pub(crate) fn launch_on(media: SimMedia, exists: bool, config: Config) -> Starting {
-    launch_with(config, move |_| Ok(Some(storage(media, exists))))
+pub(crate) fn launch_on(
+    media: SimMedia,
+    exists: bool,
+    config: Config,
+    clock: WallClock,
+) -> Starting {
+    launch_at(config, clock, move |_| Ok(Some(storage(media, exists))))
 }
 
 /// The requests of a step, and how many replies they get.
@@ -346,13 +377,18 @@ fn shown(replies: &[Vec<u8>]) -> String {
 /// A server without a volume: what it holds is what should be in memory.
 struct Oracle {
     client: Client,
+    /// Its own time of day: units are run again at the time at which they ran.
+    clock: Arc<AtomicI64>,
     _server: Running,
 }
 
 impl Oracle {
     fn start() -> Self {
-        let server = start("plain", Path::new("none"), "appendonly no").unwrap();
-        Self { client: server.connect(), _server: server }
+        let clock = Arc::new(AtomicI64::new(FIRST_MS));
+        let config = config("plain", Path::new("none"), "appendonly no");
+        let given = WallClock::Given(Arc::clone(&clock));
+        let server = launch_at(config, given, |_| Ok(None)).serving();
+        Self { client: server.connect(), clock, _server: server }
     }
 
     /// Runs a unit: its replies, and what is in memory behind it.
@@ -364,13 +400,16 @@ impl Oracle {
         (replies, read(&mut self.client).unwrap())
     }
 
-    /// Goes back to what is in memory behind these units.
-    fn reset(&mut self, units: &[Unit]) {
-        let mut requests = Vec::new();
-        encode_line("FLUSHALL", &mut requests);
-        let counts = units.iter().map(|unit| unit.encode(&mut requests));
-        let count = 1 + counts.sum::<usize>();
-        self.client.send_bytes(&requests);
-        (0..count).for_each(|_| drop(self.client.read()));
+    /// Goes back to what is in memory now behind these units, which ran at their times.
+    fn reset(&mut self, units: &[(i64, Unit)], now_ms: i64) {
+        self.client.call(&["FLUSHALL"]);
+        for at_once in units.chunk_by(|(at_ms, _), (next_ms, _)| at_ms == next_ms) {
+            self.clock.store(at_once[0].0, Ordering::SeqCst);
+            let mut requests = Vec::new();
+            let count: usize = at_once.iter().map(|(_, unit)| unit.encode(&mut requests)).sum();
+            self.client.send_bytes(&requests);
+            (0..count).for_each(|_| drop(self.client.read()));
+        }
+        self.clock.store(now_ms, Ordering::SeqCst);
     }
 }

@@ -2,7 +2,9 @@
 //! what comes back is what was in memory at one moment, and at none before what was promised.
 //!
 //! What was in memory after each unit (a command or a transaction) is known from a second server,
-//! without a volume, that runs the same units. So nothing here says what a command does.
+//! without a volume, that runs the same units at the same time. So nothing here says what a command
+//! does. Both have a clock that moves between batches only: while keys are changed, while nobody
+//! lives, and while it recovers; what has come to its date is gone, whoever met it first.
 
 mod life;
 #[path = "../../../storage/tests/suite/common/media.rs"]
@@ -21,6 +23,7 @@ use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 use life::{World, launch_on};
 use media::{Kind, SimMedia};
 use script::{Life, life};
+use slimio_server::WallClock;
 use slimio_sim::SimConfig;
 
 /// Cases of one run, unless `PROPTEST_CASES` says otherwise.
@@ -61,7 +64,8 @@ fn who_waits_for_a_log_that_stops_is_answered() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
     let disk = media.disk.clone();
     let directives = World::new(0, false).directives();
-    let server = launch_on(media, false, directives).served().unwrap();
+    let starting = launch_on(media, false, directives, WallClock::System);
+    let server = starting.served().unwrap();
     let mut client = server.connect();
     assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
     disk.crash_now();

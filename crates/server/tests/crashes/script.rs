@@ -8,8 +8,13 @@ use crate::common::encode;
 pub(crate) const DB_COUNT: u8 = 3;
 /// Keys that are used in each.
 pub(crate) const KEY_COUNT: u8 = 7;
-/// A date, in milliseconds since 1970, that no test lives to see.
-const FAR_MS: u64 = 4_102_444_800_000;
+/// When the first life begins, in milliseconds since 1970.
+pub(crate) const FIRST_MS: i64 = 1_700_000_000_000;
+/// A date that no test lives to see.
+const FAR_MS: i64 = 4_102_444_800_000;
+/// How long behind the first life's beginning most keys expire that do: about as long as all lives
+/// take, by their clock.
+pub(crate) const NEAR_MS: i64 = 2000;
 /// Longest value, in bytes: more than one batch of the log, and than one piece of a large string.
 const VALUE_SIZE_MAX: usize = 300_000;
 /// Fields of a hash that is no longer kept packed.
@@ -73,10 +78,21 @@ pub(crate) enum Step {
     Log(bool),
 }
 
-/// A life: batches of steps, each sent at once, and its end.
+/// Steps that are sent at once, and how long that is behind those before, in milliseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    pub(crate) passes_ms: i64,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A life: batches of steps, and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    pub(crate) batches: Vec<Vec<Step>>,
+    /// How long nobody lives before, in milliseconds.
+    pub(crate) rests_ms: i64,
+    /// How long passes while it recovers, in milliseconds.
+    pub(crate) recovers_ms: i64,
+    pub(crate) batches: Vec<Batch>,
     /// Operations of the disk after which it dies, those of the start included; at the end of the
     /// batches at the latest.
     pub(crate) dies_after: u64,
@@ -108,8 +124,17 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-fn date() -> impl Strategy<Value = u64> {
-    prop_oneof![3 => (0..1000_u64).prop_map(|ms| FAR_MS + ms), 1 => Just(1)]
+fn date() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        2 => (0..1000_i64).prop_map(|ms| FAR_MS + ms),
+        4 => (0..NEAR_MS).prop_map(|ms| FIRST_MS + ms),
+        1 => Just(1),
+    ]
+}
+
+/// How long something takes, in milliseconds: often no time at all.
+fn while_ms() -> impl Strategy<Value = i64> {
+    prop_oneof![3 => Just(0), 2 => 1..200_i64]
 }
 
 fn db() -> impl Strategy<Value = u8> {
@@ -124,6 +149,7 @@ fn string_command() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => (key(), value()).prop_map(|(key, value)| format!("SET {key} {value}")),
         2 => (key(), value(), date()).prop_map(|(k, v, at)| format!("SET {k} {v} PXAT {at}")),
+        2 => (key(), value(), 1..300_u16).prop_map(|(k, v, ms)| format!("SET {k} {v} PX {ms}")),
         1 => (key(), value()).prop_map(|(key, value)| format!("SETNX {key} {value}")),
         2 => (key(), value()).prop_map(|(key, value)| format!("APPEND {key} {value}")),
         1 => (key(), 0..9000_u16, value()).prop_map(|(k, at, v)| format!("SETRANGE {k} {at} {v}")),
@@ -154,7 +180,8 @@ fn key_command() -> impl Strategy<Value = String> {
         2 => (key(), key(), db()).prop_map(|(k, l, db)| format!("COPY {k} {l} DB {db} REPLACE")),
         2 => (key(), db()).prop_map(|(key, db)| format!("MOVE {key} {db}")),
         2 => (key(), date()).prop_map(|(key, at)| format!("PEXPIREAT {key} {at}")),
-        1 => key().prop_map(|key| format!("PERSIST {key}")),
+        1 => (key(), 1..300_u16).prop_map(|(key, ms)| format!("PEXPIRE {key} {ms}")),
+        2 => key().prop_map(|key| format!("PERSIST {key}")),
     ]
 }
 
@@ -163,7 +190,7 @@ fn command() -> impl Strategy<Value = String> {
         12 => string_command(),
         8 => hash_command(),
         8 => key_command(),
-        2 => (db(), db()).prop_map(|(db, other)| format!("SWAPDB {db} {other}")),
+        3 => (db(), db()).prop_map(|(db, other)| format!("SWAPDB {db} {other}")),
         1 => Just("FLUSHDB".to_owned()),
         1 => Just("FLUSHALL".to_owned()),
     ]
@@ -184,7 +211,7 @@ fn step() -> impl Strategy<Value = Step> {
     let policy = prop_oneof![Just("always"), Just("everysec"), Just("no")];
     prop_oneof![
         30 => unit().prop_map(Step::Run),
-        2 => Just(Step::Rewrite),
+        4 => Just(Step::Rewrite),
         1 => Just(Step::SaveInBackground),
         1 => Just(Step::Save),
         1 => Just(Step::WaitUntilDurable),
@@ -194,12 +221,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 pub(crate) fn life() -> impl Strategy<Value = Life> {
-    let batches = proptest::collection::vec(proptest::collection::vec(step(), 1..10), 0..10);
+    let steps = proptest::collection::vec(step(), 1..10);
+    let batch = (while_ms(), steps).prop_map(|(passes_ms, steps)| Batch { passes_ms, steps });
+    let batches = proptest::collection::vec(batch, 0..10);
     // Few enough to die in recovery, or so many that all is done before.
     let dies_after = prop_oneof![1 => 0..40_u64, 3 => 0..400_u64, 1 => Just(u64::MAX / 2)];
     let end = prop_oneof![3 => Just(None), 1 => Just(Some(End::Plain)), 1 => Just(Some(End::Save))];
-    (batches, dies_after, any::<bool>(), any::<usize>(), end).prop_map(
-        |(batches, dies_after, is_power_cut, image, end)| Life {
+    let times = (while_ms(), while_ms());
+    (times, batches, dies_after, any::<bool>(), any::<usize>(), end).prop_map(
+        |((rests_ms, recovers_ms), batches, dies_after, is_power_cut, image, end)| Life {
+            rests_ms,
+            recovers_ms,
             batches,
             dies_after,
             is_power_cut,

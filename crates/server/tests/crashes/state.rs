@@ -1,6 +1,6 @@
 //! What is in a server's memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::script::{DB_COUNT, KEY_COUNT, encode_line};
@@ -9,21 +9,40 @@ use crate::common::Client;
 /// How much of a value is kept for messages, in bytes; of the rest there is a hash.
 const SHOWN_SIZE: usize = 24;
 
-/// By database and key: value and time of expiry. Keys that are not there are left out.
+/// What a key holds, and the date at which it expires, in milliseconds since 1970; -1 if it does not.
+type Entry = (String, i64);
+
+/// By database and key. Keys that are not there are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State(BTreeMap<String, String>);
+pub(crate) struct State {
+    keys: BTreeMap<(u8, u8), Entry>,
+    /// How many keys each database says it has.
+    sizes: Vec<i64>,
+}
 
 impl State {
+    /// What is left of it at a later time, if nobody changes anything.
+    pub(crate) fn at(&self, now_ms: i64) -> Self {
+        let mut left = self.clone();
+        left.keys.retain(|(db, _), (_, expires_at)| {
+            let is_over = *expires_at >= 0 && now_ms > *expires_at;
+            left.sizes[usize::from(*db)] -= i64::from(is_over);
+            !is_over
+        });
+        left
+    }
+
     /// Everything in it that `other` does not say, too.
     pub(crate) fn difference(&self, other: &Self) -> String {
-        let names = self.0.keys().chain(other.0.keys());
-        let mut lines: Vec<String> = names
-            .filter(|name| self.0.get(*name) != other.0.get(*name))
-            .map(|name| format!("{name}: {:?}, {:?}", self.0.get(name), other.0.get(name)))
-            .collect();
-        lines.sort();
-        lines.dedup();
-        lines.join("; ")
+        let names: BTreeSet<_> = self.keys.keys().chain(other.keys.keys()).collect();
+        let mut parts = vec![format!("sizes {:?}, {:?}", self.sizes, other.sizes)];
+        for name in names {
+            let (mine, theirs) = (self.keys.get(name), other.keys.get(name));
+            if mine != theirs {
+                parts.push(format!("{}/k{}: {mine:?}, {theirs:?}", name.0, name.1));
+            }
+        }
+        parts.join("; ")
     }
 }
 
@@ -43,25 +62,27 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
     if !client.try_send_bytes(&requests) {
         return None;
     }
-    let mut state = BTreeMap::new();
+    let mut state = State::default();
     for db in 0..DB_COUNT {
         let _selected = client.try_read()?;
         for key in 0..KEY_COUNT {
             let (string, hash) = (client.try_read()?, client.try_read()?);
-            let expiry = client.try_read()?;
-            let expiry = String::from_utf8_lossy(&expiry).trim().to_owned();
+            let expires_at = number(&client.try_read()?)?;
             let content = match (string.first(), hash.first()) {
                 (Some(b'$'), Some(b'-')) => described(&string),
                 (Some(b'-'), Some(b'*')) if !string.starts_with(b"-MISCONF") => sorted(&hash),
-                _ if expiry == ":-2" => continue,
+                _ if expires_at == -2 => continue,
                 _ => return None,
             };
-            state.insert(format!("{db}/k{key}"), format!("{content} {expiry}"));
+            state.keys.insert((db, key), (content, expires_at));
         }
-        let size = client.try_read()?;
-        state.insert(format!("size of {db}"), String::from_utf8_lossy(&size).trim().to_owned());
+        state.sizes.push(number(&client.try_read()?)?);
     }
-    Some(State(state))
+    Some(state)
+}
+
+fn number(reply: &[u8]) -> Option<i64> {
+    std::str::from_utf8(reply.strip_prefix(b":")?).ok()?.trim().parse().ok()
 }
 
 fn described(bytes: &[u8]) -> String {

@@ -1,0 +1,27 @@
+//! The time of day, which need not be the system's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What says what time it is.
+#[derive(Clone, Debug)]
+pub enum WallClock {
+    /// The system.
+    System,
+    /// Milliseconds since 1970, as somebody else sets them.
+    Given(Arc<AtomicI64>),
+}
+
+impl WallClock {
+    /// Milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> i64 {
+        match self {
+            Self::System => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                since.as_millis() as i64
+            }
+            Self::Given(clock) => clock.load(Ordering::SeqCst),
+        }
+    }
+}
