@@ -6,6 +6,7 @@ mod machine;
 mod namespaces;
 mod qmp;
 mod steer;
+mod suite;
 pub(crate) mod tools;
 
 use std::fs;
@@ -14,23 +15,43 @@ use std::time::Duration;
 
 use crate::Failure;
 use crate::process::target_dir;
+use crate::report::Report;
+use crate::setup::is_ci;
 use guest::{Guest, Task, quoted, said};
 use machine::Plan;
 use namespaces::{KINDS, Namespace};
 use tools::{Tools, lab_dir};
 
 const USAGE: &str =
-    "cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--seconds N] -- CMD ARG…
+    "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
+       cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--seconds N] -- CMD ARG…
        cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
 
-/// `cargo x lab [run|shell]`.
+/// `cargo x lab [word]…`, `cargo x lab run …`, `cargo x lab shell …`.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     match args.split_first() {
         Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
-        _ => Err(format!("{USAGE}\n\n{}", kinds()).into()),
+        Some((flag, _)) if flag.starts_with('-') => Err(format!("{USAGE}\n\n{}", kinds()).into()),
+        _ => {
+            let mut report = Report::default();
+            report.step("lab", |report| suite::run_all(report, args));
+            report.finish()
+        }
+    }
+}
+
+/// All sessions, as a part of a longer run. Where there is no lab they are skipped, but in CI.
+pub(crate) fn step(report: &mut Report) -> Result<(), Failure> {
+    match tools::install() {
+        Ok(_) => suite::run_all(report, &[]),
+        Err(Failure(why)) if !is_ci() => {
+            report.skip(&format!("the lab: {why}"));
+            Ok(())
+        }
+        Err(failure) => Err(failure),
     }
 }
 

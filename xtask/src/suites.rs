@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::Failure;
 use crate::process::{cargo, command, root, run, run_seeing, target_dir};
 use crate::report::Report;
-use crate::{lint, planted, setup};
+use crate::{lab, lint, planted, setup};
 
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
 /// For each document that is made from the code, a package and the test in it that compares them.
@@ -57,6 +57,7 @@ fn test_steps(report: &mut Report) {
         )
     });
     report.step("planted bugs", |_| planted::verb(&[]));
+    report.step("lab", lab::step);
     let Some(python) = python else { return };
     if !report.step("build the server", |_| build_server()) {
         return;

@@ -62,7 +62,11 @@ impl Guest {
     /// A program or a script, into `/usr/local/bin`, with the libraries it needs.
     pub(crate) fn program(&mut self, path: &Path) -> Result<(), Failure> {
         let name = path.file_name().ok_or_else(|| format!("{}: not a file", path.display()))?;
-        let name = name.to_string_lossy();
+        self.program_named(path, &name.to_string_lossy())
+    }
+
+    /// The same under another name.
+    pub(crate) fn program_named(&mut self, path: &Path, name: &str) -> Result<(), Failure> {
         for library in libraries_of(path)? {
             self.library(&library)?;
         }

@@ -9,11 +9,11 @@ use slimio_device::{
     PathOptions, PlacementId, WholeDevice,
 };
 
-use crate::common::{LoopDevice, engines, run};
+use crate::common::{TestDevice, engines, run};
 
 #[test]
 fn it_is_ours_alone() {
-    let Some(device) = LoopDevice::new(4096) else { return };
+    let Some(device) = TestDevice::new(4096) else { return };
     let options = PathOptions::default();
     let first = BlockDevice::open(&device.path, options).expect("nobody has it");
     assert_eq!(first.lba_count(), 4096);
@@ -29,7 +29,7 @@ fn it_is_ours_alone() {
 
 #[test]
 fn what_is_on_it_is_seen() {
-    let Some(device) = LoopDevice::new(4096) else { return };
+    let Some(device) = TestDevice::new(4096) else { return };
     let contents = || {
         let device = BlockDevice::open(&device.path, PathOptions::default()).expect("it is free");
         device.contents().expect("it can be read")
@@ -53,7 +53,7 @@ fn what_is_on_it_is_seen() {
 
 #[test]
 fn it_does_not_grow() {
-    let Some(device) = LoopDevice::new(1000) else { return };
+    let Some(device) = TestDevice::new(1000) else { return };
     for options in engines() {
         let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
         let mut path = device.open_path().expect("it can be opened");
@@ -66,7 +66,7 @@ fn it_does_not_grow() {
 #[test]
 fn a_mapped_range_outlives_its_holder() {
     const SIZE: usize = 8 * LBA_SIZE;
-    let Some(device) = LoopDevice::new(1000) else { return };
+    let Some(device) = TestDevice::new(1000) else { return };
     let offset = 100 * LBA_SIZE as u64;
     for options in engines() {
         let mut held = BlockDevice::open(&device.path, options).expect("nobody has it");

@@ -1,6 +1,7 @@
 //! What the tests of this crate share.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,11 +20,22 @@ pub(crate) fn engines() -> Vec<PathOptions> {
     engines
 }
 
-/// A loop device over a file of zeros; it goes away with this.
-pub(crate) struct LoopDevice {
+/// Names a block device whose contents the tests may destroy: they run on pieces of it, instead of
+/// on loop devices.
+const BLOCK_DEVICE: &str = "SLIMIO_BLOCK_DEVICE";
+
+/// A block device of the size wanted, full of zeros; it goes away with this.
+///
+/// A loop device, or a partition of the device that the environment names.
+pub(crate) struct TestDevice {
     pub(crate) path: PathBuf,
-    _directory: TempDir,
+    kind: Kind,
     _alone: Alone,
+}
+
+enum Kind {
+    Loop { _directory: TempDir },
+    Piece { whole: PathBuf },
 }
 
 /// Held by whoever starts programs or needs to be the last one to have something open: a program
@@ -36,10 +48,13 @@ pub(crate) fn alone() -> Alone {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl LoopDevice {
+impl TestDevice {
     /// `None`, loudly, where they can't be made: without root, or in most containers.
     pub(crate) fn new(lba_count: u64) -> Option<Self> {
         let alone = alone();
+        if let Some(whole) = std::env::var_os(BLOCK_DEVICE) {
+            return Some(Self::piece(whole.into(), lba_count, alone));
+        }
         let directory = tempfile::tempdir().expect("a directory for the test");
         let backing = directory.path().join("backing");
         let file = File::create(&backing).expect("it can be made");
@@ -48,7 +63,7 @@ impl LoopDevice {
         match output {
             Ok(output) if output.status.success() => {
                 let path = String::from_utf8(output.stdout).expect("a path").trim().into();
-                Some(Self { path, _directory: directory, _alone: alone })
+                Some(Self { path, kind: Kind::Loop { _directory: directory }, _alone: alone })
             }
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -61,12 +76,34 @@ impl LoopDevice {
             }
         }
     }
+
+    /// The first blocks of `whole`, as a partition that only the kernel knows of.
+    fn piece(whole: PathBuf, lba_count: u64, alone: Alone) -> Self {
+        let device = File::options().write(true).open(&whole).expect("we are root");
+        let zeros = vec![0; 1 << 20];
+        let size = lba_count * LBA_SIZE as u64;
+        for offset in (0..size).step_by(zeros.len()) {
+            let count = zeros.len().min((size - offset) as usize);
+            device.write_all_at(&zeros[..count], offset).expect("it can be written");
+        }
+        device.sync_all().expect("it can be written");
+        drop(device);
+        // In sectors of 512 bytes.
+        let sectors = (size / 512).to_string();
+        let added = Command::new("addpart").arg(&whole).args(["1", "0", &sectors]).status();
+        assert!(added.is_ok_and(|status| status.success()), "{} is in use", whole.display());
+        let path = PathBuf::from(format!("{}p1", whole.display()));
+        Self { path, kind: Kind::Piece { whole }, _alone: alone }
+    }
 }
 
-impl Drop for LoopDevice {
+impl Drop for TestDevice {
     fn drop(&mut self) {
-        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+        let gone = match &self.kind {
+            Kind::Loop { .. } => Command::new("losetup").arg("--detach").arg(&self.path).status(),
+            Kind::Piece { whole } => Command::new("delpart").arg(whole).arg("1").status(),
+        };
+        assert!(gone.is_ok_and(|status| status.success()), "{} stays", self.path.display());
     }
 }
 

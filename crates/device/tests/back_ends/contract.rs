@@ -6,7 +6,7 @@ use slimio_device::{BlockDevice, Device, Directory, PathOptions, WholeDevice};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 use slimio_sim::{Order, SimConfig, SimDisk};
 
-use crate::common::{LoopDevice, engines};
+use crate::common::{TestDevice, engines};
 
 /// Checks files in a directory below `place`.
 fn check_files(place: &Path, options: PathOptions, described: &str) {
@@ -50,7 +50,7 @@ fn files_in_memory() {
 
 #[test]
 fn a_block_device() {
-    let Some(device) = LoopDevice::new(CONTRACT_LBAS) else { return };
+    let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };
     for options in engines() {
         let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
         check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);

@@ -10,7 +10,7 @@ use slimio_device::{
 };
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 
-use crate::common::{LoopDevice, alone, engines, run};
+use crate::common::{TestDevice, alone, engines, run};
 
 fn write(device: &mut dyn Device, lba: u64, byte: u8) -> Result<(), DeviceError> {
     let mut buffer = Buffer::zeroed(1);
@@ -147,13 +147,13 @@ fn what_is_in_force_is_said() {
 /// A file system of its own, mounted as long as this lives.
 struct Mounted {
     directory: tempfile::TempDir,
-    _device: Option<LoopDevice>,
+    _device: Option<TestDevice>,
 }
 
 impl Mounted {
     /// One that `mkfs` makes on a loop device. `None`, loudly, where it can't be had.
     fn made_by(mkfs: &[&str], size_mib: u64) -> Option<Self> {
-        let device = LoopDevice::new(size_mib << 8)?;
+        let device = TestDevice::new(size_mib << 8)?;
         let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&device.path).output();
         if !made.is_ok_and(|made| made.status.success()) {
             eprintln!("SKIPPED: {} can't be run", mkfs[0]);
@@ -163,7 +163,7 @@ impl Mounted {
         Self::mount("auto", &source, Some(device))
     }
 
-    fn mount(kind: &str, source: &Path, device: Option<LoopDevice>) -> Option<Self> {
+    fn mount(kind: &str, source: &Path, device: Option<TestDevice>) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let mount =
             Command::new("mount").args(["-t", kind]).arg(source).arg(directory.path()).output();

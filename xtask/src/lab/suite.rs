@@ -1,0 +1,197 @@
+//! The sessions of `tests/lab`: a boot each, and what is tested in it.
+//!
+//! A session is a shell script. Comments at its head say what the machine needs:
+//!
+//! ```text
+//! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
+//! # programs: slimio redis-cli     built by cargo, or installed on the host
+//! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::guest::{Guest, Task, quoted, said, unpack_results};
+use super::machine::{self, Plan, RESULTS};
+use super::namespaces::Namespace;
+use super::tools::{self, Tools};
+use super::{MEMORY_MIB, built_or_given, folder, names};
+use crate::Failure;
+use crate::process::{cargo, root, run, target_dir};
+use crate::report::Report;
+
+const FOLDER: &str = "tests/lab";
+/// Functions that every session sources.
+const LIBRARY: &str = "lab-test";
+/// No session takes as long even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
+/// Packages whose programs sessions may name.
+const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
+
+#[derive(Debug)]
+struct Session {
+    name: String,
+    path: PathBuf,
+    namespaces: Vec<Namespace>,
+    programs: Vec<String>,
+    /// Package and target.
+    tests: Vec<(String, String)>,
+}
+
+/// Runs the sessions whose name contains one of `words`, or all.
+pub(super) fn run_all(report: &mut Report, words: &[String]) -> Result<(), Failure> {
+    let tools = tools::install()?;
+    let mut sessions = sessions()?;
+    sessions.retain(|session| words.is_empty() || words.iter().any(|w| session.name.contains(w)));
+    if sessions.is_empty() {
+        return Err(format!("{FOLDER} has no session of that name").into());
+    }
+    if sessions.iter().any(|session| !session.programs.is_empty()) {
+        run(cargo(["build"]).args(BINARIES))?;
+    }
+    let mut failed = Vec::new();
+    for session in &sessions {
+        println!("--- {}", session.name);
+        if let Err(Failure(why)) = session.run(&tools, report) {
+            println!("{}: {why}", session.name);
+            failed.push(session.name.as_str());
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("sessions of the lab that failed: {}", failed.join(", ")).into())
+}
+
+/// All of them, by name.
+fn sessions() -> Result<Vec<Session>, Failure> {
+    let dir = root().join(FOLDER);
+    let entries = fs::read_dir(&dir).map_err(|error| said(&dir, &error))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.file_name().is_some_and(|name| name != LIBRARY));
+    paths.sort();
+    paths.into_iter().map(|path| Session::read(&path)).collect()
+}
+
+impl Session {
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(path).map_err(|error| said(path, &error))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self::parse(name, path, &text)
+    }
+
+    fn parse(name: String, path: &Path, text: &str) -> Result<Self, Failure> {
+        let words = |key: &str| -> Vec<&str> {
+            let head = text.lines().take_while(|line| line.starts_with('#'));
+            let values = head.filter_map(|line| line.strip_prefix(key));
+            values.flat_map(str::split_whitespace).collect()
+        };
+        let namespaces = words("# namespaces: ").into_iter().map(Namespace::parse);
+        let mut namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
+        if namespaces.is_empty() {
+            namespaces = Namespace::all();
+        }
+        let tests = words("# tests: ").into_iter().map(|word| {
+            let pair = word.split_once(':').map(|(p, t)| (p.to_owned(), t.to_owned()));
+            pair.ok_or_else(|| Failure(format!("{name}: `{word}` is not PACKAGE:TARGET")))
+        });
+        let tests = tests.collect::<Result<_, _>>()?;
+        let programs = words("# programs: ").into_iter().map(str::to_owned).collect();
+        Ok(Self { name, path: path.to_owned(), namespaces, programs, tests })
+    }
+
+    fn run(&self, tools: &Tools, report: &mut Report) -> Result<(), Failure> {
+        let mut guest = Guest::new(tools)?;
+        guest.program(&self.path)?;
+        guest.program(&root().join(FOLDER).join(LIBRARY))?;
+        for program in &self.programs {
+            let built = built_or_given(program);
+            let path = if built.is_file() { Some(built) } else { tools::find(program) };
+            let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
+            guest.program(&path)?;
+        }
+        for (package, target) in &self.tests {
+            guest.program_named(&build_test(package, target)?, target)?;
+        }
+        let folder = folder(&self.name)?;
+        let plan = Plan {
+            tools,
+            archive: folder.join("archive"),
+            folder: folder.clone(),
+            namespaces: self.namespaces.clone(),
+            memory_mib: MEMORY_MIB,
+            time_limit: TIME_LIMIT,
+            keep_flushes: false,
+            interactive: false,
+        };
+        let target_tmp = target_dir().join("tmp");
+        let task = Task::Script(format!(
+            "export TARGET_TMP={}\nexec sh /usr/local/bin/{}",
+            quoted(&target_tmp.to_string_lossy()),
+            self.name
+        ));
+        guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
+        let mut verdicts = 0;
+        let status = machine::run(&plan, &mut |line| {
+            println!("{line}");
+            report.see(line);
+            verdicts += usize::from(line.starts_with("test result: "));
+        })?;
+        unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
+        // Images take room; those of a failure are looked at.
+        if status == 0 && verdicts > 0 {
+            return fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error));
+        }
+        Err(format!("ended with {status}; what is left is in {}", folder.display()).into())
+    }
+}
+
+/// Builds a test target. Returns its program.
+fn build_test(package: &str, target: &str) -> Result<PathBuf, Failure> {
+    let args = ["test", "--no-run", "--message-format=json", "--quiet", "--package", package];
+    let output = cargo(args).args(["--test", target]).output();
+    let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
+    if !output.status.success() {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        return Err(format!("the test {target} of {package} does not build").into());
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let program = messages.lines().filter_map(parse_executable).next_back();
+    let program = program.ok_or_else(|| format!("cargo named no program for the test {target}"))?;
+    Ok(target_dir().join(program))
+}
+
+/// The program that a message of cargo names, if it is that of a test.
+fn parse_executable(message: &str) -> Option<&str> {
+    if !message.contains(r#""kind":["test"]"#) {
+        return None;
+    }
+    let (_, rest) = message.split_once(r#""executable":""#)?;
+    rest.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_says_what_it_needs() {
+        let text = "#!/bin/sh\n# About.\n#\n# namespaces: FDP=64M PLAIN\n# tests: a:b c:d\n\n\
+            # programs: too-late\n";
+        let session = Session::parse("some".into(), Path::new("some"), text).unwrap();
+        assert_eq!(names(&session.namespaces), ["FDP", "PLAIN"]);
+        assert_eq!(session.tests, [("a".into(), "b".into()), ("c".into(), "d".into())]);
+        assert!(session.programs.is_empty());
+        assert!(Session::parse("x".into(), Path::new("x"), "# tests: a\n").is_err());
+        assert!(Session::parse("x".into(), Path::new("x"), "# namespaces: NONE\n").is_err());
+    }
+
+    #[test]
+    fn the_program_of_a_test_is_found_in_what_cargo_says() {
+        let message = r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"nvme"},"executable":"/t/debug/deps/nvme-1","fresh":true}"#;
+        assert_eq!(parse_executable(message), Some("/t/debug/deps/nvme-1"));
+        assert_eq!(parse_executable(&message.replace("[\"test\"]", "[\"lib\"]")), None);
+        assert_eq!(parse_executable(r#"{"kind":["test"],"executable":null}"#), None);
+    }
+}
