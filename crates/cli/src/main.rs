@@ -2,6 +2,7 @@
 
 mod allocator;
 mod exchange;
+mod probe;
 mod rollback;
 mod serve;
 mod tools;
@@ -46,8 +47,8 @@ enum Command {
     Import(exchange::Import),
     /// Go back to the point in time that BGSAVE kept; what was written since is lost
     Rollback(rollback::Rollback),
-    /// Show which I/O paths this machine allows
-    Probe,
+    /// Show which I/O paths this machine allows, and which one a device would get
+    Probe(probe::Probe),
 }
 
 fn main() -> ExitCode {
@@ -63,10 +64,7 @@ fn main() -> ExitCode {
             Command::Export(export) => export.run(),
             Command::Import(import) => import.run(),
             Command::Rollback(rollback) => rollback.run(),
-            Command::Probe => {
-                tools::probe();
-                Ok(())
-            }
+            Command::Probe(probe) => probe.run(),
         },
     };
     match result {

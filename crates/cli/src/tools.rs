@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use slimio_device::{LBA_SIZE, PathOptions};
+use slimio_device::PathOptions;
 use slimio_server::config::Config;
 use slimio_server::explain;
 use slimio_storage::{
@@ -75,16 +75,6 @@ pub(crate) struct Inspect {
 pub(crate) struct Verify {
     #[command(flatten)]
     volume: VolumeArg,
-}
-
-/// Shows what this machine allows.
-pub(crate) fn probe() {
-    match slimio_ring::probe() {
-        Ok(features) => say(&format!("io_uring: yes ({features:?})")),
-        Err(refused) => say(&format!("io_uring: no: {refused}")),
-    }
-    say("plain system calls and epoll: yes");
-    say(&format!("block size: {LBA_SIZE}"));
 }
 
 /// Prints a line of the answer.

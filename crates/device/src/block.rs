@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicU64;
 
 use crate::contents::{self, Contents};
 use crate::engine::Engine;
-use crate::surroundings::write_cache_of_block_device;
+use crate::surroundings::{write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
 use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WholeDevice, WriteCache,
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice, WriteCache,
     sys,
 };
 
@@ -25,6 +25,8 @@ pub struct BlockDevice {
     size: u64,
     write_cache: WriteCache,
     engine: Engine,
+    /// The write streams that it has, as placements; none where operations can't name them.
+    streams: Vec<PlacementId>,
     options: PathOptions,
     /// Why it is not reached by NVMe passthrough, and whether that was tried.
     no_passthrough: (String, bool),
@@ -60,9 +62,13 @@ impl BlockDevice {
         let size = sys::block_device_size(&holder).map_err(failed("measuring"))?;
         let write_cache = write_cache_of_block_device(&holder).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
+        // Operations of io_uring name them, and what goes through the cache forgets them.
+        let has_streams = options.direct && matches!(engine, Engine::Uring);
+        let count = if has_streams { write_streams(&holder).map_err(failed("looking at"))? } else { 0 };
+        let streams = (1..=count.into()).map(PlacementId).collect();
         let no_passthrough = ("the volume is a block device".into(), false);
         let path = path.to_path_buf();
-        Ok(Self { path, holder, size, write_cache, engine, options, no_passthrough })
+        Ok(Self { path, holder, size, write_cache, engine, streams, options, no_passthrough })
     }
 
     /// Says why it is not reached by NVMe passthrough, and whether that was tried.
@@ -91,6 +97,7 @@ impl WholeDevice for BlockDevice {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
         let file = opened.map_err(|error| OpenError::io("opening", &self.path, &error))?;
         let target = Target {
+            write_streams: self.streams.len() as u8,
             file,
             path: self.path.clone(),
             kind: TargetKind::BlockDevice,
@@ -106,14 +113,31 @@ impl WholeDevice for BlockDevice {
         MappedFile::device_range(&self.path, offset, size)
     }
 
+    fn placements(&self) -> &[PlacementId] {
+        &self.streams
+    }
+
     fn is_best(&self) -> bool {
         self.engine.is_best() && !self.no_passthrough.1
     }
 
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("device", self.path.display().to_string()),
+            ("size", format!("{} bytes", self.size)),
+            ("write streams", self.streams.len().to_string()),
+            ("write cache", self.write_cache.to_string()),
+        ]
+    }
+
     fn describe(&self) -> String {
         let how = if self.options.direct { "direct" } else { "buffered" };
+        let streams = match self.streams.len() {
+            0 => String::new(),
+            count => format!("{count} write streams, "),
+        };
         format!(
-            "{how} I/O on block device {} {} ({})",
+            "{how} I/O on block device {} {} ({streams}{})",
             self.path.display(),
             self.engine.describe(),
             self.write_cache

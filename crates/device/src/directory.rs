@@ -175,6 +175,7 @@ impl Directory {
             .or_insert_with(|| Arc::new(AtomicU64::new(metadata.len() / LBA_SIZE as u64)))
             .clone();
         let target = Target {
+            write_streams: 0,
             file,
             path,
             kind: TargetKind::File,

@@ -168,6 +168,18 @@ pub(crate) fn write_cache_of_block_device(file: &File) -> io::Result<WriteCache>
     Ok(queue.map_or(WriteCache::Unknown, |queue| write_cache(&queue)))
 }
 
+/// How many write streams a block device has (kernel 6.16): of NVMe with FDP, its placements.
+pub(crate) fn write_streams(file: &File) -> io::Result<u8> {
+    let queue = queue_of(file.metadata()?.rdev());
+    let text = queue.and_then(|queue| fs::read_to_string(queue.join("max_write_streams")).ok());
+    Ok(parse_write_streams(text.as_deref()))
+}
+
+fn parse_write_streams(text: Option<&str>) -> u8 {
+    let count: u32 = text.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    u8::try_from(count).unwrap_or(u8::MAX)
+}
+
 /// Whether the ext4 on a device has a journal: then a kernel thread works on it.
 fn journal_of_ext4(device: u64) -> Option<bool> {
     let (major, minor) = (libc::major(device), libc::minor(device));
@@ -198,6 +210,15 @@ mod tests {
         assert_eq!(decide_write_cache("write back", "0"), WriteCache::Volatile);
         assert_eq!(decide_write_cache("", ""), WriteCache::Unknown);
         assert_eq!(decide_write_cache("something new", "1"), WriteCache::Unknown);
+    }
+
+    #[test]
+    fn write_streams_are_counted_as_far_as_an_operation_can_name_them() {
+        assert_eq!(parse_write_streams(None), 0);
+        assert_eq!(parse_write_streams(Some("0\n")), 0);
+        assert_eq!(parse_write_streams(Some("8\n")), 8);
+        assert_eq!(parse_write_streams(Some("65535\n")), 255);
+        assert_eq!(parse_write_streams(Some("many")), 0);
     }
 
     #[test]

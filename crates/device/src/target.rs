@@ -10,7 +10,7 @@ use slimio_ring::{Errno, TransferError, transferred};
 
 use crate::mapped::write_zeroes;
 use crate::sys::{self, Transfer};
-use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, WriteCache};
+use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache};
 
 /// Longest transfer of one operation, in blocks: 8 MiB.
 pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
@@ -25,6 +25,8 @@ pub(crate) struct Target {
     pub(crate) lba_count: Arc<AtomicU64>,
     pub(crate) write_cache: WriteCache,
     pub(crate) in_flight_max: u32,
+    /// Streams that writes may name, from one on; none without io_uring.
+    pub(crate) write_streams: u8,
     /// Whether the kernel can make one write durable. Where it can't, a flush follows the write.
     pub(crate) has_durable_writes: bool,
 }
@@ -54,6 +56,11 @@ impl Target {
             in_flight_max: self.in_flight_max,
             write_cache: self.write_cache,
         }
+    }
+
+    /// The write stream that a placement stands for: its number, if the device has so many.
+    pub(crate) fn stream(&self, placement: PlacementId) -> u8 {
+        u8::try_from(placement.0).ok().filter(|stream| *stream <= self.write_streams).unwrap_or(0)
     }
 
     /// Whether an operation stays within what can be addressed and moved.

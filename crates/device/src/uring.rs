@@ -44,6 +44,7 @@ enum Step {
     Write {
         lba: Lba,
         durable: bool,
+        stream: u8,
     },
     Flush,
     Deallocate,
@@ -125,7 +126,9 @@ impl UringPath {
                 let pending = Pending { token, step: Step::Read };
                 ring.read(fd, buffer, byte_offset(lba), pending);
             }
-            Op::Write { lba, buffer, durable, .. } => self.write(token, lba, buffer, durable),
+            Op::Write { lba, buffer, durable, placement } => {
+                self.write(token, lba, buffer, durable, self.target.stream(placement));
+            }
             Op::Flush => {
                 ring.flush(fd, false, Pending { token, step: Step::Flush });
             }
@@ -137,10 +140,11 @@ impl UringPath {
         }
     }
 
-    fn write(&mut self, token: Token, lba: Lba, buffer: Buffer, durable: bool) {
-        let pending = Pending { token, step: Step::Write { lba, durable } };
+    fn write(&mut self, token: Token, lba: Lba, buffer: Buffer, durable: bool, stream: u8) {
+        let pending = Pending { token, step: Step::Write { lba, durable, stream } };
         let at_once = durable && self.target.has_durable_writes;
-        self.ring.write(self.fd, buffer, byte_offset(lba), at_once, pending);
+        let offset = byte_offset(lba);
+        self.ring.write_to_stream(self.fd, buffer, offset, at_once, stream, pending);
     }
 
     /// Ends an operation that is not for the kernel: what would have come of it must not be there
@@ -156,10 +160,10 @@ impl UringPath {
         match step {
             Step::Read | Step::Flush => {}
             Step::Deallocate => completion.result = forgive_unsupported(completion.result),
-            Step::Write { lba, durable: true } if is_unsupported(&completion.result) => {
+            Step::Write { lba, durable: true, stream } if is_unsupported(&completion.result) => {
                 self.target.has_durable_writes = false;
                 let buffer = completion.buffer.expect("a write brings its buffer back");
-                self.write(completion.token, lba, buffer, true);
+                self.write(completion.token, lba, buffer, true, stream);
                 return None;
             }
             Step::Write { durable, .. } => {
@@ -229,7 +233,9 @@ impl Device for UringPath {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        // A plain call can't name a write stream.
         if self.in_flight == 1
+            && self.target.write_streams == 0
             && timeout != Some(Duration::ZERO)
             && let Some((token, op)) = self.queued.pop_front()
         {
@@ -289,6 +295,7 @@ mod tests {
         let file = tempfile::tempfile().expect("a file for the test");
         file.set_len(8 * LBA_SIZE as u64).expect("it can be made longer");
         let target = Target {
+            write_streams: 0,
             file,
             path: "file".into(),
             kind: TargetKind::File,
@@ -312,6 +319,22 @@ mod tests {
         let placement = PlacementId::default();
         let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
         path.submit(Token(lba), op).expect("fewer than may be in flight");
+    }
+
+    #[test]
+    fn a_placement_is_a_stream_where_there_are_so_many() {
+        let Some(mut path) = path() else { return };
+        assert_eq!(path.target.stream(PlacementId(1)), 0, "there are none");
+        path.target.write_streams = 2;
+        let streams = [0, 1, 2, 3, 256].map(|id| path.target.stream(PlacementId(id)));
+        assert_eq!(streams, [0, 1, 2, 0, 0]);
+        // A file takes no notice of them.
+        write(&mut path, 1, 7);
+        let mut completions = Vec::new();
+        while completions.is_empty() {
+            path.wait(None, &mut completions);
+        }
+        assert_eq!(completions[0].result, Ok(()));
     }
 
     #[test]
@@ -348,7 +371,7 @@ mod tests {
         let other = Completion { token: Token(9), buffer: None, result: Ok(()) };
         path.hold(other);
         path.in_flight += 2;
-        let step = Step::Write { lba: Lba(3), durable: true };
+        let step = Step::Write { lba: Lba(3), durable: true, stream: 0 };
         assert!(path.settle(path.held[0].0, step, refused).is_none(), "another step follows");
         assert!(!path.target.has_durable_writes, "it is not tried again");
         let mut completions = Vec::new();

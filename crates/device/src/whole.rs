@@ -53,6 +53,9 @@ pub trait WholeDevice: Send {
     /// process may do, has not made it less.
     fn is_best(&self) -> bool;
 
+    /// What it says of itself, for people: a name and a value each.
+    fn facts(&self) -> Vec<(&'static str, String)>;
+
     /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
     fn describe(&self) -> String;
 

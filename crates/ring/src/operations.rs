@@ -36,7 +36,7 @@ pub(crate) enum Kind<M> {
     SendSegments { segments: Segments },
     Poll { events: u32, is_multishot: bool },
     Read { memory: M, offset: u64 },
-    Write { memory: M, offset: u64, is_durable: bool },
+    Write { memory: M, offset: u64, is_durable: bool, stream: u8 },
     Flush { with_metadata: bool },
     Allocate { offset: u64, size: u64, mode: i32 },
     Command { command: NvmeCommand, memory: Option<M> },
@@ -148,8 +148,22 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         is_durable: bool,
         payload: T,
     ) -> OpId {
+        self.write_to_stream(file, memory, offset, is_durable, 0, payload)
+    }
+
+    /// As [`write`](Self::write), to one of a block device's write streams (kernel 6.16), which
+    /// count from one; zero for none. What the device does not have is refused (`EINVAL`).
+    pub fn write_to_stream(
+        &mut self,
+        file: Fd,
+        memory: M,
+        offset: u64,
+        is_durable: bool,
+        stream: u8,
+        payload: T,
+    ) -> OpId {
         assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one write", memory.size());
-        self.begin(file, payload, Kind::Write { memory, offset, is_durable })
+        self.begin(file, payload, Kind::Write { memory, offset, is_durable, stream })
     }
 
     /// Makes every write that has completed stable (`fdatasync`, or `fsync` if `with_metadata`).
@@ -289,11 +303,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
                     .offset(*offset)
                     .build()
             }
-            Kind::Write { memory, offset, is_durable } => {
+            Kind::Write { memory, offset, is_durable, stream } => {
                 let flags = if *is_durable { libc::RWF_DSYNC } else { 0 };
                 opcode::Write::new(fd, memory.address(), memory.size() as u32)
                     .offset(*offset)
                     .rw_flags(flags)
+                    .write_stream(*stream)
                     .build()
             }
             Kind::Flush { with_metadata } => {

@@ -185,6 +185,8 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) facts: Facts,
+    /// Tells where the device puts what is written, where it tells that apart.
+    pub(crate) placement: Option<Box<dyn slimio_storage::PlacementMonitor>>,
     pub(crate) table: &'static CommandTable<Entry>,
     pub(crate) keyspace: Keyspace,
     pub(crate) clients: Clients,
@@ -253,6 +255,7 @@ impl Core {
         let mut core = Self {
             settings,
             facts,
+            placement: None,
             table: table(),
             keyspace,
             config,

@@ -2,6 +2,7 @@
 
 mod memory;
 mod persistence;
+mod placement;
 
 pub(crate) use memory::{doctor, stats as memory_stats};
 
@@ -251,6 +252,9 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     text.field("net_path", core.facts.net_name);
     text.field("io_path", &core.facts.io_path);
     text.field("io_path_why_not_better", &core.facts.io_path_why_not_better);
+    if let Some(monitor) = &core.placement {
+        placement::fields(text, &**monitor);
+    }
     let (files_soft, files_hard) = {
         let limit = getrlimit(Resource::Nofile);
         (limit.current.unwrap_or(0), limit.maximum.unwrap_or(0))

@@ -54,7 +54,7 @@ impl Server {
     ///
     /// # Errors
     /// When an address cannot be bound, or the kernel refuses what `io-backend` demands.
-    pub fn new(config: Config, storage: Option<Storage>) -> Result<Self, ConfigError> {
+    pub fn new(config: Config, mut storage: Option<Storage>) -> Result<Self, ConfigError> {
         let (mut net, net_name, why_not) = open_net(config.choice("io-backend"))?;
         let listeners = listen::open(&config)?;
         let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.address).collect();
@@ -80,7 +80,8 @@ impl Server {
             }
         }
         let seed = (u128::from(random()) << 64) | u128::from(random());
-        let core = Core::new(config, seed, facts);
+        let mut core = Core::new(config, seed, facts);
+        core.placement = storage.as_mut().and_then(|storage| storage.placement.take());
         Ok(Self { core, net, storage, stop: None, addresses, accept_failed: false })
     }
 

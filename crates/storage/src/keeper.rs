@@ -3,11 +3,11 @@
 //! The invariant: what a job releases or hands out depends on a superblock that is durable in both
 //! of its copies before the job's outcome is told.
 
-use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token};
+use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, Token};
 use slimio_planted::is_planted;
 
 use crate::superblock::Superblock;
-use crate::{LogStart, Lsn, SlotSummary, Snapshots, io};
+use crate::{Lifetime, LogStart, Lsn, SlotSummary, Snapshots, io};
 
 /// Blocks written at once when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
@@ -299,7 +299,7 @@ pub(crate) fn zero(device: &mut dyn Device, start: Lba, lbas: u64) -> Result<(),
         let now = step.min(lbas - done);
         buffer.set_len_lbas(now as usize);
         let lba = Lba(start.0 + done);
-        let placement = PlacementId::default();
+        let placement = Lifetime::Wal.placement();
         let op = Op::Write { lba, buffer, placement, durable: true };
         buffer = io::run(device, op)?.expect("a write brings its buffer back");
         done += now;

@@ -34,7 +34,9 @@ pub use inspect::{Inspection, check_slot, inspect, read, superblock, verify};
 pub use keeper::{Adoption, Job, Keeper, KeeperPaths, Outcome};
 pub use log::{Log, LogState, LogStats, SnapshotEvent};
 pub use lsn::Lsn;
-pub use media::{Area, Media, SlotName, Storage};
+pub use media::{
+    Area, DeviceCounts, Lifetime, Media, PlacementMonitor, PlacementReport, SlotName, Storage,
+};
 pub use policy::{ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Policy, Room, WRITE_AFTER};
 pub use recover::{
     FormatOptions, Phase, Progress, Record, RecoverOptions, RecoverSink, Report, RootChoice,

@@ -1,6 +1,6 @@
 //! How a volume reaches what it is stored on.
 
-use slimio_device::{Buffer, Device, OpenError};
+use slimio_device::{Buffer, Device, OpenError, PlacementId};
 
 use crate::layout::SLOT_COUNT;
 
@@ -47,6 +47,96 @@ impl Area {
             Self::Snapshot(SlotName::C) => "snapshot-c",
         }
     }
+}
+
+/// What dies together, and should lie together on the media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lifetime {
+    /// The superblock: written over all the time.
+    Superblock,
+    /// The log: its segments die one by one, behind a snapshot.
+    Wal,
+    /// WAL-snapshots: one dies when the next is adopted.
+    WalSnapshot,
+    /// On-demand snapshots: one dies when the next is adopted, which may be in weeks.
+    Snapshot,
+}
+
+impl Lifetime {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::Superblock, Self::Wal, Self::WalSnapshot, Self::Snapshot];
+
+    /// Counted from zero.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// What writes carry: a number of the lifetime's, which a medium turns into one of its device's
+    /// placements.
+    pub(crate) fn placement(self) -> PlacementId {
+        PlacementId(self as u16)
+    }
+
+    /// The lifetime that a write carries; that of the log for a number that none has.
+    pub fn of(placement: PlacementId) -> Self {
+        Self::ALL.get(usize::from(placement.0)).copied().unwrap_or(Self::Wal)
+    }
+
+    /// Its name in INFO.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Superblock => "superblock",
+            Self::Wal => "log",
+            Self::WalSnapshot => "wal_snapshot",
+            Self::Snapshot => "snapshot",
+        }
+    }
+}
+
+/// What is known of where a device puts what is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlacementReport {
+    /// Placements that the device has for writes; none where it does not tell them apart.
+    pub placement_count: usize,
+    /// The device's placement for each [`Lifetime`], and the bytes that this process has sent there.
+    pub lifetimes: [(PlacementId, u64); 4],
+    /// What the device has counted, for whoever wrote to it; `None` where it does not say.
+    pub counted: Option<DeviceCounts>,
+    /// Why it does not say; empty where it does.
+    pub why_not_counted: String,
+}
+
+/// A device's own counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Bytes written by hosts since the device was made.
+    pub host_bytes: u128,
+    /// Bytes written to the media for it.
+    pub media_bytes: u128,
+    /// Bytes of media erased.
+    pub erased_bytes: u128,
+    /// `host_bytes` when the volume was opened.
+    pub host_bytes_at_open: u128,
+    /// `media_bytes` when the volume was opened.
+    pub media_bytes_at_open: u128,
+}
+
+impl DeviceCounts {
+    /// Bytes written to the media for each byte written by hosts, since the volume was opened; 1
+    /// while nothing was written.
+    pub fn waf(&self) -> f64 {
+        let since = |now: u128, then: u128| now.saturating_sub(then) as f64;
+        match since(self.host_bytes, self.host_bytes_at_open) {
+            0.0 => 1.0,
+            host => since(self.media_bytes, self.media_bytes_at_open) / host,
+        }
+    }
+}
+
+/// Tells where a device puts what is written. Never blocks: the device is asked elsewhere.
+pub trait PlacementMonitor: Send {
+    /// What is known now.
+    fn report(&self) -> PlacementReport;
 }
 
 /// What holds a volume: a directory of files, or one device cut in areas.
@@ -105,8 +195,39 @@ pub struct Storage {
     pub name: String,
     /// Whether it is reached in the best way that was asked for.
     pub is_best: bool,
+    /// Where the device puts what is written; `None` where there is nothing to tell.
+    pub placement: Option<Box<dyn PlacementMonitor>>,
     /// How it is reached, for people.
     pub io_path: String,
     /// Why not in a better way; empty when there is none.
     pub why_not_better: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lifetime_is_known_by_what_its_writes_carry() {
+        for (index, lifetime) in Lifetime::ALL.into_iter().enumerate() {
+            assert_eq!(lifetime.index(), index);
+            assert_eq!(Lifetime::of(lifetime.placement()), lifetime);
+        }
+        assert_eq!(Lifetime::of(PlacementId(99)), Lifetime::Wal);
+    }
+
+    #[test]
+    fn the_waf_is_what_was_written_since_the_volume_was_opened() {
+        let mut counts = DeviceCounts {
+            host_bytes: 1000,
+            media_bytes: 2000,
+            host_bytes_at_open: 1000,
+            media_bytes_at_open: 2000,
+            ..DeviceCounts::default()
+        };
+        assert!((counts.waf() - 1.0).abs() < f64::EPSILON);
+        counts.host_bytes += 400;
+        counts.media_bytes += 500;
+        assert!((counts.waf() - 1.25).abs() < f64::EPSILON);
+    }
 }

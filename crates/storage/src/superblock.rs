@@ -4,14 +4,14 @@
 //! writes copies 0 and 2, one with an odd sequence 1 and 3, one after the other, each durable. So
 //! whatever an interrupted update leaves, the superblock before it stands in both of its copies.
 
-use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId};
+use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 
 use crate::checksum::{hash, mix};
 use crate::layout::{
     self, SUPERBLOCK_COPIES, SUPERBLOCK_COPY_LBAS, put_u32, put_u64, superblock as at, u32_at,
     u64_at,
 };
-use crate::{Error, Lsn, Snapshots, io};
+use crate::{Error, Lifetime, Lsn, Snapshots, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
 /// together with it, so nothing of another volume is ever taken for its own.
@@ -275,7 +275,7 @@ impl Superblock {
             let mut buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);
             buffer.copy_from_slice(&bytes);
             let lba = copy_lba(copy, self.geometry.super_lbas);
-            let placement = PlacementId::default();
+            let placement = Lifetime::Superblock.placement();
             io::run(device, Op::Write { lba, buffer, placement, durable: true })?;
         }
         Ok(())

@@ -14,7 +14,9 @@ use slimio_device::{
     Buffer, Contents, Device, DeviceError, Geometry, LBA_SIZE, Layer, Layered, Lba, LbaRange,
     MappedFile, Op, OpenError, PathOptions, WholeDevice, is_character_device, open_whole,
 };
-use slimio_storage::{Area, Media, SlotName, Storage, layout};
+use slimio_storage::{Area, Media, PlacementMonitor, SlotName, Storage, layout};
+
+use crate::placement::{Monitor, Placements};
 
 /// Size of the place for the log's buffers, in blocks.
 const BUFFERS_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
@@ -62,14 +64,19 @@ fn make_volume(
     }
     // How it is reached is known for certain once a path was opened.
     drop(device.open_path()?);
+    let placements = Placements::of(&*device);
+    let monitor = Monitor::new(&*device, &placements);
+    let notes = device.notes().into_iter().chain(placements.note());
     Ok(Storage {
         exists: !matches!(contents, Contents::Nothing),
         name: path.display().to_string(),
         is_best: device.is_best(),
+        placement: monitor.map(|monitor| Box::new(monitor) as Box<dyn PlacementMonitor>),
         io_path: device.describe(),
-        why_not_better: device.notes().join("; "),
+        why_not_better: notes.collect::<Vec<_>>().join("; "),
         media: Box::new(BlockMedia {
             device,
+            placements,
             outlives_process: true,
             wal_lbas_max: wal_size_max / LBA_SIZE as u64,
         }),
@@ -88,6 +95,7 @@ pub(crate) fn check_size(path: &Path, lba_count: u64) -> Result<(), OpenError> {
 
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
+    placements: Placements,
     outlives_process: bool,
     wal_lbas_max: u64,
 }
@@ -111,6 +119,7 @@ fn share_lbas(lba_count: u64) -> u64 {
 impl Media for BlockMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = self.device.open_path()?;
+        let path = Box::new(Layered::new(self.placements.clone(), path));
         let extents = Extents::of(area, self.device.lba_count(), self.wal_lbas_max);
         Ok(Box::new(Layered::new(extents, path)))
     }

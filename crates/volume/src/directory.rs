@@ -37,7 +37,15 @@ pub(crate) fn open(
     let mut media = DirectoryMedia { directory, outlives_process: true, wal_size_max };
     let (io_path, why_not_better) = media.describe_io(exists);
     let is_best = media.directory.is_best();
-    Ok(Storage { media: Box::new(media), exists, name, is_best, io_path, why_not_better })
+    Ok(Storage {
+        media: Box::new(media),
+        exists,
+        name,
+        is_best,
+        placement: None,
+        io_path,
+        why_not_better,
+    })
 }
 
 /// Refuses a directory that holds something else, or only a part of a volume.

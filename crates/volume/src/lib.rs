@@ -6,6 +6,7 @@
 mod beside;
 mod block;
 mod directory;
+mod placement;
 
 pub use beside::open_beside;
 

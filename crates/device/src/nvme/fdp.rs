@@ -1,5 +1,6 @@
 //! Flexible Data Placement: what handles there are, and what the device has counted.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 
@@ -28,6 +29,13 @@ pub struct PlacementHandle {
     pub handle: u16,
     /// Blocks, of the device's size, that can still be written to its present reclaim unit.
     pub unit_blocks_left: u64,
+}
+
+impl fmt::Display for PlacementHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { placement, handle, unit_blocks_left } = self;
+        write!(f, "{placement} on handle {handle}, {unit_blocks_left} blocks left in its unit")
+    }
 }
 
 /// The FDP configuration in force.

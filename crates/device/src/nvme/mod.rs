@@ -61,6 +61,8 @@ pub struct NvmeDevice {
     namespace: Arc<Namespace>,
     identity: String,
     model: String,
+    /// Bytes that are written whole or not at all when power fails.
+    atomic_size: u64,
     in_flight_max: u32,
     fdp: Fdp,
 }
@@ -145,6 +147,8 @@ impl NvmeDevice {
             _holder: holder,
             namespace: Arc::new(namespace),
             identity: identity(&controller, &about, nsid),
+            atomic_size: (u64::from(controller.atomic_write_power_fail) + 1)
+                << about.block_shift,
             model: controller.model,
             in_flight_max: options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             fdp,
@@ -256,6 +260,31 @@ impl WholeDevice for NvmeDevice {
         true
     }
 
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let (generic, block) = (self.nodes.generic.display(), self.nodes.block.display());
+        let mut facts = vec![
+            ("device", format!("{generic}, {block}")),
+            ("model", self.model.clone()),
+            ("identity", self.identity.clone()),
+            ("size", format!("{} bytes", self.lba_count() * LBA_SIZE as u64)),
+            ("blocks", format!("{} bytes", self.block_size())),
+            ("longest command", format!("{} bytes", self.command_size_max())),
+            ("written whole at a power cut", format!("{} bytes", self.atomic_size)),
+            ("write cache", self.namespace.write_cache.to_string()),
+        ];
+        match &self.fdp {
+            Fdp::Off(why) => facts.push(("FDP", format!("no: {why}"))),
+            Fdp::On { handles, configuration, .. } => {
+                facts.push(("FDP", format!("yes, {} placements", handles.len())));
+                if let Some(configuration) = configuration {
+                    facts.push(("reclaim units", describe_configuration(configuration)));
+                }
+                facts.extend(handles.iter().map(|handle| ("placement", handle.to_string())));
+            }
+        }
+        facts
+    }
+
     fn describe(&self) -> String {
         let placement = match &self.fdp {
             Fdp::On { handles, .. } => format!("FDP, {} placements", handles.len()),
@@ -274,6 +303,15 @@ impl WholeDevice for NvmeDevice {
             Fdp::Off(why) => vec![format!("no data placement: {why}")],
         }
     }
+}
+
+fn describe_configuration(configuration: &FdpConfiguration) -> String {
+    let FdpConfiguration { group_count, handle_count, unit_size, is_persistently_isolated } =
+        configuration;
+    let isolation = if *is_persistently_isolated { "persistently" } else { "initially" };
+    format!(
+        "{unit_size} bytes each, {group_count} groups, {handle_count} handles, {isolation} isolated"
+    )
 }
 
 /// What a command is called in a sentence, with its article.

@@ -17,6 +17,7 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
         exists,
         name: "a simulated disk".into(),
         is_best: true,
+        placement: None,
         io_path: "simulated".into(),
         why_not_better: String::new(),
     }

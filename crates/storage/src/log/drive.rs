@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op, PlacementId, Token};
+use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op, Token};
 use slimio_planted::is_planted;
 
 use super::{Flight, Flush, Log, OpenBatch};
 use crate::batch::{Header, Kind, write_closing_half};
 use crate::layout::{WAL_IN_FLIGHT_MAX, batch};
-use crate::{FLUSH_AFTER, LatchCause, Lsn, Policy, WRITE_AFTER};
+use crate::{FLUSH_AFTER, LatchCause, Lifetime, Lsn, Policy, WRITE_AFTER};
 
 /// Flushes have one token; there is never more than one in flight.
 const FLUSH_TOKEN: Token = Token(u64::MAX);
@@ -188,7 +188,7 @@ impl Log {
         self.stats.device_bytes += buffer.len() as u64;
         let durable = self.policy == Policy::Always && !is_planted("ack-before-flush");
         let token = Token(self.first_token + self.flight.len() as u64);
-        let placement = PlacementId::default();
+        let placement = Lifetime::Wal.placement();
         let submitted = device.submit(token, Op::Write { lba, buffer, placement, durable });
         assert!(submitted.is_ok(), "a path takes as many operations as it says");
         self.flight.push_back(flight);

@@ -28,7 +28,7 @@ pub use writer::{SlotWriter, WriterOptions, give_back};
 
 use slimio_device::{Device, OpenError};
 
-use crate::{Area, Error, Lsn, Media, SlotName, VolumeId};
+use crate::{Area, Error, Lifetime, Lsn, Media, SlotName, VolumeId};
 
 /// What a snapshot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,14 @@ pub enum SnapshotKind {
 }
 
 impl SnapshotKind {
+    /// What it dies with.
+    pub(crate) fn lifetime(self) -> Lifetime {
+        match self {
+            Self::Wal => Lifetime::WalSnapshot,
+            Self::OnDemand => Lifetime::Snapshot,
+        }
+    }
+
     /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {

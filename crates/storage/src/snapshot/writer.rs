@@ -1,14 +1,14 @@
 //! Writing a snapshot into its slot.
 
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token, WriteCache,
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, Token, WriteCache,
 };
 use slimio_planted::is_planted;
 
 use super::format::{IndexEntry, Stamp, Trailer};
 use super::{SlotSummary, SnapshotPlan};
 use crate::layout::{CHUNK_PAYLOAD_SIZE_MAX, chunk, slot_header, trailer};
-use crate::{Error, io};
+use crate::{Error, Lifetime, io};
 
 /// How a snapshot is written. The default is right for devices; smaller ones are for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl SlotWriter {
         let stamp = Stamp::of_plan(&plan);
         let mut header = [0; slot_header::SIZE];
         let header_checksum = stamp.write_header(&mut header, &plan);
-        let mut stream = Stream::new(device, options);
+        let mut stream = Stream::new(device, plan.kind.lifetime(), options);
         stream.put(device, &header)?;
         stream.pad(device)?;
         Ok(Self {
@@ -187,6 +187,8 @@ impl SlotWriter {
 /// Bytes that go to the slot one after the other, in large writes.
 #[derive(Debug)]
 struct Stream {
+    /// Of all that is written.
+    lifetime: Lifetime,
     options: WriterOptions,
     /// Where `current` will be written.
     next: u64,
@@ -207,11 +209,12 @@ struct Stream {
 const FLUSH: Token = Token(u64::MAX);
 
 impl Stream {
-    fn new(device: &dyn Device, options: WriterOptions) -> Self {
+    fn new(device: &dyn Device, lifetime: Lifetime, options: WriterOptions) -> Self {
         let geometry = device.geometry();
         let in_flight = options.in_flight.clamp(1, geometry.in_flight_max as usize);
         let write_lbas = options.write_lbas.clamp(1, geometry.transfer_lbas_max);
         Self {
+            lifetime,
             options: WriterOptions { write_lbas, in_flight, ..options },
             next: 0,
             current: None,
@@ -295,7 +298,7 @@ impl Stream {
         }
         let token = Token(self.next_token);
         self.next_token += 1;
-        let placement = PlacementId::default();
+        let placement = self.lifetime.placement();
         let op = Op::Write { lba: Lba(start), buffer, placement, durable: false };
         let submitted = device.submit(token, op);
         assert!(submitted.is_ok(), "a path takes as many operations as it says");

@@ -1,0 +1,97 @@
+//! `slimio probe`
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use slimio_device::{
+    Contents, Directory, LBA_SIZE, OpenError, PathOptions, WholeDevice, block_device_of,
+    open_whole,
+};
+
+use crate::tools::say;
+use crate::volume::explain;
+
+/// What this machine, or a device of it, allows.
+#[derive(Debug, Args)]
+pub(crate) struct Probe {
+    /// NVMe namespace (/dev/ng0n1 or /dev/nvme0n1), block device, or directory; nothing on it is
+    /// changed
+    device: Option<PathBuf>,
+}
+
+impl Probe {
+    /// Shows it.
+    ///
+    /// # Errors
+    /// When the device can't be used at all.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        machine();
+        match &self.device {
+            None => Ok(()),
+            Some(path) if path.is_dir() => directory(path),
+            Some(path) => device(path),
+        }
+    }
+}
+
+fn machine() {
+    match slimio_ring::probe() {
+        Ok(features) => say(&format!("io_uring: yes ({features:?})")),
+        Err(refused) => say(&format!("io_uring: no: {refused}")),
+    }
+    match slimio_ring::probe_wide() {
+        Ok(_) => say("commands of the NVMe driver through it: yes"),
+        Err(refused) => say(&format!("commands of the NVMe driver through it: no: {refused}")),
+    }
+    say("plain system calls and epoll: yes");
+    say(&format!("block size: {LBA_SIZE}"));
+}
+
+fn device(path: &Path) -> Result<(), String> {
+    let refused = |error: &OpenError| explain(error, &path.display().to_string());
+    let mut device = open_whole(path, PathOptions::default()).map_err(|error| refused(&error))?;
+    // What is in force is known for certain once a path was opened.
+    drop(device.open_path().map_err(|error| refused(&error))?);
+    for (name, value) in device.facts() {
+        say(&format!("{name}: {value}"));
+    }
+    match device.contents().map_err(|error| refused(&error))? {
+        Contents::Known(what) => {
+            say(&format!("holds: {what}: slimio format will refuse it (wipefs removes such marks)"));
+        }
+        Contents::Nothing => say("holds: nothing"),
+        Contents::Unknown => {
+            say("holds: a SlimIO volume (slimio inspect shows it), or data of an unknown kind");
+        }
+    }
+    say(&format!("would be used as: {}", device.describe()));
+    better(&device.notes());
+    say(&format!("next rung below: {}", below(path, &*device)));
+    Ok(())
+}
+
+/// What it would be used as if that were refused.
+fn below(path: &Path, device: &dyn WholeDevice) -> String {
+    if device.describe().starts_with("NVMe passthrough") {
+        let block = block_device_of(path).unwrap_or_else(|_| path.to_path_buf());
+        return format!("direct I/O on block device {}", block.display());
+    }
+    "plain system calls".into()
+}
+
+fn directory(path: &Path) -> Result<(), String> {
+    let directory = Directory::open(path, PathOptions::default())
+        .map_err(|error| explain(&error, &path.display().to_string()))?;
+    say(&format!("would be used as: {}", directory.describe()));
+    better(&directory.notes());
+    Ok(())
+}
+
+fn better(notes: &[String]) {
+    if notes.is_empty() {
+        say("a better way: there is none");
+    }
+    for note in notes {
+        say(&format!("why not better: {note}"));
+    }
+}

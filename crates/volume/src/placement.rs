@@ -1,0 +1,214 @@
+//! Which of a device's placements each lifetime gets, and what became of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use slimio_device::{FdpAccount, FdpStatistics, Layer, Op, PlacementId, WholeDevice};
+use slimio_storage::{DeviceCounts, Lifetime, PlacementMonitor, PlacementReport};
+
+/// How often the device is asked for its counters: one admin command each time.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+const LIFETIMES: usize = Lifetime::ALL.len();
+
+/// The placement of each lifetime, by its index. With fewer placements than lifetimes, those share
+/// that die soonest after one another: the log and WAL-snapshots first, then these and the
+/// superblock; on-demand snapshots, which may live for weeks, are the last to share.
+///
+/// The first placement is where a device puts what names none: nothing long-lived goes there.
+fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
+    let [superblock, wal, wal_snapshot, snapshot] = match placements.len() {
+        0 => return [PlacementId::default(); LIFETIMES],
+        1 => [0, 0, 0, 0],
+        2 => [0, 0, 0, 1],
+        3 => [0, 1, 1, 2],
+        _ => [0, 1, 2, 3],
+    };
+    [superblock, wal, wal_snapshot, snapshot].map(|index: usize| placements[index])
+}
+
+/// The lifetimes that share their placement with others, for a sentence; empty when none does.
+fn sharing(placement_count: usize) -> &'static str {
+    match placement_count {
+        0 => "",
+        1 => "the device has a single placement, which all lifetimes share",
+        2 => "superblock, log and WAL-snapshots share one of the device's 2 placements",
+        3 => "log and WAL-snapshots share one of the device's 3 placements",
+        _ => "",
+    }
+}
+
+/// The placements of a volume's device, and the bytes sent to each.
+#[derive(Clone)]
+pub(crate) struct Placements {
+    count: usize,
+    ids: [PlacementId; LIFETIMES],
+    sent: Arc<[AtomicU64; LIFETIMES]>,
+}
+
+impl Placements {
+    pub(crate) fn of(device: &dyn WholeDevice) -> Self {
+        let placements = device.placements();
+        Self { count: placements.len(), ids: assign(placements), sent: Arc::default() }
+    }
+
+    /// What the user should know, as a sentence without a full stop.
+    pub(crate) fn note(&self) -> Option<String> {
+        let sharing = sharing(self.count);
+        (!sharing.is_empty()).then(|| sharing.to_owned())
+    }
+}
+
+impl Layer for Placements {
+    fn translate(&mut self, op: Op) -> Op {
+        let Op::Write { lba, buffer, placement, durable } = op else { return op };
+        let lifetime = Lifetime::of(placement).index();
+        self.sent[lifetime].fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        Op::Write { lba, buffer, placement: self.ids[lifetime], durable }
+    }
+}
+
+/// Asks a device for its counters, on a thread of its own.
+pub(crate) struct Monitor {
+    placements: Placements,
+    counted: Arc<Mutex<Counted>>,
+    /// Dropped to end the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The device's counters as last read, or why they can't be.
+type Counted = Result<DeviceCounts, String>;
+
+impl Monitor {
+    /// `None` where the device does not tell placements apart.
+    pub(crate) fn new(device: &dyn WholeDevice, placements: &Placements) -> Option<Self> {
+        if placements.count == 0 {
+            return None;
+        }
+        let Some(account) = device.fdp() else {
+            let why = "a block device does not pass on what its drive has counted".to_owned();
+            let counted = Arc::new(Mutex::new(Err(why)));
+            return Some(Self { placements: placements.clone(), counted, end: None, thread: None });
+        };
+        let at_open = account.statistics();
+        let counted = at_open
+            .as_ref()
+            .map(|now| counts(*now, *now))
+            .map_err(|error| format!("the device's counters can't be read: {error}"));
+        let counted = Arc::new(Mutex::new(counted));
+        let (end, ended) = channel();
+        // Who may not ask now may not later.
+        let thread = at_open.ok().and_then(|at_open| {
+            let counted = counted.clone();
+            let ask = move || {
+                while ended.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    ask_again(&account, at_open, &counted);
+                }
+            };
+            std::thread::Builder::new().name("placement".into()).spawn(ask).ok()
+        });
+        Some(Self { placements: placements.clone(), counted, end: Some(end), thread })
+    }
+}
+
+fn ask_again(account: &FdpAccount, at_open: FdpStatistics, counted: &Mutex<Counted>) {
+    let now = match account.statistics() {
+        Ok(now) => Ok(counts(now, at_open)),
+        Err(error) => Err(format!("the device's counters can't be read any more: {error}")),
+    };
+    *counted.lock().unwrap_or_else(PoisonError::into_inner) = now;
+}
+
+fn counts(now: FdpStatistics, at_open: FdpStatistics) -> DeviceCounts {
+    DeviceCounts {
+        host_bytes: now.host_bytes,
+        media_bytes: now.media_bytes,
+        erased_bytes: now.erased_bytes,
+        host_bytes_at_open: at_open.host_bytes,
+        media_bytes_at_open: at_open.media_bytes,
+    }
+}
+
+impl PlacementMonitor for Monitor {
+    fn report(&self) -> PlacementReport {
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut lifetimes = [(PlacementId::default(), 0); LIFETIMES];
+        for (index, place) in lifetimes.iter_mut().enumerate() {
+            let sent = self.placements.sent[index].load(Ordering::Relaxed);
+            *place = (self.placements.ids[index], sent);
+        }
+        PlacementReport {
+            placement_count: self.placements.count,
+            lifetimes,
+            why_not_counted: counted.as_ref().err().cloned().unwrap_or_default(),
+            counted: counted.ok(),
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // It can only have ended early by a panic, which has been reported where it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slimio_device::{Buffer, Lba};
+
+    use super::*;
+
+    fn placements(count: u16) -> Vec<PlacementId> {
+        // As a device with two reclaim groups names them.
+        (0..count).map(|index| PlacementId(0x8000 | index)).collect()
+    }
+
+    fn assigned(count: u16) -> [u16; LIFETIMES] {
+        assign(&placements(count)).map(|id| id.0)
+    }
+
+    #[test]
+    fn with_enough_placements_each_lifetime_has_its_own() {
+        for count in [4, 5, 8, 128] {
+            assert_eq!(assigned(count), [0x8000, 0x8001, 0x8002, 0x8003]);
+            assert_eq!(sharing(count.into()), "");
+        }
+    }
+
+    #[test]
+    fn those_that_die_together_share_first() {
+        assert_eq!(assigned(3), [0x8000, 0x8001, 0x8001, 0x8002]);
+        assert!(sharing(3).starts_with("log and WAL-snapshots share"));
+        assert_eq!(assigned(2), [0x8000, 0x8000, 0x8000, 0x8001]);
+        assert!(sharing(2).starts_with("superblock, log and WAL-snapshots share"));
+        assert_eq!(assigned(1), [0x8000; LIFETIMES]);
+        assert!(sharing(1).contains("a single placement"));
+        assert_eq!(assigned(0), [0; LIFETIMES]);
+        assert_eq!(sharing(0), "");
+    }
+
+    #[test]
+    fn a_write_gets_its_lifetimes_placement_and_is_counted() {
+        let ids = assign(&placements(4));
+        let mut layer = Placements { count: 4, ids, sent: Arc::default() };
+        for (lbas, lifetime) in [(1, Lifetime::Superblock), (2, Lifetime::Snapshot)] {
+            let placement = PlacementId(lifetime.index() as u16);
+            let buffer = Buffer::zeroed(lbas);
+            let op = Op::Write { lba: Lba(9), buffer, placement, durable: true };
+            let Op::Write { lba: Lba(9), placement, durable: true, .. } = layer.translate(op) else {
+                panic!("only the placement changes")
+            };
+            assert_eq!(placement, ids[lifetime.index()]);
+        }
+        let sent: Vec<_> = layer.sent.iter().map(|sent| sent.load(Ordering::Relaxed)).collect();
+        assert_eq!(sent, [4096, 0, 0, 8192]);
+    }
+}
