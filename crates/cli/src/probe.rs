@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use slimio_device::{
-    Contents, Directory, LBA_SIZE, OpenError, PathOptions, WholeDevice, block_device_of,
-    open_whole,
+    Contents, Directory, LBA_SIZE, OpenError, PathOptions, WholeDevice, block_device_of, open_whole,
 };
 
 use crate::tools::say;
@@ -57,7 +56,9 @@ fn device(path: &Path) -> Result<(), String> {
     }
     match device.contents().map_err(|error| refused(&error))? {
         Contents::Known(what) => {
-            say(&format!("holds: {what}: slimio format will refuse it (wipefs removes such marks)"));
+            say(&format!(
+                "holds: {what}: slimio format will refuse it (wipefs removes such marks)"
+            ));
         }
         Contents::Nothing => say("holds: nothing"),
         Contents::Unknown => {

@@ -12,8 +12,8 @@ use crate::engine::Engine;
 use crate::surroundings::{write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
 use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice, WriteCache,
-    sys,
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
+    WriteCache, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -64,7 +64,8 @@ impl BlockDevice {
         let engine = Engine::choose(options.engine);
         // Operations of io_uring name them, and what goes through the cache forgets them.
         let has_streams = options.direct && matches!(engine, Engine::Uring);
-        let count = if has_streams { write_streams(&holder).map_err(failed("looking at"))? } else { 0 };
+        let count =
+            if has_streams { write_streams(&holder).map_err(failed("looking at"))? } else { 0 };
         let streams = (1..=count.into()).map(PlacementId).collect();
         let no_passthrough = ("the volume is a block device".into(), false);
         let path = path.to_path_buf();

@@ -203,7 +203,8 @@ mod tests {
             let placement = PlacementId(lifetime.index() as u16);
             let buffer = Buffer::zeroed(lbas);
             let op = Op::Write { lba: Lba(9), buffer, placement, durable: true };
-            let Op::Write { lba: Lba(9), placement, durable: true, .. } = layer.translate(op) else {
+            let Op::Write { lba: Lba(9), placement, durable: true, .. } = layer.translate(op)
+            else {
                 panic!("only the placement changes")
             };
             assert_eq!(placement, ids[lifetime.index()]);

@@ -147,8 +147,7 @@ impl NvmeDevice {
             _holder: holder,
             namespace: Arc::new(namespace),
             identity: identity(&controller, &about, nsid),
-            atomic_size: (u64::from(controller.atomic_write_power_fail) + 1)
-                << about.block_shift,
+            atomic_size: (u64::from(controller.atomic_write_power_fail) + 1) << about.block_shift,
             model: controller.model,
             in_flight_max: options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             fdp,
