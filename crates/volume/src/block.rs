@@ -119,7 +119,7 @@ fn share_lbas(lba_count: u64) -> u64 {
 impl Media for BlockMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = self.device.open_path()?;
-        let path = Box::new(Layered::new(self.placements.clone(), path));
+        let path = Box::new(Layered::new(self.placements.of_path(area), path));
         let extents = Extents::of(area, self.device.lba_count(), self.wal_lbas_max);
         Ok(Box::new(Layered::new(extents, path)))
     }

@@ -6,11 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use slimio_device::{FdpAccount, FdpStatistics, Layer, Op, PlacementId, WholeDevice};
-use slimio_storage::{DeviceCounts, Lifetime, PlacementMonitor, PlacementReport};
+use slimio_device::{FdpAccount, FdpStatistics, Layer, Lba, Op, PlacementId, WholeDevice};
+use slimio_storage::{Area, DeviceCounts, Lifetime, PlacementMonitor, PlacementReport};
 
 /// How often the device is asked for its counters: one admin command each time.
 const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// A handle whose reclaim unit has less than this part of it left is brought to a fresh one before a
+/// snapshot begins: what stays empty is next to nothing, and no unit holds the end of one snapshot
+/// and a little of the next. With more left, what would stay empty costs more than what is mixed.
+const FRESH_UNIT_BELOW: u64 = 64;
 
 const LIFETIMES: usize = Lifetime::ALL.len();
 
@@ -30,6 +35,11 @@ fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     [superblock, wal, wal_snapshot, snapshot].map(|index: usize| placements[index])
 }
 
+/// Whether a reclaim unit has so little left that a snapshot had better begin in a fresh one.
+fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
+    blocks_left < unit_blocks / FRESH_UNIT_BELOW
+}
+
 /// The lifetimes that share their placement with others, for a sentence; empty when none does.
 fn sharing(placement_count: usize) -> &'static str {
     match placement_count {
@@ -47,12 +57,48 @@ pub(crate) struct Placements {
     count: usize,
     ids: [PlacementId; LIFETIMES],
     sent: Arc<[AtomicU64; LIFETIMES]>,
+    /// Whether the path leads to a snapshot slot.
+    is_snapshot: bool,
+    /// Asked on a snapshot's own thread, when one begins.
+    account: Option<Arc<FdpAccount>>,
 }
 
 impl Placements {
     pub(crate) fn of(device: &dyn WholeDevice) -> Self {
         let placements = device.placements();
-        Self { count: placements.len(), ids: assign(placements), sent: Arc::default() }
+        Self {
+            count: placements.len(),
+            ids: assign(placements),
+            sent: Arc::default(),
+            is_snapshot: false,
+            account: device.fdp().map(Arc::new),
+        }
+    }
+
+    /// Lets a snapshot begin in a reclaim unit of its own, where that costs next to nothing. Without
+    /// it, nothing is wrong.
+    fn begin_snapshot(&self, lifetime: usize) {
+        let id = self.ids[lifetime];
+        let is_shared = self.ids.iter().filter(|other| **other == id).count() > 1;
+        let Some(account) = self.account.as_ref().filter(|_| !is_shared) else { return };
+        let begun = account.handles().and_then(|handles| {
+            let handle = handles.iter().find(|handle| handle.placement == id.0);
+            let unit_blocks = account.unit_blocks();
+            match handle.zip(unit_blocks) {
+                Some((handle, unit)) if is_nearly_full(handle.unit_blocks_left, unit) => {
+                    account.start_fresh_unit(id)
+                }
+                _ => Ok(()),
+            }
+        });
+        if let Err(error) = begun {
+            log::debug!("the snapshot shares a reclaim unit with the one before: {error}");
+        }
+    }
+
+    /// Those of a path to an area.
+    pub(crate) fn of_path(&self, area: Area) -> Self {
+        Self { is_snapshot: matches!(area, Area::Snapshot(_)), ..self.clone() }
     }
 
     /// What the user should know, as a sentence without a full stop.
@@ -66,6 +112,9 @@ impl Layer for Placements {
     fn translate(&mut self, op: Op) -> Op {
         let Op::Write { lba, buffer, placement, durable } = op else { return op };
         let lifetime = Lifetime::of(placement).index();
+        if lba == Lba(0) && self.is_snapshot {
+            self.begin_snapshot(lifetime);
+        }
         self.sent[lifetime].fetch_add(buffer.len() as u64, Ordering::Relaxed);
         Op::Write { lba, buffer, placement: self.ids[lifetime], durable }
     }
@@ -162,7 +211,7 @@ impl Drop for Monitor {
 
 #[cfg(test)]
 mod tests {
-    use slimio_device::{Buffer, Lba};
+    use slimio_device::Buffer;
 
     use super::*;
 
@@ -196,9 +245,18 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_is_left_only_when_next_to_nothing_is_left_of_it() {
+        assert!(is_nearly_full(0, 16384));
+        assert!(is_nearly_full(255, 16384));
+        assert!(!is_nearly_full(256, 16384));
+        assert!(!is_nearly_full(16384, 16384));
+    }
+
+    #[test]
     fn a_write_gets_its_lifetimes_placement_and_is_counted() {
         let ids = assign(&placements(4));
-        let mut layer = Placements { count: 4, ids, sent: Arc::default() };
+        let sent = Arc::default();
+        let mut layer = Placements { count: 4, ids, sent, is_snapshot: false, account: None };
         for (lbas, lifetime) in [(1, Lifetime::Superblock), (2, Lifetime::Snapshot)] {
             let placement = PlacementId(lifetime.index() as u16);
             let buffer = Buffer::zeroed(lbas);

@@ -93,11 +93,22 @@ pub struct FdpAccount {
     generic: File,
     nsid: u32,
     group: u16,
+    unit_blocks: Option<u64>,
 }
 
 impl FdpAccount {
-    pub(crate) fn new(generic: &File, nsid: u32, group: u16) -> io::Result<Self> {
-        Ok(Self { generic: generic.try_clone()?, nsid, group })
+    pub(crate) fn new(
+        generic: &File,
+        nsid: u32,
+        group: u16,
+        unit_blocks: Option<u64>,
+    ) -> io::Result<Self> {
+        Ok(Self { generic: generic.try_clone()?, nsid, group, unit_blocks })
+    }
+
+    /// Blocks, of the device's size, in a reclaim unit; `None` where the device does not say.
+    pub fn unit_blocks(&self) -> Option<u64> {
+        self.unit_blocks
     }
 
     /// What the device has counted in the namespace's endurance group, for whoever wrote there.

@@ -252,7 +252,9 @@ impl WholeDevice for NvmeDevice {
 
     fn fdp(&self) -> Option<FdpAccount> {
         let Fdp::On { group, .. } = &self.fdp else { return None };
-        FdpAccount::new(&self.generic, self.namespace.nsid, *group).ok()
+        let unit_size = self.fdp_configuration().map(|configuration| configuration.unit_size);
+        let unit_blocks = unit_size.map(|size| size / self.block_size());
+        FdpAccount::new(&self.generic, self.namespace.nsid, *group, unit_blocks).ok()
     }
 
     fn is_best(&self) -> bool {
