@@ -43,7 +43,6 @@ fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
 /// The lifetimes that share their placement with others, for a sentence; empty when none does.
 fn sharing(placement_count: usize) -> &'static str {
     match placement_count {
-        0 => "",
         1 => "the device has a single placement, which all lifetimes share",
         2 => "superblock, log and WAL-snapshots share one of the device's 2 placements",
         3 => "log and WAL-snapshots share one of the device's 3 placements",
