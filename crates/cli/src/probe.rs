@@ -66,7 +66,10 @@ fn device(path: &Path) -> Result<(), String> {
         }
     }
     say(&format!("would be used as: {}", device.describe()));
-    better(&device.notes());
+    let mut notes = device.notes();
+    let sharing = slimio_volume::sharing(device.placements().len());
+    notes.extend((!sharing.is_empty()).then(|| sharing.to_owned()));
+    better(&notes);
     say(&format!("next rung below: {}", below(path, &*device)));
     Ok(())
 }

@@ -9,6 +9,7 @@ mod directory;
 mod placement;
 
 pub use beside::open_beside;
+pub use placement::sharing;
 
 use std::path::Path;
 

@@ -40,8 +40,9 @@ fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
     blocks_left < unit_blocks / FRESH_UNIT_BELOW
 }
 
-/// The lifetimes that share their placement with others, for a sentence; empty when none does.
-fn sharing(placement_count: usize) -> &'static str {
+/// Which lifetimes share a placement on a device that has so many, as a sentence without a full stop;
+/// empty when none does.
+pub fn sharing(placement_count: usize) -> &'static str {
     match placement_count {
         1 => "the device has a single placement, which all lifetimes share",
         2 => "superblock, log and WAL-snapshots share one of the device's 2 placements",

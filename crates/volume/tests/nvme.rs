@@ -1,0 +1,204 @@
+//! Volumes on namespaces of real NVMe devices, as `cargo x lab` has them: what is on them is lost.
+//!
+//! Each test runs over the namespaces that the environment names, and says so where it names none.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use slimio_device::{
+    Buffer, Device, FdpAccount, LBA_SIZE, Lba, NvmeDevice, Op, PathOptions, PlacementId, Token,
+    WholeDevice,
+};
+use slimio_storage::{
+    Chunk, Error, FormatOptions, Lifetime, Policy, Record, RecoverOptions, RecoverSink, RootChoice,
+    SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format, recover, verify,
+};
+
+/// A namespace is one test's at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for kind in kinds {
+        match std::env::var_os(format!("SLIMIO_NVME_{kind}")) {
+            Some(path) => test(kind, Path::new(&path)),
+            None => eprintln!("SKIPPED: SLIMIO_NVME_{kind} names no namespace"),
+        }
+    }
+}
+
+/// Writes zeros where anything begins or ends. Returns what the device says of its placement.
+fn wipe(path: &Path) -> Option<FdpAccount> {
+    let mut device = NvmeDevice::open(path, PathOptions::default()).expect("nobody has it");
+    let mut io = device.open_path().expect("it can be opened");
+    let mut completions = Vec::new();
+    for lba in [0, device.lba_count() - 64] {
+        let (buffer, placement) = (Buffer::zeroed(64), PlacementId(0));
+        let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
+        io.submit(Token(lba), op).expect("there is room");
+    }
+    while io.in_flight() > 0 {
+        io.wait(None, &mut completions);
+    }
+    assert!(completions.iter().all(|completion| completion.result == Ok(())));
+    device.fdp()
+}
+
+#[derive(Default)]
+struct Collector(Vec<Vec<u8>>);
+
+impl RecoverSink for Collector {
+    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
+        self.0.push(chunk.payload()?.to_vec());
+        Ok(())
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
+        self.0.push(record.payload.to_vec());
+        Ok(())
+    }
+}
+
+fn open(place: &Path) -> Storage {
+    slimio_volume::open(place, PathOptions::default(), true, u64::MAX).expect("it can be used")
+}
+
+fn reopen(storage: &mut Storage) -> (Volume, Vec<Vec<u8>>) {
+    let options = RecoverOptions {
+        policy: Policy::Always,
+        buffer_count: 4,
+        commits_in_flight: 2,
+        salvage: false,
+        root: RootChoice::InForce,
+        is_log_on: true,
+        now: Instant::now(),
+    };
+    let mut collector = Collector::default();
+    let volume = recover(&mut *storage.media, &options, &mut collector).expect("it opens");
+    (volume, collector.0)
+}
+
+/// Makes everything durable, and what is due done.
+fn settle(volume: &mut Volume) {
+    let Volume { log, log_path, keeper, keeper_paths, .. } = volume;
+    loop {
+        if log.drive(&mut **log_path, Instant::now()) {
+            log_path.kick();
+        }
+        log.wait(&mut **log_path, None);
+        log.reap(&mut **log_path, Instant::now());
+        if let Some(job) = log.next_job(Instant::now()) {
+            let outcome = keeper.run(keeper_paths, job);
+            log.job_done(outcome, Instant::now());
+        } else if log.durable() == log.appended() {
+            return;
+        }
+    }
+}
+
+fn snapshot(volume: &mut Volume, kind: SnapshotKind, payload: &[u8]) {
+    let plan = volume.log.begin_snapshot(kind, 1).expect("nothing else is under way");
+    let device = volume.slot_paths.get(plan.slot);
+    let mut writer = SlotWriter::begin(device, plan, WriterOptions::default()).expect("it begins");
+    writer.chunk(device, payload, 1).expect("it is written");
+    let summary = writer.finish(device).expect("it is finished");
+    volume.log.adopt(summary);
+    settle(volume);
+    assert_eq!(volume.log.snapshots().of_kind(kind), Some(&summary));
+}
+
+/// Makes a volume, writes to log and both kinds of snapshot, and reads it all back.
+fn use_all_lifetimes(storage: &mut Storage) {
+    let layout = FormatOptions {
+        volume_id: VolumeId(77),
+        segment_lbas: 64,
+        batch_lbas_max: 16,
+        wal_slots_max: 8,
+        replace: true,
+    };
+    format(&mut *storage.media, &layout).expect("there is room");
+    let (mut volume, recovered) = reopen(storage);
+    assert!(recovered.is_empty());
+    volume.log.append(0, &[b"before"]);
+    settle(&mut volume);
+    snapshot(&mut volume, SnapshotKind::OnDemand, &[1; 600 << 10]);
+    snapshot(&mut volume, SnapshotKind::Wal, &[2; 300 << 10]);
+    for index in 0..20_u8 {
+        volume.log.append(0, &[&[index; 5000]]);
+        settle(&mut volume);
+    }
+    drop(volume);
+    verify(&mut *storage.media, &mut |_| {}).expect("it is whole");
+    let (volume, recovered) = reopen(storage);
+    drop(volume);
+    let mut expected = vec![vec![2; 300 << 10]];
+    expected.extend((0..20).map(|index| vec![index; 5000]));
+    assert!(recovered == expected, "what was durable comes back");
+}
+
+#[test]
+fn a_volume_keeps_what_is_written_to_it() {
+    with_each(&["PLAIN", "B512", "SMALL_MDTS", "ONE_HANDLE"], |kind, path| {
+        wipe(path);
+        let mut storage = open(path);
+        assert!(storage.is_best, "{}", storage.why_not_better);
+        assert!(storage.io_path.starts_with("NVMe passthrough"), "{}", storage.io_path);
+        use_all_lifetimes(&mut storage);
+        let why = &storage.why_not_better;
+        let report = storage.placement.as_ref().map(|monitor| monitor.report());
+        if kind == "ONE_HANDLE" {
+            assert_eq!(report.expect("it has FDP").placement_count, 1);
+            assert!(why.contains("a single placement, which all lifetimes share"), "{why}");
+        } else {
+            assert_eq!(report, None);
+            assert!(why.contains("no data placement: the device has no FDP"), "{why}");
+        }
+    });
+}
+
+#[test]
+fn each_lifetime_goes_through_a_handle_of_its_own() {
+    with_each(&["FDP"], |_, path| {
+        let account = wipe(path).expect("it has FDP");
+        let unit = account.unit_blocks().expect("it says so");
+        let before = account.handles().expect("it tells");
+        let mut storage = open(path);
+        assert_eq!(storage.why_not_better, "");
+        use_all_lifetimes(&mut storage);
+        let report = storage.placement.as_ref().expect("it has FDP").report();
+        let after = account.handles().expect("it tells");
+        for lifetime in [Lifetime::Wal, Lifetime::WalSnapshot, Lifetime::Snapshot] {
+            let (id, sent) = report.lifetimes[lifetime.index()];
+            let place = before.iter().position(|handle| handle.placement == id.0);
+            let place = place.expect("it is the device's");
+            let left = |handles: &[slimio_device::PlacementHandle]| handles[place].unit_blocks_left;
+            let blocks = (left(&before) + unit - left(&after)) % unit;
+            assert_eq!(blocks * LBA_SIZE as u64, sent, "{}", lifetime.name());
+            assert!(sent > 0, "{}", lifetime.name());
+        }
+        let ids = report.lifetimes.map(|(id, _)| id.0);
+        assert!((1..4).all(|index| !ids[..index].contains(&ids[index])), "{ids:?}");
+    });
+}
+
+#[test]
+fn passthrough_is_chosen_by_either_name_and_left_when_told_to() {
+    with_each(&["PLAIN"], |_, path| {
+        wipe(path);
+        let block = slimio_device::block_device_of(path).expect("it has one");
+        let described = |path: &Path, passthrough| {
+            let options = PathOptions { passthrough, ..PathOptions::default() };
+            let storage = slimio_volume::open(path, options, true, u64::MAX);
+            let storage = storage.expect("it can be used");
+            assert!(storage.is_best, "it is what was asked for");
+            storage.io_path
+        };
+        assert_eq!(described(path, true), described(&block, true));
+        assert!(described(path, true).starts_with("NVMe passthrough"));
+        for path in [path, &block] {
+            let io_path = described(path, false);
+            assert!(io_path.starts_with("direct I/O on block device /dev/nvme"), "{io_path}");
+        }
+    });
+}
