@@ -7,8 +7,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use slimio_device::{
-    Buffer, Device, FdpAccount, LBA_SIZE, Lba, NvmeDevice, Op, PathOptions, PlacementId, Token,
-    WholeDevice,
+    Buffer, FdpAccount, LBA_SIZE, Lba, NvmeDevice, Op, PathOptions, PlacementId, Token, WholeDevice,
 };
 use slimio_storage::{
     Chunk, Error, FormatOptions, Lifetime, Policy, Record, RecoverOptions, RecoverSink, RootChoice,
@@ -122,8 +121,8 @@ fn use_all_lifetimes(storage: &mut Storage) {
     assert!(recovered.is_empty());
     volume.log.append(0, &[b"before"]);
     settle(&mut volume);
-    snapshot(&mut volume, SnapshotKind::OnDemand, &[1; 600 << 10]);
-    snapshot(&mut volume, SnapshotKind::Wal, &[2; 300 << 10]);
+    snapshot(&mut volume, SnapshotKind::OnDemand, &vec![1; 600 << 10]);
+    snapshot(&mut volume, SnapshotKind::Wal, &vec![2; 300 << 10]);
     for index in 0..20_u8 {
         volume.log.append(0, &[&[index; 5000]]);
         settle(&mut volume);
