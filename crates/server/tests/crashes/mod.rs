@@ -22,7 +22,7 @@ use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 
 use life::{World, launch_on};
 use media::{Kind, SimMedia};
-use script::{Life, life};
+use script::{Batch, Life, Step, Unit, life};
 use slimio_server::WallClock;
 use slimio_sim::SimConfig;
 
@@ -56,6 +56,54 @@ fn what_comes_back_was_in_memory_and_was_promised() {
     });
     if let Err(error) = outcome {
         panic!("PROPTEST_RNG_SEED={seed}: {error}");
+    }
+}
+
+/// A life that ends by SIGKILL: lines in database 0, those of one batch sent at once, each behind so
+/// many milliseconds.
+fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
+    let step = |line: &&str| match *line {
+        "BGREWRITEAOF" => Step::Rewrite,
+        "SAVE" => Step::Save,
+        line => {
+            let commands = vec![line.to_owned()];
+            Step::Run(Unit { db: 0, commands, is_transaction: false })
+        }
+    };
+    let batch = |(passes_ms, lines): &(i64, &[&str])| Batch {
+        passes_ms: *passes_ms,
+        steps: lines.iter().map(step).collect(),
+    };
+    let batches = batches.iter().map(batch).collect();
+    let (dies_after, is_power_cut, image, end) = (u64::MAX / 2, false, 0, None);
+    Life { rests_ms, recovers_ms: 0, batches, dies_after, is_power_cut, image, end }
+}
+
+#[test]
+fn a_key_that_has_expired_is_no_part_of_what_comes_behind() {
+    let first = killed(0, &[(0, &["SET k0 1 PX 50", "HSET k1 f 1", "PEXPIRE k1 50"])]);
+    let second = killed(20, &[(40, &["APPEND k0 2", "HSET k1 g 2"]), (0, &["INCRBY k0 3"])]);
+    for is_device in [false, true] {
+        check(&[first.clone(), second.clone()], 1, is_device).unwrap();
+    }
+}
+
+#[test]
+fn a_date_that_was_taken_back_does_not_count_at_a_restart() {
+    let first = killed(0, &[(0, &["SET k0 1 PX 50", "HSET k1 f 1", "PEXPIRE k1 50"])]);
+    let second = killed(20, &[(0, &["PERSIST k0", "PEXPIRE k1 9999", "SET k2 1 PX 10"])]);
+    for is_device in [false, true] {
+        check(&[first.clone(), second.clone(), killed(100, &[])], 1, is_device).unwrap();
+    }
+}
+
+#[test]
+fn databases_that_change_places_do_not_change_a_snapshot_that_runs() {
+    let fill = ["SET k0 1", "COPY k0 k1 DB 1", "COPY k0 k2 DB 2"];
+    let swap: &[&str] = &["BGREWRITEAOF", "SWAPDB 0 1", "MOVE k1 2", "RENAME k1 k0", "SWAPDB 2 0"];
+    for is_device in [false, true] {
+        // `SAVE` begins when the rewrite is over.
+        check(&[killed(0, &[(0, &fill), (0, swap), (0, &["SAVE"])])], 1, is_device).unwrap();
     }
 }
 
