@@ -1,0 +1,228 @@
+"""Snapshots that end before their time, or go bad where they lie: what stands, and what is said."""
+
+import errno
+import json
+import os
+import random
+import subprocess
+import unittest
+
+from harness.faults import SpoiltServer, compiler
+from harness.resp import encode
+from harness.server import Server, refusal
+from harness.target import TARGET, TestCase, slimio_only
+from harness.volume import flip_bit
+from harness.wait import until
+
+PATIENCE = 20
+SECONDS_MAX = 60
+KEY_COUNT = 3000
+BLOCK = 4096
+
+
+def tool(*args):
+    """Runs a tool of the server's own binary: exit status, and what it said."""
+    line = [TARGET.command[0], *(str(arg) for arg in args)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def fill(client):
+    client.pipeline([["SET", f"k:{number}", f"value {number}" * 20] for number in range(KEY_COUNT)])
+
+
+def contents(client):
+    keys = sorted(client("KEYS", "*"))
+    return dict(zip(keys, client("MGET", *keys))) if keys else {}
+
+
+def wait_until_over(server):
+    def is_over():
+        info = server.info("persistence")
+        names = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled")
+        return all(info[name] == "0" for name in names)
+
+    until(is_over, PATIENCE, "the snapshot being over")
+
+
+@slimio_only
+class Ends(TestCase):
+    seconds = 12
+
+    def server(self, **flags):
+        server = Server(log_segment_size="1mb", **flags)
+        self.addCleanup(server.close)
+        return server
+
+    def test_the_end_of_the_server_during_a_rewrite(self):
+        for options in ([], ["SAVE"], ["NOSAVE"], ["NOW"], None):
+            for policy in ("always", "everysec"):
+                with self.subTest(f"{options} {policy}"):
+                    server = self.server(appendfsync=policy)
+                    with server.client() as client:
+                        fill(client)
+                        client("BGREWRITEAOF")
+                        wait_until_over(server)
+                        client.pipeline([["DEL", "k:0"], ["BGREWRITEAOF"], ["SET", "late", 1]])
+                        before = contents(client)
+                        requests = [["BGREWRITEAOF"], ["SET", "late", 2]]
+                        if options is not None:
+                            requests.append(["SHUTDOWN", *options])
+                        client.send(b"".join(encode(*request) for request in requests))
+                        if options is None:
+                            client.read()
+                            self.assertEqual(client.read(), (b"+", b"OK"))
+                            server.kill()
+                        else:
+                            self.assertEqual(server.process.wait(PATIENCE), 0)
+                    server.start()
+                    with server.client() as client:
+                        self.assertEqual(contents(client), before | {b"late": b"2"})
+                    self.assertEqual(tool("verify", "--volume", server.volume)[0], 1, "it is in use")
+                    server.terminate()
+                    status, said = tool("verify", "--volume", server.volume)
+                    self.assertEqual(status, 0, said)
+                    server.close()
+
+    def test_killed_behind_a_rewrite_that_its_log_took_along(self):
+        """What was in the log at its end is there, and nothing of what came behind it."""
+        server = self.server(appendfsync="always")
+        with server.client() as client:
+            fill(client)
+            before = contents(client)
+            off = ["CONFIG", "SET", "appendonly", "no"]
+            replies = client.pipeline([["BGREWRITEAOF"], off, ["SET", "behind", 1]])
+            self.assertEqual([reply[0] for reply in replies], [b"+"] * 3)
+            until(lambda: server.info()["log_state"] == "off", PATIENCE, "the log's end")
+            self.assertIn("WAL-snapshot given up: the log was ended", server.said())
+            self.assertEqual(server.info()["snapshot_rewrites_complete"], "0")
+        server.flags["appendonly"] = "no"
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(contents(client), before)
+
+    def test_killed_again_in_the_snapshot_behind_the_one_it_was_killed_in(self):
+        for kind in ("BGREWRITEAOF", "BGSAVE"):
+            with self.subTest(kind):
+                server = self.server(appendfsync="always")
+                with server.client() as client:
+                    fill(client)
+                for life in range(4):
+                    with server.client() as client:
+                        replies = client.pipeline([["SET", "life", life], [kind], [kind]])
+                        self.assertEqual([reply[0] for reply in replies], [b"+", b"+", b"-"])
+                        self.assertIn(b"already in progress", replies[2][1])
+                        before = contents(client)
+                    server.restart()
+                    with server.client() as client:
+                        self.assertEqual(contents(client), before)
+
+    def damaged_at(self, held):
+        """Where the parts of a snapshot lie in its file, in bytes."""
+        last = held["len_lbas"] - 1
+        return {
+            "header": 100,
+            "chunk": BLOCK + 100,
+            "index": (last - 1) * BLOCK + 8,
+            "trailer": last * BLOCK + 8,
+        }
+
+    def test_damage_is_found_by_verify_and_by_a_start(self):
+        for part in ("header", "chunk", "index", "trailer"):
+            for kind in ("wal", "on-demand"):
+                with self.subTest(f"{part} of {kind}"):
+                    server = self.server(appendfsync="always")
+                    with server.client() as client:
+                        fill(client)
+                        client("SAVE")
+                        client("BGREWRITEAOF")
+                        wait_until_over(server)
+                        client("SET", "behind", 1)
+                        before = contents(client)
+                    self.assertEqual(server.terminate(), 0)
+                    found = json.loads(tool("inspect", "--json", "--volume", server.volume)[1])
+                    held = next(held for held in found["snapshots"] if held["kind"] == kind)
+                    path = os.path.join(server.volume, held["slot"])
+                    flip_bit(path, self.damaged_at(held)[part])
+                    what = f"the snapshot in {held['slot']} is damaged"
+                    status, said = tool("verify", "--volume", server.volume)
+                    self.assertEqual((status, what in said), (1, True), said)
+                    if kind == "wal":
+                        self.assertIn(what, refusal(volume=server.volume))
+                        # Mended, everything is there: nothing was changed by looking.
+                        flip_bit(path, self.damaged_at(held)[part])
+                    server.start()
+                    with server.client() as client:
+                        self.assertEqual(contents(client), before)
+                    server.close()
+
+
+@slimio_only
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
+class Failures(TestCase):
+    seconds = 8
+
+    def test_each_way_to_fail_leaves_the_last_good_state_of_each_kind(self):
+        faults = {"write": errno.EIO, "flush": errno.EIO}, {"write": errno.ENOSPC}, {"flush": errno.EIO}
+        for log in ("yes", "no"):
+            for fault in faults:
+                with self.subTest(f"appendonly {log}, {fault}"):
+                    server = SpoiltServer(
+                        io_backend="plain", log_segment_size="1mb", appendonly=log, save="", appendfsync="always"
+                    )
+                    self.addCleanup(server.close)
+                    with server.client() as client:
+                        fill(client)
+                        client("SAVE")
+                        saved = contents(client)
+                        client("SET", "later", 1)
+                        for command, name in (
+                            ("BGSAVE", "rdb_last_bgsave_status"), ("BGREWRITEAOF", "aof_last_bgrewrite_status"),
+                        ):
+                            server.spoil(**fault, path_end=f"snapshot-{self.reserve(server)}")
+                            for _ in range(2):
+                                client(command)
+                                wait_until_over(server)
+                                self.assertEqual(server.info()[name], "err")
+                                self.assertEqual(client("SET", "later", 2), b"OK")
+                            server.spoil()
+                        self.assertEqual(server.info()["log_latched"], "0")
+                    server.restart()
+                    with server.client() as client:
+                        self.assertEqual(contents(client), saved if log == "no" else saved | {b"later": b"2"})
+                        self.assertEqual(client("SAVE"), b"OK")
+                    server.close()
+
+    def reserve(self, server):
+        held = [name for name in server.info() if name.startswith("snapshot_slot_")]
+        return "abc"[min({0, 1, 2} - {int(name.rsplit("_", 1)[1]) for name in held})]
+
+
+@slimio_only
+class Memory(TestCase):
+    """`snapshot-memory-limit`: writers wait at it, in steps of what the snapshot has written."""
+
+    seconds = 8
+
+    def test_at_the_limit_writers_wait_and_others_do_not(self):
+        server = Server(snapshot_memory_limit="8mb", appendfsync="no", auto_aof_rewrite_percentage=0)
+        self.addCleanup(server.close)
+        count, size = 600, 100_000
+        draw = random.Random(1)
+        with server.client() as client, server.client() as other:
+            for number in range(count):
+                client("SET", f"k:{number}", draw.randbytes(size))
+            # In the turn in which it begins, so that nothing has been taken: the first 8 MB fit.
+            flood = [["SET", f"k:{number}", "w"] for number in reversed(range(count))]
+            client.send(b"".join(encode(*request) for request in [["BGSAVE"], *flood]))
+            self.assertEqual(client.read()[0], b"+")
+            while server.info()["rdb_bgsave_in_progress"] == "1":
+                self.assertEqual(other("GET", "none"), None)
+                self.assertEqual(other("SET", "other", 1), b"OK")
+            self.assertEqual([client.read() for _ in flood], [(b"+", b"OK")] * count)
+            info = server.info()
+            self.assertEqual(info["rdb_last_bgsave_status"], "ok")
+            self.assertGreater(int(info["snapshot_writes_waited"]), 0)
+            self.assertGreater(int(info["rdb_last_cow_size"]), 4 << 20)
+            # One more than fits, at most.
+            self.assertLess(int(info["rdb_last_cow_size"]), (8 << 20) + 2 * size)
