@@ -3,7 +3,8 @@
 //! It looks for earlier occurrences of four bytes through a small hash table, and steps further the
 //! longer it finds none, so that random bytes are mostly skipped, not searched. No byte is copied
 //! before the first match, and what does not get smaller by a sixteenth is given up: it would cost
-//! the reader more than it saves.
+//! the reader more than it saves. Where one string after the other was given up, only some of those
+//! that follow are looked at, until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
@@ -12,25 +13,29 @@ pub const LZF_SIZE_MIN: usize = 21;
 /// Strings of more bytes are not compressed, so that the memory for the result is bounded.
 pub const LZF_SIZE_MAX: usize = 4 << 20;
 
-/// Places remembered, as a power of two: 16 KiB of them, half of a core's fastest cache.
-const TABLE_BITS: u32 = 12;
+/// Places remembered at most, as a power of two: 16 KiB of them, half of a core's fastest cache.
+const TABLE_BITS_MAX: u32 = 12;
+/// And at least.
+const TABLE_BITS_MIN: u32 = 6;
 /// Bytes that must be equal for a match to be taken. Three would be allowed, and gain nothing.
 const MATCH_MIN: usize = 4;
 /// After so many places without a match, as a power of two, the step grows by one byte.
 const PATIENCE_BITS: usize = 5;
 /// Steps do not grow beyond this, so that what begins to shrink is noticed.
 const STEP_MAX: usize = 64;
+/// After so many strings in a row that did not shrink, one in four is tried.
+const GIVEN_UP_MAX: u32 = 16;
 /// Room behind the result for copies of fixed size.
 const SLACK: usize = LITERALS_MAX + 8;
 
-/// Compresses one string after the other. It keeps nothing of one for the next but its memory.
+/// Compresses one string after the other. Of one it keeps for the next only whether it shrank.
 #[derive(Debug)]
 pub struct Compressor {
-    /// By the hash of four bytes: where they were seen last, plus the `base` of that string.
-    table: Box<[u32; 1 << TABLE_BITS]>,
-    /// Above every place in the table, so that the table need not be wiped for the next string.
-    base: u32,
+    /// By the hash of four bytes: where they were seen last, or the string's beginning.
+    table: Box<[u32; 1 << TABLE_BITS_MAX]>,
     out: Vec<u8>,
+    /// Strings in a row that did not shrink.
+    given_up: u32,
 }
 
 impl Default for Compressor {
@@ -42,53 +47,67 @@ impl Default for Compressor {
 impl Compressor {
     /// With 16 KiB for the table; room for the results is made when they come.
     pub fn new() -> Self {
-        Self { table: Box::new([0; 1 << TABLE_BITS]), base: 1, out: Vec::new() }
+        Self { table: Box::new([0; 1 << TABLE_BITS_MAX]), out: Vec::new(), given_up: 0 }
     }
 
-    /// The compressed form of `input`; `None` if it would not be at least a sixteenth smaller, or
-    /// `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`].
+    /// The compressed form of `input`; `None` if it would not be at least a sixteenth smaller, if
+    /// `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`], or if it was not
+    /// tried, because the 16 strings before it, and more, did not shrink: then one in four is tried.
     pub fn compress(&mut self, input: &[u8]) -> Option<&[u8]> {
         if !(LZF_SIZE_MIN..=LZF_SIZE_MAX).contains(&input.len()) {
             return None;
         }
-        let size = input.len() as u32;
-        if self.base.checked_add(size).is_none() {
-            self.table.fill(0);
-            self.base = 1;
+        if !self.is_worth_trying() {
+            self.given_up = self.given_up.wrapping_add(1);
+            return None;
         }
-        let base = self.base;
-        self.base += size;
-
+        // Wiped for each string, and as large as it is worth wiping for this one: then whatever the
+        // table says is a place before, and that costs no question to which the answer is random.
+        let bits = input.len().ilog2().clamp(TABLE_BITS_MIN, TABLE_BITS_MAX);
+        self.table[..1 << bits].fill(0);
         let size_max = input.len() - (input.len() / 16).max(4);
         if self.out.len() < size_max + SLACK {
             self.out.resize(size_max + SLACK, 0);
         }
-        let written = run(input, &mut self.table, base, &mut self.out, size_max)?;
+        let Some(written) = run(input, &mut self.table, bits, &mut self.out, size_max) else {
+            self.given_up = self.given_up.wrapping_add(1);
+            return None;
+        };
+        self.given_up = 0;
         Some(&self.out[..written])
+    }
+}
+
+impl Compressor {
+    /// Strings come in an order, say a field and its value in turn: so those that are tried must
+    /// not be every fourth. Multiples of the golden ratio keep no step with anything
+    /// (Knuth, The Art of Computer Programming 3, 6.4).
+    fn is_worth_trying(&self) -> bool {
+        self.given_up < GIVEN_UP_MAX || self.given_up.wrapping_mul(0x9e37_79b9) >> 30 == 0
     }
 }
 
 /// Writes at most `size_max` bytes to `out`, which has [`SLACK`] more; returns how many.
 fn run(
     input: &[u8],
-    table: &mut [u32; 1 << TABLE_BITS],
-    base: u32,
+    table: &mut [u32; 1 << TABLE_BITS_MAX],
+    bits: u32,
     out: &mut [u8],
     size_max: usize,
 ) -> Option<usize> {
     let mut written = 0;
     // Where the literals begin that are not written yet.
     let mut pending = 0;
-    let mut at = 0;
+    // The beginning is in the table: see there.
+    let mut at = 1;
     let mut misses = 0;
     while let Some(word) = word_at(input, at) {
-        let place = &mut table[(word.wrapping_mul(0x9e37_79b1) >> (32 - TABLE_BITS)) as usize];
-        let here = base + at as u32;
-        let distance = (here - *place) as usize;
-        *place = here;
-        // What another string left in the table is further back than this one's beginning.
-        let is_match = distance <= at.min(WINDOW) && word_at(input, at - distance) == Some(word);
-        if !is_match {
+        let hash = word.wrapping_mul(0x9e37_79b1) >> (32 - bits);
+        let place = &mut table[hash as usize % (1 << TABLE_BITS_MAX)];
+        let before = *place as usize;
+        *place = at as u32;
+        let distance = at - before;
+        if word_at(input, before) != Some(word) || distance > WINDOW {
             at += (1 + (misses >> PATIENCE_BITS)).min(STEP_MAX);
             misses += 1;
             continue;
@@ -103,7 +122,8 @@ fn run(
         written = literals(input, pending, start, out, written, size_max)?;
         (written, pending) = matches(start, end, distance, out, written, size_max)?;
         at = pending;
-        misses = 0;
+        // What lies between two matches is like what lay between the two before.
+        misses /= 2;
     }
     if pending == 0 {
         return None;
@@ -232,10 +252,39 @@ mod tests {
         let first: Vec<u8> = (0..200).collect();
         assert_eq!(round_trip(&mut compressor, &first), None);
         assert_eq!(round_trip(&mut compressor, &first), None, "the same again is no repetition");
-        compressor.base = u32::MAX - 100;
-        assert_eq!(round_trip(&mut compressor, &first), None);
-        assert_eq!(compressor.base, 201, "the count began again");
         assert!(round_trip(&mut compressor, &first.repeat(2)).is_some());
+    }
+
+    #[test]
+    fn after_many_that_do_not_shrink_few_are_tried_until_one_does() {
+        let random = |seed: u64| {
+            let mut state = seed;
+            let mut bytes = Vec::new();
+            bytes.resize_with(300, || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            });
+            bytes
+        };
+        // What shrinks stands where a field's value would, behind 1 to 6 that never do.
+        for period in 2..=7_u64 {
+            let mut compressor = Compressor::new();
+            for seed in 0..1000 {
+                assert_eq!(round_trip(&mut compressor, &random(seed)), None);
+            }
+            let shrinking = [7; 300];
+            let rounds: Vec<bool> = (0..100 * period)
+                .filter_map(|n| {
+                    let is_last = n % period == period - 1;
+                    let input = if is_last { shrinking.to_vec() } else { random(n) };
+                    let shrank = round_trip(&mut compressor, &input).is_some();
+                    is_last.then_some(shrank)
+                })
+                .collect();
+            let first = rounds.iter().position(|shrank| *shrank);
+            assert!(first.is_some_and(|first| first < 20), "period {period}: {first:?}");
+            assert!(rounds[first.unwrap()..].iter().all(|shrank| *shrank), "period {period}");
+        }
     }
 
     #[test]
