@@ -15,6 +15,7 @@ mod durability;
 mod input;
 mod memory;
 mod output;
+mod pace;
 mod pause;
 mod pins;
 mod snapshots;
@@ -104,6 +105,8 @@ pub(crate) struct Settings {
     pub(crate) log_size_max: u64,
     /// 0: a part of the data set.
     pub(crate) snapshot_memory_limit: u64,
+    /// Bytes per second that a snapshot goes through while commands are served; 0: no limit.
+    pub(crate) snapshot_rate: u64,
     /// Bytes per second that the check of snapshots reads; 0: it is off.
     pub(crate) check_rate: u64,
 }
@@ -142,6 +145,7 @@ impl Settings {
             rewrite_size_min: config.int("auto-aof-rewrite-min-size") as u64,
             log_size_max: config.int("log-size-max") as u64,
             snapshot_memory_limit: config.int("snapshot-memory-limit") as u64,
+            snapshot_rate: config.int("snapshot-rate") as u64,
             check_rate: config.int("snapshot-check-rate") as u64,
             memory_max: config.int("maxmemory") as u64,
             eviction_time: memory::eviction_time(config.int("maxmemory-eviction-tenacity")),

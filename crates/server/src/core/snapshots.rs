@@ -9,7 +9,7 @@ use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
 use super::{Core, Shutdown};
 use crate::clients::{Client, State};
 use crate::cpu::thread_cpu_time;
-use crate::snapshot::{Answer, DbSize, RewriteRule, Running, SnapshotThread, Stage};
+use crate::snapshot::{Answer, DbSize, RewriteRule, Running, SnapshotThread, Stage, Traffic};
 use crate::wal::Wal;
 
 /// Longest time that a snapshot may take of the command thread in one turn.
@@ -79,8 +79,10 @@ impl Core {
             began,
             changes,
             memory_max: 0,
+            traffic: Traffic::new(began, self.stats.commands),
             taken: Vec::new(),
         });
+        self.pace_snapshot();
         Ok(())
     }
 
@@ -142,6 +144,7 @@ impl Core {
                 break;
             }
         }
+        self.pace_snapshot();
         let took = began.elapsed();
         self.count_snapshot_step(took, cpu_began);
         self.latency.note("snapshot-step", self.now_ms / 1000, took, self.settings.latency_from);
@@ -357,6 +360,7 @@ impl Core {
             self.begin_urgent();
         }
         if self.snapshots.running.is_some() {
+            self.pace_snapshot();
             return;
         }
         let is_wanted = self.is_rewrite_due() || self.is_root_damaged();
@@ -420,7 +424,7 @@ impl Core {
         is_on && self.rewrite_rule().is_due(base, log)
     }
 
-    fn is_rewrite_urgent(&self) -> bool {
+    pub(super) fn is_rewrite_urgent(&self) -> bool {
         let Some(wal) = &self.wal else { return false };
         let stats = wal.stats();
         let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);

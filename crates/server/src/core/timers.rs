@@ -76,6 +76,8 @@ impl Core {
             || times_out
             || self.has_parked()
             || self.has_root_to_replace()
+            // How fast it goes depends on what else does.
+            || self.snapshots.running.is_some()
             || self.stats.is_moving()
             || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
     }

@@ -100,6 +100,10 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
     text.field("snapshot_stage", running.map_or("none", |running| running.stage.name()));
     text.field("snapshot_memory_bytes", core.snapshot_memory());
     text.field("snapshot_memory_limit_bytes", core.snapshot_memory_limit());
+    text.field(
+        "snapshot_rate_limit_bytes",
+        core.snapshots.thread.as_ref().map_or(0, SnapshotThread::rate),
+    );
     text.field("snapshot_writes_waited", snapshots.waits);
     text.field("snapshot_step_us_max", snapshots.step_max.as_micros());
     text.field("snapshot_step_cpu_us_max", snapshots.step_cpu_max.as_micros());

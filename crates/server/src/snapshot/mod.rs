@@ -15,6 +15,7 @@
 
 mod check;
 mod decode;
+mod pace;
 mod schedule;
 mod surplus;
 mod thread;
@@ -26,6 +27,7 @@ use slimio_storage::{SlotName, SnapshotKind};
 
 pub(crate) use check::{Checked, Checks};
 pub(crate) use decode::Decoders;
+pub(crate) use pace::Traffic;
 pub(crate) use schedule::{RewriteRule, SavePoint, save_points};
 pub(crate) use thread::{Answer, DbSize, SnapshotThread};
 
@@ -66,6 +68,8 @@ pub(crate) struct Running {
     pub(crate) changes: u64,
     /// Most bytes of memory that it has held.
     pub(crate) memory_max: u64,
+    /// What else goes on.
+    pub(crate) traffic: Traffic,
     /// Taken, and not yet handed to the snapshot thread.
     pub(crate) taken: Vec<Captured>,
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use slimio_keyspace::{Captured, Chunk, ChunkEncoder, ChunkOptions, DbIndex};
@@ -15,6 +16,7 @@ use slimio_storage::{
 };
 
 use super::check::{Checked, Checking};
+use super::pace::Pace;
 use super::surplus::Surplus;
 
 /// Bytes that may wait to be encoded before no more is taken.
@@ -24,6 +26,9 @@ const WAITING_SIZE_MIN: u64 = 1 << 20;
 /// How nice to others the thread is, as nice(2) has it. Nicer than this, it may starve on a machine
 /// that is busy with other things, and the log grows meanwhile.
 const NICENESS: i32 = 10;
+
+/// The thread does not rest longer without a look at what is wanted of it.
+const REST_MAX: Duration = Duration::from_millis(10);
 
 /// What the thread is told.
 enum Order {
@@ -64,6 +69,8 @@ struct Shared {
     written: AtomicU64,
     /// Bytes that checks have read.
     checked: AtomicU64,
+    /// Bytes of keys and values that are to be encoded per second at most; 0 is no limit.
+    rate: AtomicU64,
     /// The command thread wants to be woken when less is waiting.
     is_wake_wanted: AtomicBool,
     /// The command thread wants to be woken as soon as less memory is held: writers wait for it.
@@ -101,6 +108,7 @@ impl SnapshotThread {
             wake: Arc::clone(&wake),
             answers: answer_sender,
             round: 0,
+            pace: Pace::new(Instant::now()),
             checking: None,
             check_rate: 0,
             checked: checked_sender,
@@ -133,6 +141,16 @@ impl SnapshotThread {
         self.shared.waiting_size.fetch_add(size, Ordering::Relaxed);
         self.shared.waiting_memory.fetch_add(memory, Ordering::Relaxed);
         self.tell(Order::Batch(batch, self.shared.round.load(Ordering::Relaxed)));
+    }
+
+    /// Sets how many bytes of keys and values are encoded per second at most; 0 is no limit.
+    pub(crate) fn set_rate(&self, rate: u64) {
+        self.shared.rate.store(rate, Ordering::Relaxed);
+    }
+
+    /// The limit in force.
+    pub(crate) fn rate(&self) -> u64 {
+        self.shared.rate.load(Ordering::Relaxed)
     }
 
     /// Everything was handed over: an answer follows.
@@ -243,6 +261,7 @@ struct Worker {
     answers: Sender<(u64, Answer)>,
     /// Which snapshot is being written.
     round: u64,
+    pace: Pace,
     checking: Option<Checking>,
     /// Bytes per second that a check reads at most.
     check_rate: u64,
@@ -326,7 +345,8 @@ impl Worker {
 
     fn batch(&mut self, batch: Captured, round: u64) {
         let memory = batch.owned_size() as u64;
-        let size = memory.max(batch.size() as u64);
+        let payload = batch.size() as u64;
+        let size = memory.max(payload);
         if round == self.shared.round.load(Ordering::Relaxed) {
             self.write(|encoder, emit| encoder.encode(&batch, &mut |chunk| emit(chunk)));
         }
@@ -337,6 +357,23 @@ impl Worker {
             left < WAITING_SIZE_MIN && self.shared.is_wake_wanted.swap(false, Ordering::SeqCst);
         if self.shared.is_memory_wanted.swap(false, Ordering::SeqCst) || is_room_wanted {
             self.wake();
+        }
+        self.rest(payload);
+    }
+
+    /// Rests as becomes the rate, unless that changes, or what was written is no longer wanted.
+    fn rest(&mut self, written: u64) {
+        let rate = self.shared.rate.load(Ordering::Relaxed);
+        let mut now = Instant::now();
+        let Some(rest) = self.pace.rest(now, written, rate) else { return };
+        let end = now + rest;
+        let is_wanted = || {
+            self.round == self.shared.round.load(Ordering::Relaxed)
+                && rate == self.shared.rate.load(Ordering::Relaxed)
+        };
+        while now < end && is_wanted() {
+            std::thread::sleep((end - now).min(REST_MAX));
+            now = Instant::now();
         }
     }
 

@@ -1,0 +1,129 @@
+//! How fast a snapshot goes through the data set: at `snapshot-rate` while commands are served, so
+//! that it takes a small share of cores and device, as fast as it can when nobody would notice, or
+//! when waiting costs more than haste.
+
+use std::time::{Duration, Instant};
+
+/// Distance of two looks at how many commands were served.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// So many in that time are traffic; fewer are somebody who looks at INFO now and then.
+const COMMANDS_MIN: u64 = 10;
+/// Rests are no shorter, so that few wake-ups are spent on them.
+const REST_MIN: Duration = Duration::from_millis(1);
+/// Time in which others had the core is made up for, up to this.
+const CREDIT_MAX: Duration = Duration::from_millis(50);
+
+/// Whether commands are being served.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    looked_at: Instant,
+    commands: u64,
+    is_served: bool,
+}
+
+impl Traffic {
+    /// When there was none yet, `commands` having been served at `now`.
+    pub(crate) fn new(now: Instant, commands: u64) -> Self {
+        // A snapshot may well have been asked for amid traffic: that is soon seen.
+        Self { looked_at: now, commands, is_served: true }
+    }
+
+    /// Whether commands are served, which have been `commands` until `now`.
+    pub(crate) fn is_served(&mut self, now: Instant, commands: u64) -> bool {
+        let since = now.saturating_duration_since(self.looked_at);
+        if since >= LOOK_EVERY {
+            let served = commands.saturating_sub(self.commands);
+            let per_look = served as f64 * LOOK_EVERY.as_secs_f64();
+            self.is_served = per_look >= COMMANDS_MIN as f64 * since.as_secs_f64();
+            self.looked_at = now;
+            self.commands = commands;
+        }
+        self.is_served
+    }
+}
+
+/// The rests of the snapshot thread.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// When what was done would have been done at the rate.
+    due: Instant,
+    /// Bytes per second; 0 is no limit.
+    rate: u64,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { due: now, rate: 0 }
+    }
+
+    /// How long to rest at `now`, after `size` more bytes, for `rate` bytes a second; 0 is no limit.
+    pub(super) fn rest(&mut self, now: Instant, size: u64, rate: u64) -> Option<Duration> {
+        if rate != self.rate {
+            // What the old one has left over counts for nothing.
+            *self = Self { due: now, rate };
+        }
+        if rate == 0 {
+            return None;
+        }
+        let earliest = now.checked_sub(CREDIT_MAX).unwrap_or(now);
+        self.due = self.due.max(earliest);
+        self.due += Duration::from_secs_f64(size as f64 / rate as f64);
+        Some(self.due.saturating_duration_since(now)).filter(|rest| *rest >= REST_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn rests_make_up_the_rate_and_lost_time_is_not_made_up_for() {
+        let begin = Instant::now() + Duration::from_secs(60);
+        let mut pace = Pace::new(begin);
+        let mut now = begin;
+        let mut done = 0;
+        while done < 100_000_000 {
+            done += 64_000;
+            // Work itself takes a part of the time that it may.
+            now += Duration::from_micros(50);
+            if let Some(rest) = pace.rest(now, 64_000, 100_000_000) {
+                assert!(rest < 10 * MS, "{rest:?} at once");
+                now += rest;
+            }
+        }
+        let took = now - begin;
+        assert!((990 * MS..1010 * MS).contains(&took), "{took:?} for a second's worth");
+
+        now += Duration::from_secs(10);
+        let rests: Vec<_> = (0..60).map(|_| pace.rest(now, 100_000, 100_000_000)).collect();
+        let first = rests.iter().position(Option::is_some).unwrap();
+        assert_eq!(
+            first, 50,
+            "after 50 ms of credit, and the millisecond that is a rest: {rests:?}"
+        );
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_rest_and_under_a_new_one_none_is_owed() {
+        let begin = Instant::now() + Duration::from_secs(60);
+        let mut pace = Pace::new(begin);
+        assert_eq!(pace.rest(begin, 1 << 40, 0), None);
+        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS));
+        assert_eq!(pace.rest(begin, 3000, 1), Some(3000 * 1000 * MS));
+        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS));
+    }
+
+    #[test]
+    fn traffic_is_seen_and_so_is_its_end() {
+        let begin = Instant::now();
+        let mut traffic = Traffic::new(begin, 1000);
+        assert!(traffic.is_served(begin + MS, 1000), "nobody knows yet");
+        assert!(!traffic.is_served(begin + 20 * MS, 1009), "somebody looks at INFO");
+        assert!(!traffic.is_served(begin + 30 * MS, 2000), "it is not looked at all the time");
+        assert!(traffic.is_served(begin + 40 * MS, 2000));
+        assert!(traffic.is_served(begin + 140 * MS, 2050), "10 in 20 ms");
+        assert!(!traffic.is_served(begin + 240 * MS, 2099));
+    }
+}

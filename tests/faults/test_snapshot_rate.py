@@ -1,0 +1,71 @@
+"""How fast a snapshot goes: at `snapshot-rate` while commands are served, and otherwise as it can."""
+
+from harness.server import Server
+from harness.target import TestCase, slimio_only
+from harness.wait import until
+
+VALUE = "x" * 2000
+KEYS = 4000
+# Eight megabytes would take more than two minutes at this rate.
+SLOW = 64 << 10
+
+
+@slimio_only
+class SnapshotRate(TestCase):
+    seconds = 30
+
+    def begin(self, client, server):
+        """A snapshot that has come to be held back, of keys that are being set."""
+        fill(client)
+        client("BGSAVE")
+        until(lambda: traffic(client) and server.info()["snapshot_rate_limit_bytes"] == str(SLOW))
+        for _ in range(20):
+            traffic(client)
+        self.assertEqual(server.info()["rdb_bgsave_in_progress"], "1")
+
+    def server(self, **flags):
+        server = Server(snapshot_rate=SLOW, save="", **flags)
+        self.addCleanup(server.close)
+        return server
+
+    def test_it_rests_while_commands_are_served_and_no_longer(self):
+        server = self.server()
+        with server.client() as client:
+            self.begin(client, server)
+            until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")
+            self.assertEqual(server.info()["rdb_last_bgsave_status"], "ok")
+
+    def test_the_limit_can_be_lifted_while_it_runs(self):
+        server = self.server()
+        with server.client() as client:
+            self.begin(client, server)
+            client("CONFIG", "SET", "snapshot-rate", 0)
+            until(lambda: traffic(client) and server.info()["rdb_bgsave_in_progress"] == "0")
+
+    def test_it_hurries_when_it_holds_half_of_the_memory_that_it_may(self):
+        server = self.server(snapshot_memory_limit="2mb")
+        with server.client() as client:
+            self.begin(client, server)
+            limits = set()
+            for start in range(0, KEYS, 50):
+                traffic(client, start)
+                limits.add(server.info()["snapshot_rate_limit_bytes"])
+            self.assertEqual(limits, {str(SLOW), "0"}, "before and after so much was replaced")
+
+    def test_one_that_rests_is_given_up_at_once(self):
+        server = self.server()
+        with server.client() as client:
+            self.begin(client, server)
+            client("FLUSHALL")
+            # The next one has little to take, and does not wait for the rest of the last.
+            until(lambda: traffic(client) and server.info()["snapshot_saves_complete"] == "1")
+
+
+def fill(client):
+    for start in range(0, KEYS, 500):
+        client.pipeline([["SET", f"k:{n}", VALUE] for n in range(start, start + 500)])
+
+
+def traffic(client, start=0):
+    client.pipeline([["SET", f"k:{n}", VALUE] for n in range(start, start + 50)])
+    return True
