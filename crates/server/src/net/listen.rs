@@ -4,11 +4,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::config::{Config, ConfigError};
+
+/// How long an address may be taken still: the kernel closes what a killed server's io_uring held a
+/// moment after the process has gone.
+const FREE_WITHIN: Duration = Duration::from_secs(1);
+/// Time between two looks whether it is free.
+const FREE_LOOK: Duration = Duration::from_millis(10);
 
 /// A socket that accepts connections.
 #[derive(Debug)]
@@ -40,7 +47,7 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
                 .find_map(|l: &Listener| l.address)
                 .filter(|_| port == 0)
                 .map_or(port, |a| a.port());
-            match listen_tcp(SocketAddr::new(ip, chosen), backlog) {
+            match listen_when_free(SocketAddr::new(ip, chosen), backlog) {
                 Ok(listener) => listeners.push(listener),
                 Err(errno) if optional && !matches!(errno, Errno::ADDRINUSE) => {
                     log::debug!("not listening on {ip}: {errno}");
@@ -77,6 +84,17 @@ fn parse_ip(name: &str) -> Result<IpAddr, ConfigError> {
         _ => name.parse().map_err(|_| {
             ConfigError(format!("bind: '{name}' is no IP address (like 127.0.0.1, ::1 or *)"))
         }),
+    }
+}
+
+/// Listens on an address, and waits a moment if somebody still does.
+fn listen_when_free(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
+    let deadline = Instant::now() + FREE_WITHIN;
+    loop {
+        match listen_tcp(address, backlog) {
+            Err(Errno::ADDRINUSE) if Instant::now() < deadline => std::thread::sleep(FREE_LOOK),
+            outcome => return outcome,
+        }
     }
 }
 
