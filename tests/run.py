@@ -17,6 +17,7 @@ def main():
     parser.add_argument("--server", default="slimio serve", help="command that serves")
     parser.add_argument("--stock", default="redis-server", help="the yardstick")
     parser.add_argument("--bench", default="", help="slimio-bench, for the ledger")
+    parser.add_argument("--clients", default="", help="where clients of other languages are built")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--folder", default="", help="where servers put their data")
     parser.add_argument("--seed", type=int, default=1, help="of random runs")
@@ -28,6 +29,7 @@ def main():
     TARGET.set_command(args.server)
     TARGET.stock_command = [args.stock]
     TARGET.bench = os.path.abspath(args.bench) if args.bench else ""
+    TARGET.clients = os.path.abspath(args.clients or os.path.join(ROOT, "../target/clients"))
     TARGET.seed, TARGET.rounds = args.seed, args.rounds
     TARGET.folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))
     if args.without_io_uring:

@@ -15,6 +15,7 @@ class Target:
         self.launcher = []
         self.folder = "target/blackbox"
         self.bench = ""
+        self.clients = "target/clients"
         self.seed = 1
         self.rounds = 0
 

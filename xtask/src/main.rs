@@ -3,6 +3,7 @@
 //! What CI runs is what these verbs run: nothing there that cannot be had here.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
+mod clients;
 mod crash_demo;
 mod lab;
 mod lint;

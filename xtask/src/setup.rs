@@ -1,5 +1,5 @@
-//! What the tests need beyond Rust: stock Redis to compare with, redis-py, and what the lab needs
-//! (see `lab/tools.rs`).
+//! What the tests need beyond Rust: stock Redis to compare with, redis-py, clients in other languages
+//! (see `clients.rs`), and what the lab needs (see `lab/tools.rs`).
 //!
 //! On Debian and as root it is installed; elsewhere a sentence says what to install by hand. A
 //! server that a package would start on port 6379 is kept from starting: the tests run their own.
@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
+use crate::clients;
 use crate::lab;
 use crate::process::{command, is_installed, run, succeeds, target_dir};
 
@@ -21,6 +22,11 @@ const BY_HAND: &str = "install the packages redis-server, redis-tools and python
 pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
+    match clients::install() {
+        Ok(()) => println!("ready: go-redis and Jedis in {}", clients::dir().display()),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: go-redis and Jedis: {why}"),
+        Err(failure) => return Err(failure),
+    }
     match lab::tools::install() {
         Ok(tools) => println!("ready: the lab, with the kernel {}", tools.kernel.display()),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: the lab: {why}"),
@@ -33,7 +39,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
 pub(crate) fn install() -> Result<PathBuf, Failure> {
     let packages = missing_packages();
     if !packages.is_empty() {
-        install_packages(&packages)?;
+        install_packages(&packages, BY_HAND)?;
     }
     let missing: Vec<&str> =
         PROGRAMS.iter().map(|(program, _)| *program).filter(|p| !is_installed(p)).collect();
@@ -75,14 +81,15 @@ fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-fn install_packages(packages: &[&str]) -> Result<(), Failure> {
+/// Installs Debian's packages; `by_hand` is what to do where that cannot be.
+pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), Failure> {
     if !is_installed("apt-get") || !is_root() {
         // Without redis-py alone a virtual environment will do.
         if packages == ["python3-redis"] {
             return Ok(());
         }
         return Err(format!(
-            "{} missing, and only root with apt-get can be helped: {BY_HAND}",
+            "{} missing, and only root with apt-get can be helped: {by_hand}",
             packages.join(", ")
         )
         .into());

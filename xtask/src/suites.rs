@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::Failure;
 use crate::process::{cargo, command, root, run, run_seeing, target_dir};
 use crate::report::Report;
-use crate::{lab, lint, planted, setup};
+use crate::{clients, lab, lint, planted, setup};
 
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
 /// For each document that is made from the code, a package and the test in it that compares them.
@@ -148,6 +148,7 @@ fn run_blackbox(report: &mut Report, python: &PathBuf, args: &[String]) -> Resul
         all.extend(["--server".into(), server]);
     }
     all.extend(["--folder".into(), target_dir().join("blackbox").into_os_string()]);
+    all.extend(["--clients".into(), clients::dir().into_os_string()]);
     all.extend(args.iter().map(OsString::from));
     run_seeing(command(python).args(all), |line| report.see(line))
 }

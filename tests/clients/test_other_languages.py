@@ -1,0 +1,65 @@
+"""go-redis and Jedis, unchanged: what a program with them does in a day, a kill of the server in it."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+from harness.server import Server
+from harness.target import TARGET, TestCase
+from harness.wait import until
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STOP_SECONDS = 30
+
+
+class Program(TestCase):
+    """Runs a program; not a test itself."""
+
+    def play(self, *command):
+        server = Server(appendfsync="always", auto_aof_rewrite_percentage=0)
+        self.addCleanup(server.close)
+        complaints = tempfile.TemporaryFile("w+")
+        self.addCleanup(complaints.close)
+        program = subprocess.Popen(
+            [*command, str(server.port)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,
+        )
+        self.addCleanup(program.stdout.close)
+        self.addCleanup(program.kill)
+        said = []
+        for line in program.stdout:
+            said.append(line)
+            if line == "restart\n":
+                # Where it was: the client knows no other place.
+                server.kill()
+                server.spawn()
+                until(server.is_serving, STOP_SECONDS, "serving again")
+                program.stdin.write("\n")
+                program.stdin.close()
+        program.wait(STOP_SECONDS)
+        complaints.seek(0)
+        self.assertEqual(said, ["restart\n", "done\n"], complaints.read())
+        self.assertEqual(program.returncode, 0)
+        with server.client() as client:
+            self.assertEqual(client("GET", "text"), b"again")
+
+
+class GoRedis(Program):
+    seconds = 5
+
+    def test_a_day(self):
+        path = os.path.join(TARGET.clients, "go-redis")
+        if not os.path.exists(path):
+            raise unittest.SkipTest("it is not built: `cargo x setup` does that, where Go is installed")
+        self.play(path)
+
+
+class Jedis(Program):
+    seconds = 8
+
+    def test_a_day(self):
+        jars = os.path.join(TARGET.clients, "jedis")
+        if not os.path.isdir(jars):
+            raise unittest.SkipTest("it is not there: `cargo x setup` gets it, where Maven is installed")
+        self.play("java", "-cp", os.path.join(jars, "*"), os.path.join(HERE, "jedis/Scenario.java"))

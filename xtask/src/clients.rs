@@ -1,0 +1,80 @@
+//! The programs in other languages that the black-box tests play against the server: go-redis is
+//! built, Jedis fetched, each of the version that its own file in `tests/clients/` names.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::Failure;
+use crate::process::{command, is_installed, root, run, target_dir};
+use crate::setup;
+
+/// Programs, and the Debian package each comes in.
+const PROGRAMS: &[(&str, &str)] =
+    &[("go", "golang-go"), ("javac", "default-jdk-headless"), ("mvn", "maven")];
+
+/// What gets the files of a Java library.
+const COPY_DEPENDENCIES: &str =
+    "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
+
+/// How often something is fetched before it counts as out of reach.
+const TRIES: u32 = 3;
+
+/// Where they are.
+pub(crate) fn dir() -> PathBuf {
+    target_dir().join("clients")
+}
+
+/// Installs what is missing, and makes the programs.
+pub(crate) fn install() -> Result<(), Failure> {
+    let missing = PROGRAMS.iter().filter(|(program, _)| !is_installed(program));
+    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if !packages.is_empty() {
+        setup::install_packages(&packages, "install Go, a JDK and Maven")?;
+    }
+    fs::create_dir_all(dir()).map_err(|error| format!("{}: {error}", dir().display()))?;
+    build_go_redis()?;
+    fetch_jedis()
+}
+
+fn build_go_redis() -> Result<(), Failure> {
+    let mut go = command("go");
+    go.current_dir(root().join("tests/clients/go-redis"));
+    // The compiler that is here, and nothing but what go.sum names.
+    go.env("GOTOOLCHAIN", "local")
+        .args(["build", "-mod=readonly", "-o"])
+        .arg(dir().join("go-redis"));
+    again_and_again(go.arg("."))
+}
+
+fn fetch_jedis() -> Result<(), Failure> {
+    let wanted = root().join("tests/clients/jedis/pom.xml");
+    let jars = dir().join("jedis");
+    // Lies beside what it names as soon as that is complete.
+    let got = jars.join("pom.xml");
+    let text = fs::read(&wanted).map_err(|error| format!("{}: {error}", wanted.display()))?;
+    if fs::read(&got).is_ok_and(|got| got == text) {
+        return Ok(());
+    }
+    // An older version must not stay on the class path.
+    if jars.exists() {
+        fs::remove_dir_all(&jars).map_err(|error| format!("{}: {error}", jars.display()))?;
+    }
+    let folder = format!("-DoutputDirectory={}", jars.display());
+    let mut maven = command("mvn");
+    maven.args(["-q", "-B", "-f"]).arg(&wanted).args([COPY_DEPENDENCIES, &folder]);
+    again_and_again(&mut maven)?;
+    fs::write(&got, text).map_err(|error| format!("{}: {error}", got.display()).into())
+}
+
+/// Runs what fetches something: a network may fail for a moment.
+fn again_and_again(command: &mut Command) -> Result<(), Failure> {
+    let mut outcome = run(command);
+    for _ in 1..TRIES {
+        if outcome.is_ok() {
+            break;
+        }
+        outcome = run(command);
+    }
+    outcome
+}
