@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::{Completion, Device, DeviceError, Geometry, Op, Token};
+use crate::{Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
 /// What [`Layered`] changes about the path below. Each method changes nothing unless it is written.
 pub trait Layer {
@@ -42,6 +42,22 @@ pub trait Layer {
     /// As there.
     fn shrink(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
         below.shrink(lba_count)
+    }
+
+    /// [`Device::reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    fn reserve(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
+        below.reserve(range)
+    }
+
+    /// [`Device::release`].
+    ///
+    /// # Errors
+    /// As there.
+    fn release(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
+        below.release(range)
     }
 }
 
@@ -102,5 +118,13 @@ impl<L: Layer> Device for Layered<L> {
 
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.layer.shrink(&mut *self.path, lba_count)
+    }
+
+    fn reserve(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.layer.reserve(&mut *self.path, range)
+    }
+
+    fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.layer.release(&mut *self.path, range)
     }
 }

@@ -226,4 +226,24 @@ pub trait Device {
         let _ = lba_count;
         Ok(())
     }
+
+    /// As [`grow`](Self::grow), for a space that may have holes: makes the blocks of `range`
+    /// addressable, where they are not.
+    ///
+    /// # Errors
+    /// As there.
+    fn reserve(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        if self.geometry().lba_count >= range.end.0 { Ok(()) } else { self.grow(range.end.0) }
+    }
+
+    /// Gives back blocks of `range`, which may reach beyond the end: what can be given back is a hole
+    /// then, until it is [reserved](Self::reserve) again, and somebody else may have its space. Blocks
+    /// the caller. Where a space has no holes, nothing happens. Nothing may be in flight there.
+    ///
+    /// # Errors
+    /// As [`shrink`](Self::shrink).
+    fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        let _ = range;
+        Ok(())
+    }
 }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use slimio_device::{LBA_SIZE, OpenError};
 use slimio_storage::layout::WAL_SLOTS_MAX;
-use slimio_storage::{Error, FormatOptions, Storage, Volume, VolumeId, format};
+use slimio_storage::{Error, FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError};
@@ -54,7 +54,7 @@ impl Server {
     ///
     /// # Errors
     /// When an address cannot be bound, or the kernel refuses what `io-backend` demands.
-    pub fn new(config: Config, mut storage: Option<Storage>) -> Result<Self, ConfigError> {
+    pub fn new(mut config: Config, mut storage: Option<Storage>) -> Result<Self, ConfigError> {
         let (mut net, net_name, why_not) = open_net(config.choice("io-backend"))?;
         let listeners = listen::open(&config)?;
         let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.address).collect();
@@ -73,6 +73,9 @@ impl Server {
             volume: "none".into(),
         };
         if let Some(storage) = &storage {
+            if let Some(pool) = storage.media.pool() {
+                config.limit_memory(memory_max(pool.usage().total));
+            }
             facts.volume.clone_from(&storage.name);
             facts.io_path.clone_from(&storage.io_path);
             if !storage.why_not_better.is_empty() {
@@ -330,7 +333,8 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
     }
     let lba = LBA_SIZE as u64;
     let batch_size = config.int("log-buffer-size") as u64;
-    let segment_size = (config.int("log-segment-size") as u64).max(2 * batch_size);
+    let wanted = config.int("log-segment-size") as u64;
+    let segment_size = segment_size(storage.media.pool(), wanted, batch_size);
     let options = FormatOptions {
         volume_id: VolumeId((u128::from(random()) << 64) | u128::from(random())),
         segment_lbas: segment_size / lba,
@@ -339,6 +343,28 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
         replace,
     };
     format(&mut *storage.media, &options).map_err(|error| failed(&explain(&error)))
+}
+
+/// Tenths of a device's extents that the data set may have in memory, unless somebody says otherwise:
+/// then its WAL-snapshot, a point in time of it and the next snapshot fit beside each other, and a
+/// tenth is left for the log.
+const MEMORY_TENTHS: u64 = 3;
+
+/// What `maxmemory` is on a device of so many blocks, in bytes.
+fn memory_max(extent_lbas: u64) -> u64 {
+    extent_lbas / 10 * MEMORY_TENTHS * LBA_SIZE as u64
+}
+
+/// Segments of the log that a device has room for at least.
+const SEGMENTS_OF_DEVICE: u64 = 64;
+
+/// Size of a segment of the log, in bytes: on a device a power of two, so that it and the extents
+/// divide each other, and small enough that there may be many.
+fn segment_size(pool: Option<&Pool>, wanted: u64, batch_size: u64) -> u64 {
+    let Some(pool) = pool else { return wanted.max(2 * batch_size) };
+    let room = pool.usage().total * LBA_SIZE as u64 / SEGMENTS_OF_DEVICE;
+    let size = 1 << wanted.min(room).max(1).ilog2();
+    (2 * batch_size).next_power_of_two().max(size)
 }
 
 /// What is wrong with a volume, and what can be done about it.
@@ -352,7 +378,11 @@ pub fn explain(error: &Error) -> String {
             "check --volume, restore a backup, or replace what is there with slimio format --force"
         }
         Error::AlreadyFormatted => "use --force to replace it",
-        Error::OtherVersion { .. } => "use the version of SlimIO that made it",
+        Error::OtherVersion { .. } => {
+            "export it with the version of SlimIO that made it, make a new one with slimio format \
+             --force, and import"
+        }
+        Error::OtherSize { .. } => "give the device back the size that it had",
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
         Error::Truncated { .. } => "restore the missing end of its file, or a backup",
         Error::Damaged { .. } => {

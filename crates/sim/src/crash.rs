@@ -25,6 +25,13 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// What a deallocation leaves.
+    pub(crate) fn deallocated(id: u64, space: usize, start: u64, end: u64) -> Self {
+        let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
+        let data = vec![block; (end - start) as usize];
+        Self { id, space, lba: start, data, is_reaped: true }
+    }
+
     pub(crate) fn apply(&self, blocks: &mut Blocks) {
         for (lba, block) in (self.lba..).zip(&self.data) {
             blocks.insert((self.space, lba), block.clone());
@@ -54,7 +61,7 @@ impl Pending {
 pub(crate) const FRESH: u8 = 0x5A;
 
 /// What a deallocated block is full of.
-pub(crate) const DEALLOCATED: u8 = 0xDD;
+const DEALLOCATED: u8 = 0xDD;
 
 /// The moment of a crash.
 #[derive(Clone, Debug)]

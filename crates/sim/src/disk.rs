@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use slimio_device::{DeviceError, Geometry, LBA_SIZE, MappedFile, WriteCache};
 
-use crate::crash::{Block, Blocks, Crash, DEALLOCATED, FRESH, Image, Pending};
+use crate::crash::{Block, Blocks, Crash, FRESH, Image, Pending};
 use crate::{Faults, Random, SimDevice};
 
 /// Which operation in flight completes next.
@@ -220,11 +220,16 @@ impl Medium {
 
     fn freeze(&mut self) {
         self.sample_mapped();
+        let mut flying = self.flying.clone();
+        flying.extend(self.deallocating.iter().map(|&(id, space, start, end)| {
+            // What has become of it is as open as with a write.
+            Pending::deallocated(id, space, start, end)
+        }));
         self.crash = Some(Crash {
             space_lbas: self.space_lbas.clone(),
             stable: self.stable.clone(),
             cached: self.cached.clone(),
-            flying: self.flying.clone(),
+            flying,
             pages: self.pages.clone(),
             seed: self.config.seed ^ self.ops,
         });
@@ -404,9 +409,7 @@ impl Medium {
         if self.faults.gone {
             return Err(GONE);
         }
-        let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
-        let data = vec![block; (end - start) as usize];
-        let write = Pending { id, space, lba: start, data, is_reaped: true };
+        let write = Pending::deallocated(id, space, start, end);
         write.apply(&mut self.current);
         write.apply(&mut self.stable);
         self.supersede(&write);

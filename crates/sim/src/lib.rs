@@ -15,6 +15,7 @@
 //! | a flush that has completed | – | all writes reaped, on any path, before it was submitted |
 //! | a flush that has failed | what it was to cover stays readable, but no later flush saves it | – |
 //! | a failed write | nothing of it reaches the medium | the buffer |
+//! | a deallocation in flight | as a write in flight of those bytes | – |
 //! | deallocated blocks | read as anything: here as bytes `0xDD` | – |
 //! | blocks that were never written | read as anything: here as bytes `0x5A` | – |
 //! | mapped memory, process dies | – | every byte stored before |

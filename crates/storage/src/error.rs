@@ -22,6 +22,13 @@ pub enum Error {
         /// The format version that this program reads and writes.
         supported: u32,
     },
+    /// The device has become longer or shorter since the volume was made: give it its size back.
+    OtherSize {
+        /// Blocks that it has.
+        found_lbas: u64,
+        /// Blocks that it had.
+        made_lbas: u64,
+    },
     /// No copy of the superblock can be read: restore the volume from a backup.
     SuperblocksDamaged {
         /// One line for each copy: what is wrong with it.
@@ -89,6 +96,12 @@ impl fmt::Display for Error {
             Self::AlreadyFormatted => write!(f, "there is a SlimIO volume here already"),
             Self::OtherVersion { found, supported } => {
                 write!(f, "the volume has format version {found}; this program reads {supported}")
+            }
+            Self::OtherSize { found_lbas, made_lbas } => {
+                write!(
+                    f,
+                    "the device has {found_lbas} blocks, but the volume was made on {made_lbas}"
+                )
             }
             Self::SuperblocksDamaged { copies } => {
                 write!(f, "no copy of the superblock can be read ({})", copies.join("; "))

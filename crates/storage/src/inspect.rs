@@ -2,7 +2,7 @@
 
 use slimio_device::Device;
 
-use crate::recover::examine::{Examined, examine};
+use crate::recover::examine::{Examined, examine, load_extents};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
     Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
@@ -33,6 +33,10 @@ pub struct Inspection {
 pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let superblock = in_force(&copies);
+    if let Some(superblock) = &superblock {
+        // Whether that can be is what opening it would find, below.
+        let _ = load_extents(media, superblock);
+    }
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
     let mut slots = Vec::new();
     let mut paths = SlotPaths::open(media)?;
@@ -52,7 +56,11 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
 /// # Errors
 /// When the superblock's area can't be opened or is too short.
 pub fn superblock(media: &mut dyn Media) -> Result<Option<Superblock>, Error> {
-    Ok(in_force(&read_copies(&mut *media.open_path(Area::Superblock)?)?))
+    let superblock = in_force(&read_copies(&mut *media.open_path(Area::Superblock)?)?);
+    if let Some(superblock) = &superblock {
+        load_extents(media, superblock)?;
+    }
+    Ok(superblock)
 }
 
 fn in_force(copies: &[SuperblockCopy]) -> Option<Superblock> {

@@ -3,11 +3,13 @@
 //! The invariant: what a job releases or hands out depends on a superblock that is durable in both
 //! of its copies before the job's outcome is told.
 
-use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, Token};
+use std::ops::Range;
+
+use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op};
 use slimio_planted::is_planted;
 
 use crate::superblock::Superblock;
-use crate::{Lifetime, LogStart, Lsn, SlotSummary, Snapshots, io};
+use crate::{Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, io};
 
 /// Blocks written at once when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
@@ -25,6 +27,8 @@ pub struct Keeper {
     /// Checksum of `superblock`.
     checksum: u64,
     needs_zeroing: bool,
+    /// What the areas are made of, on a device. Its map goes along with each update.
+    pool: Option<Pool>,
     /// For each slot of the log's area whether its blocks have been written to, and not given back.
     written_slots: Vec<bool>,
 }
@@ -113,10 +117,11 @@ pub enum Outcome {
 
 impl Keeper {
     /// `superblock` is on the device, with this checksum.
-    pub(crate) fn new(superblock: Superblock, checksum: u64, needs_zeroing: bool) -> Self {
+    pub(crate) fn new(superblock: Superblock, checksum: u64, media: &dyn Media) -> Self {
         // Some may have been given back by a former process: they are slower once.
         let written_slots = vec![true; superblock.wal_slots.len()];
-        Self { superblock, checksum, needs_zeroing, written_slots }
+        let (needs_zeroing, pool) = (media.fresh_blocks_need_zeroing(), media.pool().cloned());
+        Self { superblock, checksum, needs_zeroing, pool, written_slots }
     }
 
     /// The superblock in force.
@@ -165,14 +170,11 @@ impl Keeper {
         if wal_slot >= self.superblock.geometry.wal_slots_max as usize {
             return Err(DeviceError::NoSpace);
         }
+        let range = self.slots_range(wal_slot as u64..wal_slot as u64 + 1);
+        wal.reserve(range)?;
         if !self.written_slots.get(wal_slot).is_some_and(|is_written| *is_written) {
-            let segment_lbas = self.superblock.geometry.segment_lbas;
-            let end = (wal_slot as u64 + 1) * segment_lbas;
-            if wal.geometry().lba_count < end {
-                wal.grow(end)?;
-            }
             if self.needs_zeroing {
-                zero(wal, Lba(end - segment_lbas), segment_lbas)?;
+                zero(wal, range.start, self.superblock.geometry.segment_lbas)?;
             }
             self.written_slots.resize(self.written_slots.len().max(wal_slot + 1), false);
             self.written_slots[wal_slot] = true;
@@ -237,29 +239,62 @@ impl Keeper {
         start: LogStart,
         change: impl FnOnce(&mut Snapshots),
     ) -> Result<(), DeviceError> {
-        let segment_lbas = self.superblock.geometry.segment_lbas;
+        let surplus = self.surplus_slots(start);
+        if is_planted("release-before-superblock") {
+            self.give_back(&mut *paths.wal, &surplus);
+        }
+        self.update(&mut *paths.superblock, |superblock| superblock.start_log_at(start, change))?;
+        self.give_back(&mut *paths.wal, &surplus);
+        Ok(())
+    }
+
+    /// Slots that hold nothing once the log starts there, and whose space is to be given back: in
+    /// order, as long ranges of slots.
+    fn surplus_slots(&self, start: LogStart) -> Vec<Range<u64>> {
+        let slots = &self.superblock.wal_slots;
         let is_free = |segment: Option<u64>| segment.is_none_or(|segment| segment < start.segment);
-        let mut free: Vec<u64> = (0..)
-            .zip(self.superblock.wal_slots.iter().zip(&self.written_slots))
-            .filter(|&(_, (segment, is_written))| is_free(*segment) && *is_written)
-            .map(|(wal_slot, _)| wal_slot)
-            .collect();
-        if self.needs_zeroing {
+        let free = (0..).zip(slots).filter(|(_, segment)| is_free(**segment)).map(|(slot, _)| slot);
+        let mut free: Vec<u64> = if self.pool.is_some() {
+            // What an extent lacks to be free as a whole may have been free before.
+            free.collect()
+        } else {
+            free.filter(|&slot| self.written_slots[slot as usize]).collect()
+        };
+        if self.pool.is_none() {
             // As many as the log had will be needed again. Those beyond are given back.
-            let used = self.superblock.wal_slots.iter().flatten().count();
+            let used = slots.iter().flatten().count();
             let kept =
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);
             free.drain(..free.len().min(kept));
         }
-        if is_planted("release-before-superblock") {
-            deallocate(&mut *paths.wal, &free, segment_lbas);
+        let runs = free.chunk_by(|a, b| a + 1 == *b);
+        runs.filter_map(|run| Some(*run.first()?..*run.last()? + 1)).collect()
+    }
+
+    /// Gives the space of slots back: extents to their pool, blocks of a file to the file system.
+    fn give_back(&mut self, wal: &mut dyn Device, runs: &[Range<u64>]) {
+        for run in runs {
+            let mut range = self.slots_range(run.clone());
+            if self.pool.is_some() {
+                if run.end == self.superblock.wal_slots.len() as u64 {
+                    // An extent may reach beyond the last slot.
+                    range.end = Lba(u64::MAX);
+                }
+                // Nothing follows from it here: the pool has what there is.
+                drop(wal.release(range));
+                continue;
+            }
+            // A device may refuse: that is its loss. The range may be used again as soon as this
+            // returns, so it must be over by then.
+            drop(io::run(wal, Op::Deallocate { range }));
+            self.written_slots[run.start as usize..run.end as usize].fill(false);
         }
-        self.update(&mut *paths.superblock, |superblock| superblock.start_log_at(start, change))?;
-        deallocate(&mut *paths.wal, &free, segment_lbas);
-        for wal_slot in free {
-            self.written_slots[wal_slot as usize] = false;
-        }
-        Ok(())
+    }
+
+    /// The blocks of some slots.
+    fn slots_range(&self, slots: Range<u64>) -> LbaRange {
+        let segment_lbas = self.superblock.geometry.segment_lbas;
+        LbaRange { start: Lba(slots.start * segment_lbas), end: Lba(slots.end * segment_lbas) }
     }
 
     /// Changes the superblock and makes that durable.
@@ -272,6 +307,12 @@ impl Keeper {
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), DeviceError> {
         change(&mut self.superblock);
+        if let Some(pool) = &self.pool {
+            let before = self.superblock.extents.replace(pool.map());
+            if is_planted("extents-one-behind") {
+                self.superblock.extents = before;
+            }
+        }
         self.superblock.sequence += 1;
         self.superblock.parent = self.checksum;
         self.checksum = self.superblock.encode().1;
@@ -305,23 +346,6 @@ pub(crate) fn zero(device: &mut dyn Device, start: Lba, lbas: u64) -> Result<(),
         done += now;
     }
     Ok(())
-}
-
-/// Tells the device that slots hold nothing, in ranges as large as they come. A device may refuse:
-/// that is its loss.
-fn deallocate(device: &mut dyn Device, wal_slots: &[u64], segment_lbas: u64) {
-    for run in wal_slots.chunk_by(|a, b| a + 1 == *b) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-        let range =
-            LbaRange { start: Lba(first * segment_lbas), end: Lba((last + 1) * segment_lbas) };
-        if is_planted("reuse-in-flight") {
-            assert!(device.submit(Token(0), Op::Deallocate { range }).is_ok());
-            device.kick();
-            continue;
-        }
-        // The range may be used again as soon as this returns, so it must be over by then.
-        drop(io::run(device, Op::Deallocate { range }));
-    }
 }
 
 const _: () = assert!(ZERO_LBAS as usize * LBA_SIZE <= 1 << 20);

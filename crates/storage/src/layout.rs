@@ -3,8 +3,15 @@
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Version of the format that this program writes, and the only one it reads.
+/// Version of the format of a volume in files, and of everything but the superblock of one on a
+/// device.
 pub const FORMAT_VERSION: u32 = 2;
+
+/// Version of the format of a volume on a device. Up to version 2 a device was cut in fixed shares.
+pub const FORMAT_VERSION_EXTENTS: u32 = 3;
+
+/// Most extents of a device: as many as the superblock's map has room for.
+pub const EXTENTS_MAX: usize = 1024;
 
 /// Blocks of one copy of the superblock.
 pub const SUPERBLOCK_COPY_LBAS: u64 = 4;
@@ -106,6 +113,13 @@ pub mod superblock {
     pub(crate) const LOG_END: usize = 200;
     pub(crate) const REPLICATION: usize = 256;
     pub(crate) const SLOTS: usize = 320;
+    pub(crate) const DEVICE_LBAS: usize = 640;
+    pub(crate) const FIRST_EXTENT: usize = 648;
+    pub(crate) const EXTENT_LBAS: usize = 656;
+    pub(crate) const EXTENT_COUNT: usize = 664;
+    pub(crate) const EXTENTS: usize = 2048;
+    /// What an extent's entry has above this bit is its area; below, its place in that.
+    pub(crate) const EXTENT_AREA_SHIFT: u32 = 13;
     pub(crate) const MAP: usize = 4096;
     /// What a map entry holds in its top byte when the log has the slot; the rest is the sequence.
     pub(crate) const MAP_WAL: u64 = 1;
@@ -114,7 +128,7 @@ pub mod superblock {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimIO\\r\\n`"),
-        field("version", VERSION, 4, "format version"),
+        field("version", VERSION, 4, "format version: 2 in files, 3 on a device"),
         field("copy_size", COPY_SIZE, 4, "length of a copy in bytes"),
         field("checksum", CHECKSUM, 8, "of all other bytes of the copy"),
         field("parent", PARENT, 8, "checksum of the superblock before"),
@@ -147,6 +161,16 @@ pub mod superblock {
             super::SLOT_COUNT * super::slot_record::SIZE,
             "for each snapshot slot, what it holds: see below",
         ),
+        field(
+            "device_lbas",
+            DEVICE_LBAS,
+            8,
+            "blocks of the device; in files zero, as what follows",
+        ),
+        field("first_extent", FIRST_EXTENT, 8, "block of the device where the first extent starts"),
+        field("extent_lbas", EXTENT_LBAS, 8, "blocks of an extent"),
+        field("extent_count", EXTENT_COUNT, 4, "extents that there are"),
+        field("extents", EXTENTS, 2 * super::EXTENTS_MAX, "for each extent, what it is: see below"),
         field(
             "map",
             MAP,
@@ -372,7 +396,10 @@ pub mod record {
     ];
 }
 
-const _: () = assert!(superblock::SLOTS + SLOT_COUNT * slot_record::SIZE <= superblock::MAP);
+const _: () =
+    assert!(superblock::SLOTS + SLOT_COUNT * slot_record::SIZE <= superblock::DEVICE_LBAS);
+const _: () = assert!(superblock::EXTENTS + 2 * EXTENTS_MAX <= superblock::MAP);
+const _: () = assert!(EXTENTS_MAX <= 1 << superblock::EXTENT_AREA_SHIFT);
 const _: () = assert!(superblock::MAP + 8 * WAL_SLOTS_MAX as usize == superblock::SIZE);
 const _: () =
     assert!(BATCH_LBAS_MAX as usize * slimio_device::LBA_SIZE <= record::LENGTH_MASK as usize);
@@ -391,6 +418,10 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut raw = [0; 8];
     raw.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(raw)
+}
+
+pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
 pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {

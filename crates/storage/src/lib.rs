@@ -17,6 +17,7 @@
 mod batch;
 mod checksum;
 mod error;
+mod extents;
 mod inspect;
 mod io;
 mod keeper;
@@ -30,6 +31,7 @@ mod snapshot;
 mod superblock;
 
 pub use error::{Error, Latch, LatchCause};
+pub use extents::{ExtentMap, Pool, PoolUse};
 pub use inspect::{Inspection, check_slot, inspect, read, superblock, verify};
 pub use keeper::{Adoption, Job, Keeper, KeeperPaths, Outcome};
 pub use log::{Log, LogState, LogStats, SnapshotEvent};

@@ -2,6 +2,7 @@
 
 use slimio_device::{Buffer, Device, OpenError, PlacementId};
 
+use crate::Pool;
 use crate::layout::SLOT_COUNT;
 
 /// A named part of a volume. Addresses inside an area are relative to it.
@@ -143,6 +144,21 @@ pub trait PlacementMonitor: Send {
 ///
 /// The owner of a medium holds its lock: two programs never have the same volume open.
 pub trait Media {
+    /// What the areas are made of, on one device; `None` where each is a file of its own. Paths to
+    /// them are [made by it](Pool::path), and the superblock has its map.
+    fn pool(&self) -> Option<&Pool> {
+        None
+    }
+
+    /// Opens a path to the extents that nobody has, as the superblock that was read says, one after
+    /// the other. `None` where areas are files.
+    ///
+    /// # Errors
+    /// When it can't be opened.
+    fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
+        Ok(None)
+    }
+
     /// Opens one more path to an area. Paths share nothing above the kernel. Nothing is written.
     ///
     /// # Errors

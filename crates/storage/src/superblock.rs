@@ -11,7 +11,7 @@ use crate::layout::{
     self, SUPERBLOCK_COPIES, SUPERBLOCK_COPY_LBAS, put_u32, put_u64, superblock as at, u32_at,
     u64_at,
 };
-use crate::{Error, Lifetime, Lsn, Snapshots, io};
+use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
 /// together with it, so nothing of another volume is ever taken for its own.
@@ -83,6 +83,8 @@ pub struct Superblock {
     pub snapshots: Snapshots,
     /// For each slot of the log's area, the sequence of the segment that it holds.
     pub wal_slots: Vec<Option<u64>>,
+    /// What the areas are made of, on a device; `None` where each is a file.
+    pub extents: Option<ExtentMap>,
 }
 
 /// What was found where a copy should be.
@@ -124,7 +126,7 @@ impl Superblock {
         assert!(self.wal_slots.len() <= layout::WAL_SLOTS_MAX as usize, "the map has a limit");
         let mut bytes = vec![0; at::SIZE];
         bytes[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::SUPERBLOCK_MAGIC);
-        put_u32(&mut bytes, at::VERSION, layout::FORMAT_VERSION);
+        put_u32(&mut bytes, at::VERSION, self.version());
         put_u32(&mut bytes, at::COPY_SIZE, at::SIZE as u32);
         put_u64(&mut bytes, at::PARENT, self.parent);
         put_u64(&mut bytes, at::SEQUENCE, self.sequence);
@@ -150,6 +152,9 @@ impl Superblock {
             let entry = slot.map_or(0, |segment| at::MAP_WAL << at::MAP_KIND_SHIFT | segment);
             put_u64(&mut bytes, at::MAP + 8 * index, entry);
         }
+        if let Some(extents) = &self.extents {
+            extents.encode(&mut bytes);
+        }
         let checksum = checksum_of(&bytes);
         put_u64(&mut bytes, at::CHECKSUM, checksum);
         (bytes, checksum)
@@ -164,7 +169,7 @@ impl Superblock {
             return SuperblockCopy::damaged("it does not start as a superblock does", false);
         }
         let version = u32_at(bytes, at::VERSION);
-        if version != layout::FORMAT_VERSION {
+        if ![layout::FORMAT_VERSION, layout::FORMAT_VERSION_EXTENTS].contains(&version) {
             return SuperblockCopy::OtherVersion(version);
         }
         let checksum = u64_at(bytes, at::CHECKSUM);
@@ -221,6 +226,10 @@ impl Superblock {
             },
             snapshots: Snapshots::decode(bytes)?,
             wal_slots,
+            extents: match u32_at(bytes, at::VERSION) {
+                layout::FORMAT_VERSION_EXTENTS => Some(ExtentMap::decode(bytes)?),
+                _ => None,
+            },
         };
         superblock.geometry.check()?;
         // What this version does not know must be zero: encoding again gives the same bytes.
@@ -228,6 +237,14 @@ impl Superblock {
             return Err("it holds something that this version does not know".into());
         }
         Ok(superblock)
+    }
+
+    /// The version of the format that it is in.
+    pub(crate) fn version(&self) -> u32 {
+        match self.extents {
+            Some(_) => layout::FORMAT_VERSION_EXTENTS,
+            None => layout::FORMAT_VERSION,
+        }
     }
 
     /// The segments that the log has, by sequence, each with its slot.

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Layered, Op, OpenError, Token,
-    WriteCache, block_device_of,
+    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Op, OpenError, Token, WriteCache,
+    block_device_of,
 };
-use slimio_storage::{Area, Media, SlotName};
+use slimio_storage::{Area, Media, Pool, SlotName};
 
-use crate::block::{self, Extents};
+use crate::block;
 
 /// Longest transfer, in blocks.
 const TRANSFER_LBAS_MAX: u32 = (1 << 20) / LBA_SIZE as u32;
@@ -35,8 +35,8 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
     } else if block::is_device(path) {
         let path = block_device_of(path)?;
         let file = ReadOnly::open(&path, OFlags::DIRECT)?;
-        block::check_size(&path, file.lba_count)?;
-        (path, Place::BlockDevice)
+        let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
+        (path, place)
     } else {
         let why = "it is neither a directory nor a device".into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
@@ -48,8 +48,8 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
 enum Place {
     /// Each is a file in it.
     Directory,
-    /// Each is a part of it.
-    BlockDevice,
+    /// Each is made of its extents.
+    BlockDevice(Pool),
 }
 
 struct Beside {
@@ -69,15 +69,20 @@ impl Media for Beside {
         if area == Area::Wal {
             return self.refuse();
         }
-        match self.place {
+        match &self.place {
             Place::Directory => {
                 Ok(Box::new(ReadOnly::open(&self.path.join(area.name()), OFlags::empty())?))
             }
-            Place::BlockDevice => {
-                let device = ReadOnly::open(&self.path, OFlags::DIRECT)?;
-                let extents = Extents::of(area, device.lba_count, u64::MAX);
-                Ok(Box::new(Layered::new(extents, Box::new(device))))
+            Place::BlockDevice(pool) => {
+                Ok(pool.path(area, Box::new(ReadOnly::open(&self.path, OFlags::DIRECT)?)))
             }
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        match &self.place {
+            Place::Directory => None,
+            Place::BlockDevice(pool) => Some(pool),
         }
     }
 

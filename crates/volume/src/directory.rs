@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use slimio_device::{
-    Buffer, Device, DeviceError, Directory, LBA_SIZE, LOCK_FILE_NAME, Layer, Layered, MappedFile,
-    OpenError, PathOptions,
+    Buffer, Device, DeviceError, Directory, LBA_SIZE, LOCK_FILE_NAME, Layer, Layered, LbaRange,
+    MappedFile, OpenError, PathOptions,
 };
 use slimio_storage::{Area, Media, SlotName, Storage};
 
@@ -95,6 +95,11 @@ impl Layer for Limit {
             return Err(DeviceError::NoSpace);
         }
         below.grow(lba_count)
+    }
+
+    fn reserve(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
+        let is_there = below.geometry().lba_count >= range.end.0;
+        if is_there { Ok(()) } else { self.grow(below, range.end.0) }
     }
 }
 

@@ -71,18 +71,29 @@ const AREAS: [Area; 5] = [
     Area::Snapshot(SlotName::C),
 ];
 
+/// Blocks of an extent of a small device.
+const EXTENT_LBAS: u64 = 256;
+
 #[test]
 fn areas_keep_the_contract_and_do_not_overlap() {
-    // Room for superblock and buffers, and as much for each area as the contract wants.
-    let size = (80 << 20) + AREAS.len() as u64 * CONTRACT_LBAS * LBA_SIZE as u64;
+    // Room for superblock and buffers, and for each area as much as the contract wants, twice.
+    let size = (66 << 20) + AREAS.len() as u64 * 2 * CONTRACT_LBAS * LBA_SIZE as u64;
     let Some(device) = LoopDevice::new(size) else { return };
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
-    let wal_size_max = CONTRACT_LBAS * LBA_SIZE as u64;
+    let wal_size_max = 2 * CONTRACT_LBAS * LBA_SIZE as u64;
     let mut storage = slimio_volume::open(&device.path, options, true, wal_size_max).unwrap();
-    check_all(|| storage.media.open_path(Area::Wal).unwrap() as Box<dyn Device>);
-
     let mut paths: Vec<_> =
         AREAS.into_iter().map(|area| storage.media.open_path(area).unwrap()).collect();
+    // By turns.
+    for lbas in (EXTENT_LBAS..=CONTRACT_LBAS).step_by(EXTENT_LBAS as usize) {
+        for path in &mut paths[1..] {
+            path.grow(lbas).unwrap();
+        }
+    }
+    for area in &AREAS[1..] {
+        check_all(|| storage.media.open_path(*area).unwrap() as Box<dyn Device>);
+    }
+
     let mut buffers = storage.media.make_buffers(256, 256 << 10).unwrap();
     for (index, path) in paths.iter_mut().enumerate() {
         let lbas = path.geometry().lba_count;
@@ -96,7 +107,6 @@ fn areas_keep_the_contract_and_do_not_overlap() {
         let range = LbaRange { start: Lba(lbas - 1), end: Lba(lbas + 1) };
         let deallocated = run(&mut **path, Op::Deallocate { range });
         assert_eq!(deallocated.result, Err(DeviceError::OutOfRange), "{index}");
-        assert_eq!(path.grow(lbas + 1), Err(DeviceError::NoSpace));
         assert_eq!(run(&mut **path, Op::Flush).result, Ok(()));
     }
     assert!(buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
@@ -110,4 +120,30 @@ fn areas_keep_the_contract_and_do_not_overlap() {
             assert!(buffer.iter().all(|&byte| byte == index as u8 + 1), "area {index}, {lba}");
         }
     }
+    assert_eq!(paths[1].grow(2 * CONTRACT_LBAS + 1), Err(DeviceError::NoSpace), "log-size-max");
+}
+
+#[test]
+fn a_slot_takes_what_another_has_given_back() {
+    let Some(device) = LoopDevice::new(80 << 20) else { return };
+    let mut storage =
+        slimio_volume::open(&device.path, PathOptions::default(), true, u64::MAX).unwrap();
+    let mut path = |slot| storage.media.open_path(Area::Snapshot(slot)).unwrap();
+    let (mut a, mut b) = (path(SlotName::A), path(SlotName::B));
+    // 65 MiB are before the extents, and half of the superblock is behind: 14 are left.
+    a.grow(14 * EXTENT_LBAS).unwrap();
+    assert_eq!(b.grow(1), Err(DeviceError::NoSpace));
+    a.shrink(3 * EXTENT_LBAS + 1).unwrap();
+    assert_eq!(a.geometry().lba_count, 4 * EXTENT_LBAS);
+    assert_eq!(b.grow(10 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace), "all or nothing");
+    b.grow(10 * EXTENT_LBAS).unwrap();
+    assert_eq!(run(&mut *b, write(10 * EXTENT_LBAS - 1, 1, 5)).result, Ok(()));
+}
+
+#[test]
+fn a_device_without_room_is_refused() {
+    let Some(device) = LoopDevice::new(70 << 20) else { return };
+    let refused = slimio_volume::open(&device.path, PathOptions::default(), true, u64::MAX);
+    let said = refused.err().expect("it is too small").to_string();
+    assert!(said.contains("fewer than"), "{said}");
 }

@@ -7,7 +7,7 @@ use slimio_device::{EngineChoice, PathOptions};
 use slimio_storage::{
     Chunk, Error, FormatOptions, Policy, Record, RecoverOptions, RecoverSink, RootChoice, SlotName,
     SlotSummary, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format,
-    give_back, inspect, recover, verify,
+    inspect, recover, verify,
 };
 
 /// Payloads of chunks and records, in the order in which they came back.
@@ -131,7 +131,8 @@ fn a_slot_keeps_its_space_and_gives_back_what_is_far_too_much() {
 
     let device = volume.slot_paths.get(SlotName::A);
     device.grow(100 << 8).expect("there is room");
-    while give_back(device, summary.len_lbas).expect("it can be shortened") {}
+    while volume.slot_paths.give_back(SlotName::A, summary.len_lbas).expect("it can be shortened") {
+    }
     assert!(size() < 66 << 20, "{}", size());
     // The other path to it knows.
     drop(volume);

@@ -44,6 +44,8 @@ pub struct Config {
     file: PathBuf,
     /// Somebody has set `save`: what follows is added to it.
     is_save_set: bool,
+    /// Somebody has set `maxmemory`, perhaps to no limit.
+    is_memory_set: bool,
     /// Directives that were given a value that they cannot have here, and what to say of it. What
     /// is read later may still set them right.
     refused: Vec<(usize, ConfigError)>,
@@ -71,6 +73,7 @@ impl Default for Config {
             inert: Vec::new(),
             file: PathBuf::new(),
             is_save_set: false,
+            is_memory_set: false,
             refused: Vec::new(),
         }
     }
@@ -186,6 +189,7 @@ impl Config {
                 *words.to_mut() = old.split_whitespace().map(str::to_owned).chain(new).collect();
             }
         }
+        self.is_memory_set |= row.name == "maxmemory";
         let value = row
             .kind
             .parse(&words, Some(&self.values[index]))
@@ -316,6 +320,14 @@ impl Config {
     /// Path of the file that was read; empty if none.
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// Limits memory to so many bytes, unless `maxmemory` was set.
+    pub(crate) fn limit_memory(&mut self, size: u64) {
+        if !self.is_memory_set {
+            let set = self.set("maxmemory", &size.to_string());
+            set.expect("any size is one that can be set");
+        }
     }
 
     /// Sets a directive as a flag would; for programs that embed the server.

@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
-use slimio_storage::{Error, SlotName, SlotSummary};
+use slimio_storage::{Error, Log, SlotName, SlotSummary};
 
 use super::Core;
 use crate::snapshot::{Checked, SnapshotThread};
+use crate::wal::Wal;
 
 /// Why no pass was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,19 @@ impl Core {
         }
     }
 
+    /// Blocks that the data set takes in memory: no snapshot of it is longer.
+    fn memory_lbas(&self) -> u64 {
+        self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
+    }
+
+    /// Lets the log on a device leave room for a snapshot of the present data set.
+    pub(crate) fn keep_room_for_snapshot(&self) {
+        let log = self.wal.as_ref().map(Wal::log);
+        if let Some(pool) = log.and_then(Log::pool) {
+            pool.set_need(self.memory_lbas());
+        }
+    }
+
     /// Lets what the reserves have far beyond need go back to the file system. Whenever one has become
     /// a reserve, and at the start.
     pub(crate) fn shorten_reserves(&self) {
@@ -94,7 +108,7 @@ impl Core {
         let held = wal.log().snapshots();
         let longest = held.all().map(|summary| summary.len_lbas).max().unwrap_or(0);
         // What has come to memory since will be in the next one.
-        let memory_lbas = self.keyspace.used_bytes() as u64 / LBA_SIZE as u64;
+        let memory_lbas = self.memory_lbas();
         for slot in SlotName::ALL {
             let is_held = held.get(slot).is_some() && !is_planted("shorten-held");
             let is_pinned = self.snapshots.pins.iter().any(|(_, pinned)| *pinned == slot);

@@ -116,6 +116,8 @@ impl Core {
             && let Some(wal) = &mut self.wal
         {
             wal.log_mut().snapshot_failed();
+            // Others may need on a device what it has taken.
+            self.shorten_reserves();
         }
         Some(running)
     }

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_storage::{Area, SlotName, SlotPaths, give_back};
+use slimio_storage::{Area, SlotName, SlotPaths};
 
 /// Time between two pieces.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -43,7 +43,7 @@ impl Surplus {
     /// Gives back a piece.
     pub(super) fn step(&mut self, paths: &mut SlotPaths) {
         let Some((slot, need_lbas)) = self.slots.pop() else { return };
-        match give_back(paths.get(slot), need_lbas) {
+        match paths.give_back(slot, need_lbas) {
             Ok(true) => {
                 self.slots.push((slot, need_lbas));
                 self.next_at = Some(Instant::now() + PAUSE);

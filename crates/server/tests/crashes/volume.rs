@@ -5,8 +5,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use slimio_device::{Buffer, Completion, Device, DeviceError, Geometry, Op, OpenError, Token};
-use slimio_storage::{Area, Media, SlotName, Storage};
+use slimio_device::{
+    Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, OpenError, Token,
+};
+use slimio_storage::{Area, Media, Pool, SlotName, Storage};
 
 use super::media::SimMedia;
 
@@ -33,6 +35,14 @@ impl Media for Watched {
         }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Box::new(Readable { path, ready: eventfd(0, flags).unwrap() }))
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.0.pool()
+    }
+
+    fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
+        self.0.open_free()
     }
 
     fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
@@ -116,5 +126,13 @@ impl Device for Readable {
 
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.path.shrink(lba_count)
+    }
+
+    fn reserve(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.path.reserve(range)
+    }
+
+    fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.path.release(range)
     }
 }

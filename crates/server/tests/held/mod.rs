@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use slimio_device::{Buffer, Completion, Device, Layer, Layered, OpenError};
-use slimio_storage::{Area, Media, SlotName, Storage};
+use slimio_storage::{Area, Media, Pool, SlotName, Storage};
 
 /// Holds a volume's log back while `is_shut`.
 pub(crate) fn hold(storage: Storage, is_shut: Arc<AtomicBool>) -> Storage {
@@ -48,6 +48,14 @@ impl Media for HeldMedia {
                 Box::new(Layered::new(Held { is_shut, completions: Vec::new() }, path))
             }
         })
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.media.pool()
+    }
+
+    fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
+        self.media.open_free()
     }
 
     fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {

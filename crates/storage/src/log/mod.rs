@@ -27,7 +27,7 @@ use crate::checksum::{Salt, chain};
 use crate::layout::{batch, record};
 use crate::superblock::{Superblock, VolumeGeometry};
 use crate::{
-    ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Latch, LatchCause, Lsn, Policy, Snapshots, VolumeId,
+    ACKNOWLEDGE_WITHIN, FLUSH_AFTER, Latch, LatchCause, Lsn, Policy, Pool, Snapshots, VolumeId,
     WRITE_AFTER,
 };
 pub(crate) use segments::{Segments, UsedSegment};
@@ -81,6 +81,8 @@ pub struct Log {
     /// Checksum of the last batch submitted.
     parent: u64,
     segments: Segments,
+    /// What the areas are made of, on a device.
+    pool: Option<Pool>,
 
     /// The tail pair that small commits go to, while there is one.
     tail: Option<Tail>,
@@ -191,6 +193,7 @@ pub(crate) struct LogSeed {
     pub(crate) parent: u64,
     pub(crate) segments: Segments,
     pub(crate) snapshots: Snapshots,
+    pub(crate) pool: Option<Pool>,
 }
 
 impl Log {
@@ -222,6 +225,7 @@ impl Log {
             completions: Vec::new(),
             parent: seed.parent,
             segments: seed.segments,
+            pool: seed.pool,
             tail: None,
             lone_commits: 0,
             flush: None,
@@ -364,11 +368,6 @@ impl Log {
     /// Records up to here are not needed: the root, if there is one, holds what they did.
     pub fn start_lsn(&self) -> Lsn {
         self.segments.start_lsn()
-    }
-
-    /// Bytes that the log has room for at most, in as many segments as the volume's format allows.
-    pub fn size_max(&self) -> u64 {
-        self.segments.usable_max()
     }
 
     /// End of what outlives the process.

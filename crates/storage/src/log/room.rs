@@ -10,7 +10,7 @@ use slimio_planted::is_planted;
 
 use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
-use crate::{Job, LatchCause, Lsn, Outcome, Room};
+use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 
 /// After the keeper failed to prepare a segment, it is asked again at this interval.
 const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -49,6 +49,18 @@ impl Log {
         } else {
             Room::Full
         }
+    }
+
+    /// Bytes that the log has room for at most: in as many segments as the volume's format allows,
+    /// and on a device beside the snapshots that are held and the next one.
+    pub fn size_max(&self) -> u64 {
+        let extents = self.pool.as_ref().map(|pool| pool.wal_lbas_max() * LBA_SIZE as u64);
+        self.segments.usable_max().min(extents.unwrap_or(u64::MAX))
+    }
+
+    /// What the areas are made of, on a device; `None` where each is a file.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
     }
 
     /// Bytes of the log's area that such a record may take, at most.

@@ -114,6 +114,9 @@ impl Log {
         stage.number += 1;
         stage.does_resume = does_resume;
         stage.running = Some(plan);
+        if let Some(pool) = &self.pool {
+            pool.set_running(Some((slot, kind)));
+        }
         Some(plan)
     }
 
@@ -249,6 +252,9 @@ impl Log {
     /// The superblock in force says so now.
     pub(super) fn snapshots_changed(&mut self, known: &Snapshots) {
         self.snapshots.known = *known;
+        if let Some(pool) = &self.pool {
+            pool.set_snapshots(known);
+        }
     }
 
     pub(super) fn adopted(&mut self, adoption: &Adoption) {

@@ -1,6 +1,6 @@
 //! Looking at a volume without changing it.
 
-use slimio_device::{Buffer, Device, LBA_SIZE, Lba, Op};
+use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 use slimio_planted::is_planted;
 
 use super::chain::{Chain, Claims, Place};
@@ -42,7 +42,8 @@ pub(crate) fn examine(
     sink: &mut dyn RecoverSink,
 ) -> Result<Examined, Error> {
     let copies = read_copies(superblock_path)?;
-    let (superblock, checksum) = choose(&copies)?;
+    let (superblock, checksum) = choose(&copies, version_of(media))?;
+    load_extents(media, &superblock)?;
     check_areas(&superblock, superblock_path, wal)?;
     let segments = log_segments(&superblock)?;
     let mut report = Report {
@@ -84,6 +85,11 @@ pub(crate) fn examine(
         .superblock_sequence
         .max(in_buffers.superblock_sequence)
         .max(newest_outside(&superblock, wal)?)
+        .max(if may_be_older(&copies, &superblock) {
+            newest_in_free(&superblock, media)?
+        } else {
+            0
+        })
         .max(root::newest_header(slots, &superblock));
     if let Some(end) = superblock.snapshots.log_end() {
         // What was appended behind the end says nothing about it.
@@ -133,7 +139,7 @@ pub(crate) fn examine(
 }
 
 /// The copy with the highest sequence.
-fn choose(copies: &[SuperblockCopy]) -> Result<(Superblock, u64), Error> {
+fn choose(copies: &[SuperblockCopy], supported: u32) -> Result<(Superblock, u64), Error> {
     let newest = copies
         .iter()
         .filter_map(|copy| match copy {
@@ -149,7 +155,7 @@ fn choose(copies: &[SuperblockCopy]) -> Result<(Superblock, u64), Error> {
         _ => None,
     });
     if let Some(found) = other {
-        return Err(Error::OtherVersion { found, supported: layout::FORMAT_VERSION });
+        return Err(Error::OtherVersion { found, supported });
     }
     if !copies.iter().any(SuperblockCopy::has_magic) {
         return Err(Error::NoVolume);
@@ -160,6 +166,26 @@ fn choose(copies: &[SuperblockCopy]) -> Result<(Superblock, u64), Error> {
         .map(|(index, copy)| format!("copy {index}: {}", describe_fault(copy)))
         .collect();
     Err(Error::SuperblocksDamaged { copies })
+}
+
+/// Lets the areas be made of what the superblock says.
+pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result<(), Error> {
+    match (media.pool(), &superblock.extents) {
+        (Some(pool), Some(extents)) => pool.load(extents, &superblock.snapshots),
+        (None, None) => Ok(()),
+        _ => {
+            let (found, supported) = (superblock.version(), version_of(media));
+            Err(Error::OtherVersion { found, supported })
+        }
+    }
+}
+
+/// The version of the format of a volume there.
+fn version_of(media: &dyn Media) -> u32 {
+    match media.pool() {
+        Some(_) => layout::FORMAT_VERSION_EXTENTS,
+        None => layout::FORMAT_VERSION,
+    }
 }
 
 fn describe(copy: &SuperblockCopy, newest: &Superblock) -> String {
@@ -226,24 +252,52 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
         if superblock.wal_slots.get(wal_slot).is_some_and(Option::is_some) {
             continue;
         }
-        let lba = Lba(wal_slot as u64 * geometry.segment_lbas);
-        let mut read = |lbas: u64| {
-            let buffer = Buffer::zeroed(lbas as usize);
-            io::run(wal, Op::Read { lba, buffer })
-                .map_err(|error| Error::Device { doing: "reading the log", error })
-        };
-        let Some(first) = read(1)? else { continue };
-        let header = read_header(&first, superblock.volume_id, geometry.batch_size());
-        let Some(header) = header.filter(|header| header.epoch >= superblock.epoch) else {
-            continue;
-        };
-        let Some(batch) = read(header.lbas())? else { continue };
-        let bytes = &batch[..header.lbas() as usize * LBA_SIZE];
-        if is_whole(bytes, superblock.volume_id, &header) {
-            newest = newest.max(header.superblock_sequence);
-        }
+        newest = newest.max(sequence_at(superblock, wal, wal_slot as u64 * geometry.segment_lbas)?);
     }
     Ok(newest)
+}
+
+/// Whether a superblock behind the one in force may have been complete, and have gone bad: it would
+/// have filled the other two copies.
+fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
+    let own = superblock.copies();
+    let mut others = (0..).zip(copies).filter(|(copy, _)| !own.contains(copy));
+    !others.any(|(_, copy)| matches!(copy, SuperblockCopy::Valid(..)))
+}
+
+/// The same, in extents that the superblock gives to nobody: a segment in a new extent starts where
+/// that does.
+fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64, Error> {
+    let (Some(mut free), Some(extents)) = (media.open_free()?, &superblock.extents) else {
+        return Ok(0);
+    };
+    let mut newest = 0;
+    for lba in (0..free.geometry().lba_count).step_by(extents.extent_lbas as usize) {
+        newest = newest.max(sequence_at(superblock, &mut *free, lba)?);
+    }
+    Ok(newest)
+}
+
+/// The superblock sequence that a batch at that place knows of; 0 when there is none.
+fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Result<u64, Error> {
+    let mut read = |lbas: u64| {
+        let buffer = Buffer::zeroed(lbas as usize);
+        match io::run(device, Op::Read { lba: Lba(lba), buffer }) {
+            // A slot that is a hole, or the end of the last extent.
+            Err(DeviceError::OutOfRange) => Ok(None),
+            read => read.map_err(|error| Error::Device { doing: "reading the log", error }),
+        }
+    };
+    let Some(first) = read(1)? else { return Ok(0) };
+    let batch_size = superblock.geometry.batch_size();
+    let header = read_header(&first, superblock.volume_id, batch_size);
+    let Some(header) = header.filter(|header| header.epoch >= superblock.epoch) else {
+        return Ok(0);
+    };
+    let Some(batch) = read(header.lbas())? else { return Ok(0) };
+    let bytes = &batch[..header.lbas() as usize * LBA_SIZE];
+    let is_batch = is_whole(bytes, superblock.volume_id, &header);
+    Ok(if is_batch { header.superblock_sequence } else { 0 })
 }
 
 /// Whether the end of the log that was found is none, and why.

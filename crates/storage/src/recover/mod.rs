@@ -16,13 +16,15 @@ mod root;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use slimio_device::{Buffer, Device, Lba, Op};
+use slimio_device::{Buffer, Device, Lba, LbaRange, Op};
 use slimio_planted::is_planted;
 
 use crate::keeper::zero;
 use crate::log::{LogSeed, Segments};
 use crate::superblock::{Superblock, SuperblockCopy, VolumeGeometry, copy_lba, read_copies};
-use crate::{Area, Cut, Error, Keeper, KeeperPaths, Log, LogStart, Lsn, Media, Policy, VolumeId};
+use crate::{
+    Area, Cut, Error, Keeper, KeeperPaths, Log, LogStart, Lsn, Media, Policy, Pool, VolumeId,
+};
 use crate::{Chunk, SlotPaths, Snapshots, io, layout};
 use examine::{Examined, examine};
 pub use report::Report;
@@ -185,6 +187,15 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         wal_slots_max: options.wal_slots_max,
     };
     geometry.check().map_err(|what| Error::TooSmall { what })?;
+    if let Some(pool) = media.pool() {
+        pool.clear();
+        let extent_lbas = pool.usage().extent;
+        let fits = |a: u64, b: u64| a.is_multiple_of(b);
+        if !fits(extent_lbas, geometry.segment_lbas) && !fits(geometry.segment_lbas, extent_lbas) {
+            let what = "on a device the size of the log's segments must be a power of two".into();
+            return Err(Error::TooSmall { what });
+        }
+    }
     let failed = |error| Error::Device { doing: "making the volume", error };
 
     // An old copy with a higher sequence must not win.
@@ -193,9 +204,8 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         zero(&mut *superblock_path, lba, layout::SUPERBLOCK_COPY_LBAS).map_err(failed)?;
     }
     let mut wal = media.open_path(Area::Wal)?;
-    if wal.geometry().lba_count < geometry.segment_lbas {
-        wal.grow(geometry.segment_lbas).map_err(failed)?;
-    }
+    let first = LbaRange { start: Lba(0), end: Lba(geometry.segment_lbas) };
+    wal.reserve(first).map_err(failed)?;
     zero(&mut *wal, Lba(0), geometry.segment_lbas).map_err(failed)?;
 
     let start = LogStart { segment: layout::FIRST_SEGMENT, ..LogStart::default() };
@@ -210,11 +220,12 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         cut: Cut { segment: start.segment, ..Cut::default() },
         snapshots: Snapshots::default(),
         wal_slots: vec![Some(start.segment)],
+        extents: media.pool().map(Pool::map),
     };
     superblock.write(&mut *superblock_path).map_err(failed)?;
     // The second update fills the other two copies.
     let checksum = superblock.encode().1;
-    let mut keeper = Keeper::new(superblock, checksum, media.fresh_blocks_need_zeroing());
+    let mut keeper = Keeper::new(superblock, checksum, media);
     keeper.update(&mut *superblock_path, |_| {}).map_err(failed)
 }
 
@@ -252,7 +263,7 @@ pub fn recover(
         io::run(&mut *log_path, Op::Flush)
             .map_err(|error| Error::Device { doing: "flushing the log", error })?;
     }
-    let mut keeper = Keeper::new(superblock, checksum, media.fresh_blocks_need_zeroing());
+    let mut keeper = Keeper::new(superblock, checksum, media);
     let (place, lsn) = cut;
     keeper
         .update(&mut *superblock_path, |superblock| {
@@ -310,6 +321,7 @@ pub fn recover(
         segments: Segments::new(geometry, superblock.start, used, place.lba, prepared.collect()),
         commits_in_flight: options.commits_in_flight,
         snapshots: superblock.snapshots,
+        pool: media.pool().cloned(),
     });
     let mut keeper_paths =
         KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };

@@ -26,9 +26,9 @@ pub use reader::{Chunk, READ_AHEAD_CHUNKS, SlotReader};
 pub use roles::Snapshots;
 pub use writer::{SlotWriter, WriterOptions, give_back};
 
-use slimio_device::{Device, OpenError};
+use slimio_device::{Device, DeviceError, OpenError};
 
-use crate::{Area, Error, Lifetime, Lsn, Media, SlotName, VolumeId};
+use crate::{Area, Error, Lifetime, Lsn, Media, Pool, SlotName, VolumeId};
 
 /// What a snapshot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +117,11 @@ pub struct SlotSummary {
 }
 
 /// A path to each snapshot slot.
-pub struct SlotPaths([Option<Box<dyn Device + Send>>; crate::layout::SLOT_COUNT]);
+pub struct SlotPaths {
+    paths: [Option<Box<dyn Device + Send>>; crate::layout::SLOT_COUNT],
+    /// What the slots are made of, on a device.
+    pool: Option<Pool>,
+}
 
 impl SlotPaths {
     /// Opens one to each that there is. Nothing is written.
@@ -125,11 +129,11 @@ impl SlotPaths {
     /// # Errors
     /// When one can't be opened.
     pub(crate) fn open(media: &mut dyn Media) -> Result<Self, Error> {
-        let mut paths = Self([None, None, None]);
+        let mut paths = Self { paths: [None, None, None], pool: media.pool().cloned() };
         for slot in SlotName::ALL {
             match media.open_path(Area::Snapshot(slot)) {
                 Err(OpenError::Missing { .. }) => {}
-                opened => paths.0[slot.index()] = Some(opened?),
+                opened => paths.paths[slot.index()] = Some(opened?),
             }
         }
         Ok(paths)
@@ -137,7 +141,7 @@ impl SlotPaths {
 
     /// The slots that are missing.
     pub(crate) fn missing(&self) -> impl Iterator<Item = SlotName> {
-        SlotName::ALL.into_iter().filter(|slot| self.0[slot.index()].is_none())
+        SlotName::ALL.into_iter().filter(|slot| self.paths[slot.index()].is_none())
     }
 
     /// Makes those that are missing, empty. Durable when this returns.
@@ -147,7 +151,7 @@ impl SlotPaths {
     pub(crate) fn complete(&mut self, media: &mut dyn Media) -> Result<(), Error> {
         for slot in self.missing().collect::<Vec<_>>() {
             media.make_slot(slot)?;
-            self.0[slot.index()] = Some(media.open_path(Area::Snapshot(slot))?);
+            self.paths[slot.index()] = Some(media.open_path(Area::Snapshot(slot))?);
         }
         Ok(())
     }
@@ -157,7 +161,7 @@ impl SlotPaths {
     /// # Errors
     /// [`Error::SnapshotDamaged`] when it is missing.
     pub(crate) fn find(&mut self, slot: SlotName) -> Result<&mut (dyn Device + Send), Error> {
-        match &mut self.0[slot.index()] {
+        match &mut self.paths[slot.index()] {
             Some(path) => Ok(&mut **path),
             None => Err(Error::SnapshotDamaged { slot, what: "its file is missing".into() }),
         }
@@ -169,6 +173,26 @@ impl SlotPaths {
     /// When it is missing: an open volume has them all.
     pub fn get(&mut self, slot: SlotName) -> &mut (dyn Device + Send) {
         self.find(slot).expect("an open volume has all slots")
+    }
+
+    /// Gives back a piece of the space of a reserve that nobody reads. True while there is more to give
+    /// back: the caller waits a little between two steps, so that the work for one never holds up the
+    /// log.
+    ///
+    /// On a device that is all of it, whole extents at a time, for others to take. Of a file what is
+    /// beyond twice a snapshot of `need_lbas` blocks and 64 MiB goes back to the file system: a slot
+    /// grows to a quarter, or 64 MiB, more than its snapshot needs at most, so what was shortened is
+    /// made longer again only when a snapshot is more than twice as long as before, and a data set
+    /// whose size goes up and down by half keeps its blocks.
+    ///
+    /// # Errors
+    /// When the slot can't be shortened: it then stays as long as it is.
+    ///
+    /// # Panics
+    /// When it is missing: an open volume has them all.
+    pub fn give_back(&mut self, slot: SlotName, need_lbas: u64) -> Result<bool, DeviceError> {
+        let pool = self.pool.clone();
+        give_back(self.get(slot), need_lbas, pool.as_ref())
     }
 }
 

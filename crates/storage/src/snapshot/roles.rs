@@ -79,6 +79,28 @@ impl Snapshots {
         }
     }
 
+    /// As it would be with a snapshot of a kind in that slot.
+    pub(crate) fn with(&self, slot: SlotName, kind: SnapshotKind) -> Self {
+        let mut then = *self;
+        then.adopt(
+            SlotSummary {
+                slot,
+                kind,
+                epoch: 0,
+                number: 0,
+                lsn: Lsn(0),
+                len_lbas: 0,
+                checksum: 0,
+                chunk_count: 0,
+                entry_count: 0,
+                payload_size: 0,
+                created_ms: 0,
+            },
+            false,
+        );
+        then
+    }
+
     /// The log starts from nothing: the data set was empty there.
     pub(crate) fn forget_root(&mut self) {
         if let Some(root) = self.root.take() {

@@ -1,14 +1,14 @@
 //! Writing a snapshot into its slot.
 
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, Op, Token, WriteCache,
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, Token, WriteCache,
 };
 use slimio_planted::is_planted;
 
 use super::format::{IndexEntry, Stamp, Trailer};
 use super::{SlotSummary, SnapshotPlan};
 use crate::layout::{CHUNK_PAYLOAD_SIZE_MAX, chunk, slot_header, trailer};
-use crate::{Error, Lifetime, io};
+use crate::{Error, Lifetime, Pool, io};
 
 /// How a snapshot is written. The default is right for devices; smaller ones are for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +160,11 @@ impl SlotWriter {
         assert_eq!(read_again, Ok(end), "what is written can be read");
         self.stream.put(device, &block)?;
         self.stream.finish(device)?;
+        // Of a file the end is kept, to be written over; the extents of a device are of use to others.
+        let behind = LbaRange { start: Lba(len_lbas), end: Lba(u64::MAX) };
+        device
+            .release(behind)
+            .map_err(|error| Error::Device { doing: "giving back room", error })?;
         if !is_planted("adopt-unflushed") {
             io::run(device, Op::Flush).map_err(|error| Error::Device { doing: FLUSHING, error })?;
         }
@@ -352,28 +357,28 @@ fn grow(device: &mut dyn Device, lbas: u64, step: u64) -> Result<(), DeviceError
     }
 }
 
-/// Most blocks that [`give_back`] gives back in one step.
+/// Most blocks of a file that are given back in one step.
 const GIVE_BACK_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 
-/// Gives back space of a reserve that is more than twice as long as a snapshot of `need_lbas` blocks,
-/// a piece at a time from its end. True while there is more to give back: the caller waits a little
-/// between two steps, so that the file system's work for one never holds up the log.
-///
-/// A slot grows to a quarter, or 64 MiB, more than its snapshot needs at most. So what was shortened is
-/// made longer again only when a snapshot is more than twice as long as before, and a data set whose
-/// size goes up and down by half keeps its blocks.
+/// Gives back space of a reserve, a piece at a time from its end: see [`SlotPaths::give_back`].
 ///
 /// # Errors
-/// When the slot can't be shortened: it then stays as long as it is.
-pub fn give_back(device: &mut dyn Device, need_lbas: u64) -> Result<bool, DeviceError> {
+/// As there.
+pub fn give_back(
+    device: &mut dyn Device,
+    need_lbas: u64,
+    pool: Option<&Pool>,
+) -> Result<bool, DeviceError> {
     let now = device.geometry().lba_count;
-    let kept = 2 * need_lbas + GIVE_BACK_LBAS;
+    let (kept, step) = match pool {
+        Some(pool) => (0, GIVE_BACK_LBAS.max(pool.usage().extent)),
+        None => (2 * need_lbas + GIVE_BACK_LBAS, GIVE_BACK_LBAS),
+    };
     if now <= kept {
         return Ok(false);
     }
-    let end = kept.max(now.saturating_sub(GIVE_BACK_LBAS));
+    let end = kept.max(now.saturating_sub(step));
     device.shrink(end)?;
-    // Where areas have fixed shares, nothing comes of it.
     let is_shorter = device.geometry().lba_count < now;
     Ok(is_shorter && end > kept)
 }

@@ -20,7 +20,7 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
         policy,
         kind: Kind::Device,
         config: SimConfig { order: Order::Random, seed: 11, ..SimConfig::default() },
-        first_life: 12,
+        first_life: 16,
         second_life: 1,
         deaths,
         per_turn: 1,
@@ -47,13 +47,13 @@ const OFF_AND_ON: &[(usize, Action)] =
 #[test]
 fn snapshots_replace_the_log_when_power_is_cut() {
     let plan = plan(Policy::Always, POWER, REWRITES);
-    assert_counts(enumerate(&plan), (3931, 1837));
+    assert_counts(enumerate(&plan), (4179, 2227));
 }
 
 #[test]
 fn a_snapshot_does_not_outrun_the_log_when_power_is_cut() {
     let plan = plan(Policy::No, POWER, REWRITES);
-    assert_counts(enumerate(&plan), (3546, 2789));
+    assert_counts(enumerate(&plan), (4346, 3640));
 }
 
 #[test]
@@ -62,30 +62,31 @@ fn snapshots_of_both_kinds_when_power_is_cut() {
         second_snapshot: Some(SnapshotKind::Wal),
         ..plan(Policy::EverySec, POWER, BOTH_KINDS)
     };
-    assert_counts(enumerate(&plan), (3739, 10066));
+    assert_counts(enumerate(&plan), (5003, 13331));
 }
 
 #[test]
 fn snapshots_of_both_kinds_when_the_process_dies() {
     let plan = plan(Policy::EverySec, [Death::Process, Death::Power], BOTH_KINDS);
-    assert_counts(enumerate(&plan), (383, 1555));
+    assert_counts(enumerate(&plan), (479, 1720));
 }
 
 #[test]
 fn the_log_goes_off_and_on_when_power_is_cut() {
-    let plan = plan(Policy::Always, POWER, OFF_AND_ON);
-    assert_counts(enumerate(&plan), (1828, 687));
+    let plan = Plan { first_life: 20, ..plan(Policy::Always, POWER, OFF_AND_ON) };
+    assert_counts(enumerate(&plan), (2003, 752));
 }
 
 #[test]
 fn the_log_goes_off_and_on_when_the_process_dies() {
-    let plan = plan(Policy::EverySec, [Death::Process, Death::Process], OFF_AND_ON);
-    assert_counts(enumerate(&plan), (226, 303));
+    let deaths = [Death::Process, Death::Process];
+    let plan = Plan { first_life: 20, ..plan(Policy::EverySec, deaths, OFF_AND_ON) };
+    assert_counts(enumerate(&plan), (250, 307));
 }
 
 /// Flushes of the whole data set drop the root; snapshots make new ones.
 #[test]
 fn an_emptied_data_set_drops_the_root_when_power_is_cut() {
     let plan = Plan { release_every: Some(7), ..plan(Policy::Always, POWER, REWRITES) };
-    assert_counts(enumerate(&plan), (2742, 1539));
+    assert_counts(enumerate(&plan), (3554, 2030));
 }

@@ -108,7 +108,7 @@ fn another_format_version_is_refused() {
         let (recovered_or, expected) = (reopen(media, &options(Policy::Always)), &script);
         assert_eq!(&recovered_or.expect("a copy of this version is left").1, expected);
         let mut bytes = media.disk.peek(SUPER, copy_lba(copy));
-        bytes[8] = 3;
+        bytes[8] = 9;
         media.disk.poke(SUPER, copy_lba(copy), &bytes);
         if copy == 0 {
             // The others are this program's: the odd one is damage, and is written again.
@@ -116,14 +116,14 @@ fn another_format_version_is_refused() {
         }
         for copy in 0..4 {
             let mut bytes = media.disk.peek(SUPER, copy_lba(copy));
-            bytes[8] = 3;
+            bytes[8] = 9;
             media.disk.poke(SUPER, copy_lba(copy), &bytes);
         }
         break;
     }
     let opened = reopen(media, &options(Policy::Always));
     assert!(
-        matches!(opened, Err(Error::OtherVersion { found: 3, supported: 2 })),
+        matches!(opened, Err(Error::OtherVersion { found: 9, supported: 2 })),
         "{:?}",
         opened.err()
     );

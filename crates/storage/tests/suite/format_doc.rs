@@ -14,9 +14,8 @@ fn table(text: &mut String, fields: &[Field]) {
 }
 
 fn render() -> String {
-    let version = layout::FORMAT_VERSION;
     let mut text = format!(
-        "# What is on the volume: format version {version}
+        "# What is on the volume: format versions 2 and 3
 
 Rendered from the constants in `crates/storage/src/layout.rs` by a test; change those, then run the
 test with `UPDATE_EXPECT=1`.
@@ -37,18 +36,51 @@ what is right in itself, but stale or of another volume, does not verify.
 | snapshot slots | `snapshot-a` `snapshot-b` `snapshot-c` | each a snapshot, or nothing that counts |
 | mapped buffers | `buffers` | batches not yet in the log, each in a buffer of `batch_lbas_max` blocks; then a block that says how many bytes those are |
 
+On a device there is one space of blocks:
+
+```text
+| superblock: first half | mapped buffers | extent | extent | ... | superblock: second half |
+0                        1 MiB            65 MiB
+```
+
+Log and snapshot slots are made of extents, equal pieces of the device, of which there are at most
+{extents}. No area has a share of its own: an extent is a piece of the log, a piece of a slot, or free,
+and the superblock says which. An extent has as many blocks as are needed for that, a power of two, 256
+(1 MiB) at least. A segment of the log is as long as some whole extents, or some of them are in one.
+
+The mapped buffers on a device are 64 MiB; no block behind them says how many bytes there are.
+
+## Versions
+
+| version | what | opened by this program |
+|---|---|---|
+| 1 | before snapshots | no: export and import with the programs that made and make it |
+| 2 | files; up to this version also a device, in four fixed shares | files, yes; a device, no: export it with the program that made it, make a new volume with `slimio format --force`, and import |
+| 3 | a device in extents | yes |
+
+Everything but the superblock is the same in versions 2 and 3, and says 2.
+
 ## Superblock
 
 An update with an even sequence writes copies 0 and 2, one with an odd sequence copies 1 and 3; one
 after the other, each durable. The valid copy with the highest sequence is in force.
 
 ",
+        extents = layout::EXTENTS_MAX,
         copies = layout::SUPERBLOCK_COPIES,
         copy_lbas = layout::SUPERBLOCK_COPY_LBAS,
     );
     table(&mut text, layout::superblock::FIELDS);
     text.push_str(
         "
+### Extents in the superblock
+
+Each has an entry of 16 bits: 0 when it is free; else its area in bits 13-15 (1 log; 2, 3, 4 slot a, b,
+c) and its place in the area, counted from 0, in bits 0-12. Block `n` of an area is block
+`n % extent_lbas` of its extent `n / extent_lbas`. The log's area may have holes, where nothing is.
+The map is that of the moment when the superblock was written. Extents that were taken since belong to
+nobody by it: nothing in them counts.
+
 ### Snapshot slots in the superblock
 
 Recovery starts from the root, the snapshot in one of the slots, and replays the log behind its LSN;

@@ -1,8 +1,9 @@
 //! Batches that are right in themselves, but of another history: late, stale, or out of turn.
 
 use crate::common::{
-    Client, Kind, SMALL, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
+    Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
 };
+use slimio_device::Device as _;
 use slimio_sim::{Crash, Image, Limits, SimConfig};
 use slimio_storage::{FormatOptions, Policy};
 
@@ -171,9 +172,10 @@ fn slots_of_a_file_keep_their_blocks() {
             assert!(client.append(record));
             client.settle();
         }
-        let size = SMALL.segment_lbas * u64::from(SMALL.wal_slots_max);
+        let space = if kind == Kind::Device { SUPER } else { WAL };
+        let size = media.disk.open_path(space).geometry().lba_count;
         let was_given_back =
-            (0..size).any(|lba| media.disk.peek(WAL, lba).iter().all(|byte| *byte == 0xDD));
+            (0..size).any(|lba| media.disk.peek(space, lba).iter().all(|byte| *byte == 0xDD));
         assert_eq!(was_given_back, kind == Kind::Device);
     }
 }

@@ -404,15 +404,15 @@ fn a_slot_far_longer_than_needed_is_shortened_piece_by_piece() {
     let mib = |mib: u64| (mib << 20) / LBA_SIZE as u64;
     let space = disk.add_space(mib(1000));
     let device = &mut disk.open_path(space);
-    assert_eq!(give_back(device, mib(480)), Ok(false), "all of it may soon be needed again");
+    assert_eq!(give_back(device, mib(480), None), Ok(false), "all of it may soon be needed again");
     let mut steps = 0;
-    while give_back(device, mib(200)).expect("it can be shortened") {
+    while give_back(device, mib(200), None).expect("it can be shortened") {
         steps += 1;
         assert!(steps < 100, "it ends");
     }
     assert!(steps >= 8, "{steps}");
     assert_eq!(device.geometry().lba_count, mib(464));
-    assert_eq!(give_back(device, mib(200)), Ok(false));
+    assert_eq!(give_back(device, mib(200), None), Ok(false));
 }
 
 /// An area whose share of a device is fixed.
@@ -430,7 +430,7 @@ fn what_can_not_be_shortened_is_not_tried_again_and_again() {
     let mib = |mib: u64| (mib << 20) / LBA_SIZE as u64;
     let space = disk.add_space(mib(1000));
     let device = &mut Layered::new(Fixed, Box::new(disk.open_path(space)));
-    assert_eq!(give_back(device, mib(1)), Ok(false));
+    assert_eq!(give_back(device, mib(1), None), Ok(false));
     assert_eq!(device.geometry().lba_count, mib(1000));
 }
 

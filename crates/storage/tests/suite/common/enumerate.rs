@@ -205,6 +205,5 @@ fn second_life(
 /// Enumerations must not rot: they check at least as many images as when they were written.
 pub(crate) fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
     let is_enough = first >= at_least.0 && second >= at_least.1;
-
     assert!(is_enough, "shrunk to {first} and {second} images");
 }

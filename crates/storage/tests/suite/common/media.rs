@@ -1,8 +1,8 @@
 //! A volume's medium on a simulated disk.
 
-use slimio_device::{Buffer, Device, MappedFile, OpenError};
+use slimio_device::{Buffer, Device, Lba, MappedFile, OpenError};
 use slimio_sim::{Image, SimConfig, SimDisk};
-use slimio_storage::{Area, Media, SlotName};
+use slimio_storage::{Area, Media, Pool, SlotName};
 
 pub(crate) const SUPER: usize = 0;
 pub(crate) const WAL: usize = 1;
@@ -17,9 +17,15 @@ pub(crate) fn slot_space(slot: SlotName) -> usize {
 pub(crate) enum Kind {
     /// Files: fresh blocks are zeroed, released ones keep their place.
     Files,
-    /// A device: neither.
+    /// A device: one space, cut in extents.
     Device,
 }
+
+/// Extents of a device, unless a test says otherwise.
+const EXTENT_COUNT: u64 = 36;
+
+/// Blocks of the superblock, half of them at either end of a device.
+const SUPER_LBAS: u64 = 16;
 
 /// A simulated medium.
 pub(crate) struct SimMedia {
@@ -29,6 +35,9 @@ pub(crate) struct SimMedia {
     pub(crate) can_map: bool,
     /// Only says that it maps: cheap, where nobody looks at what outlives the process.
     pub(crate) is_feigned: bool,
+    /// How many extents a device is made with: two for each segment.
+    pub(crate) extent_count: u64,
+    pool: Option<Pool>,
     mapped: Vec<u8>,
     missing: Vec<SlotName>,
 }
@@ -40,6 +49,8 @@ impl SimMedia {
             kind,
             can_map: true,
             is_feigned: false,
+            extent_count: EXTENT_COUNT,
+            pool: None,
             mapped: Vec::new(),
             missing: Vec::new(),
         }
@@ -47,8 +58,20 @@ impl SimMedia {
 
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let disk = SimDisk::from_image(config, image);
+        let lbas = disk.open_path(SUPER).geometry().lba_count;
+        // The superblock says what the extents are.
+        let pool = (kind == Kind::Device).then(|| pool(lbas, 1));
         let mapped = image.mapped.clone();
-        Self { disk, kind, can_map: true, is_feigned: false, mapped, missing: Vec::new() }
+        Self { disk, pool, mapped, ..Self::new(config, kind) }
+    }
+
+    /// Where a block of an area is: on which space, and where there.
+    /// `None`: it is nowhere.
+    pub(crate) fn place(&self, area: Area, lba: u64) -> Option<(usize, u64)> {
+        match &self.pool {
+            Some(pool) => Some((SUPER, pool.locate(area, Lba(lba))?.0)),
+            None => Some((space_of(area), lba)),
+        }
     }
 
     /// Removes a slot.
@@ -82,15 +105,22 @@ impl SimMedia {
 
 impl Media for SimMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-        let space = match area {
-            Area::Superblock => SUPER,
-            Area::Wal => WAL,
-            Area::Snapshot(slot) if self.missing.contains(&slot) => {
-                return Err(OpenError::Missing { path: area.name().into() });
+        match (&self.pool, area) {
+            (Some(pool), _) => Ok(pool.path(area, Box::new(self.disk.open_path(SUPER)))),
+            (None, Area::Snapshot(slot)) if self.missing.contains(&slot) => {
+                Err(OpenError::Missing { path: area.name().into() })
             }
-            Area::Snapshot(slot) => slot_space(slot),
-        };
-        Ok(Box::new(self.disk.open_path(space)))
+            (None, _) => Ok(Box::new(self.disk.open_path(space_of(area)))),
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
+    }
+
+    fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
+        let path = || Box::new(self.disk.open_path(SUPER));
+        Ok(self.pool.as_ref().map(|pool| pool.free_path(path())))
     }
 
     fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
@@ -99,7 +129,14 @@ impl Media for SimMedia {
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
-        if self.disk.space_count() == 0 {
+        if self.kind == Kind::Device {
+            let extent_lbas = (wal_lbas / 2).max(1);
+            let lbas = SUPER_LBAS + extent_lbas * self.extent_count;
+            if self.disk.space_count() == 0 {
+                assert_eq!(self.disk.add_space(lbas), SUPER);
+            }
+            self.pool = Some(pool(lbas, extent_lbas));
+        } else if self.disk.space_count() == 0 {
             assert_eq!(self.disk.add_space(super_lbas), SUPER);
             assert_eq!(self.disk.add_space(wal_lbas), WAL);
             for slot in SlotName::ALL {
@@ -129,6 +166,20 @@ impl Media for SimMedia {
 
     fn fresh_blocks_need_zeroing(&self) -> bool {
         self.kind == Kind::Files
+    }
+}
+
+/// The extents of a device.
+fn pool(device_lbas: u64, extent_lbas: u64) -> Pool {
+    Pool::new(device_lbas, SUPER_LBAS / 2, extent_lbas, u64::MAX).expect("it is large enough")
+}
+
+/// The space of an area, where each has its own.
+fn space_of(area: Area) -> usize {
+    match area {
+        Area::Superblock => SUPER,
+        Area::Wal => WAL,
+        Area::Snapshot(slot) => slot_space(slot),
     }
 }
 

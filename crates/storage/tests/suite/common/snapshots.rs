@@ -1,12 +1,12 @@
 //! What a client does besides appending: snapshots, turning the log off and on.
 
-use slimio_sim::SimDevice;
+use slimio_device::Device;
 use slimio_storage::{
-    Error, LogState, SlotSummary, SlotWriter, SnapshotEvent, SnapshotKind, SnapshotPlan,
-    WriterOptions,
+    Area, Error, LogState, SlotName, SlotSummary, SlotWriter, SnapshotEvent, SnapshotKind,
+    SnapshotPlan, WriterOptions,
 };
 
-use super::{Client, Script, slot_space};
+use super::{Client, SUPER, Script, slot_space};
 
 /// What a client does at some point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ const CHUNK_LEN: usize = 2;
 
 /// A snapshot that is being taken, one step at each turn of the client.
 pub(crate) struct Taking {
-    path: SimDevice,
+    path: Box<dyn Device + Send>,
     /// `None` once it is finished.
     writer: Option<SlotWriter>,
     /// Chunks not written yet, the next one last.
@@ -80,11 +80,19 @@ impl Client {
         }
     }
 
+    /// A path to a slot.
+    fn open_slot(&self, slot: SlotName) -> Box<dyn Device + Send> {
+        match self.volume.log.pool() {
+            Some(pool) => pool.path(Area::Snapshot(slot), Box::new(self.disk.open_path(SUPER))),
+            None => Box::new(self.disk.open_path(slot_space(slot))),
+        }
+    }
+
     /// Begins a snapshot of the data set as it is now.
     pub(crate) fn begin(&mut self, kind: SnapshotKind) -> Option<SnapshotPlan> {
         let plan = self.volume.log.begin_snapshot(kind, 1_700_000_000_000)?;
-        let mut path = self.disk.open_path(slot_space(plan.slot));
-        match SlotWriter::begin(&mut path, plan, SMALL_WRITES) {
+        let mut path = self.open_slot(plan.slot);
+        match SlotWriter::begin(&mut *path, plan, SMALL_WRITES) {
             Ok(writer) => {
                 let chunks = self.history.chunks(CHUNK_LEN).rev().map(<[_]>::to_vec).collect();
                 let count = self.appended;
@@ -113,7 +121,7 @@ impl Client {
             }
             return;
         };
-        let device = &mut taking.path;
+        let device = &mut *taking.path;
         let failed = match taking.chunks.pop() {
             Some(records) => {
                 let count = records.len() as u32;
@@ -128,7 +136,7 @@ impl Client {
             return;
         }
         if let Some(writer) = taking.writer {
-            writer.cancel(&mut taking.path);
+            writer.cancel(&mut *taking.path);
         }
         log.snapshot_failed();
     }
@@ -139,7 +147,7 @@ impl Client {
             return;
         };
         if let Some(writer) = taking.writer {
-            writer.cancel(&mut taking.path);
+            writer.cancel(&mut *taking.path);
         }
         self.volume.log.snapshot_failed();
     }
@@ -150,8 +158,8 @@ impl Taking {
     pub(crate) fn finish(&mut self) -> Result<SlotSummary, Error> {
         let mut writer = self.writer.take().expect("it is not finished");
         for records in self.chunks.drain(..).rev() {
-            writer.chunk(&mut self.path, &encode_records(&records), records.len() as u32)?;
+            writer.chunk(&mut *self.path, &encode_records(&records), records.len() as u32)?;
         }
-        writer.finish(&mut self.path)
+        writer.finish(&mut *self.path)
     }
 }

@@ -1,0 +1,376 @@
+//! A path to one area of a device: its blocks, one after the other, wherever its extents lie.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use slimio_device::{
+    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, Token,
+};
+use slimio_planted::is_planted;
+
+use super::pool::{Pieces, Pool, SUPER_LBAS};
+use crate::Area;
+
+/// A path to an area, through one to the whole device.
+///
+/// What lies in one piece on the device is passed on as it is. What crosses from one extent to
+/// another that is elsewhere is cut, and joined when all parts are done; that needs a copy.
+pub(super) struct AreaPath {
+    /// `None`: what is free.
+    area: Option<Area>,
+    pool: Pool,
+    pieces: Pieces,
+    device_lbas: u64,
+    below: Box<dyn Device + Send>,
+    /// What the path below has, by its token there.
+    flying: Vec<Option<Flying>>,
+    /// Operations that were cut.
+    joins: Vec<Option<Join>>,
+    /// Parts that the path below could not take yet.
+    waiting: VecDeque<(Flying, Op)>,
+    in_flight: usize,
+    reaped: Vec<Completion>,
+    /// Finished, and not yet asked for.
+    done: Vec<Completion>,
+}
+
+/// What becomes of a completion.
+#[derive(Clone, Copy)]
+enum Flying {
+    /// It is the caller's, under this token.
+    Whole(Token),
+    /// It is a part of a cut operation, from this byte on.
+    Part { join: usize, at: usize },
+    /// It is awaited here.
+    Own,
+}
+
+/// An operation in parts.
+struct Join {
+    token: Token,
+    buffer: Option<Buffer>,
+    is_read: bool,
+    left: usize,
+    result: Result<(), DeviceError>,
+}
+
+/// Blocks that lie one after the other on the device.
+type Part = (u64, u64);
+
+impl AreaPath {
+    pub(super) fn new(area: Option<Area>, pool: Pool, below: Box<dyn Device + Send>) -> Self {
+        let (pieces, device_lbas) = (pool.pieces(area), pool.device_lbas());
+        Self {
+            area,
+            pool,
+            pieces,
+            device_lbas,
+            below,
+            flying: Vec::new(),
+            joins: Vec::new(),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            reaped: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    fn refresh(&mut self) {
+        if self.pool.is_stale(&self.pieces) {
+            self.pieces = self.pool.pieces(self.area);
+        }
+    }
+
+    /// Where a block is on the device, and how many behind it lie in the same piece.
+    fn locate(&self, lba: u64) -> Option<Part> {
+        if self.area != Some(Area::Superblock) {
+            let left = self.pieces.extent_lbas - lba % self.pieces.extent_lbas;
+            return Some((self.pieces.locate(lba)?, left));
+        }
+        let half = SUPER_LBAS / 2;
+        match lba {
+            _ if lba < half => Some((lba, half - lba)),
+            _ if lba < SUPER_LBAS => Some((self.device_lbas - SUPER_LBAS + lba, SUPER_LBAS - lba)),
+            _ => None,
+        }
+    }
+
+    /// Where `lbas` blocks lie; `None` when some of them are nowhere.
+    fn parts(&self, lba: u64, lbas: u64) -> Option<Vec<Part>> {
+        let (mut at, end) = (lba, lba.checked_add(lbas)?);
+        let mut parts: Vec<Part> = Vec::with_capacity(1);
+        while at < end {
+            let (start, run) = self.locate(at)?;
+            let run = run.min(end - at);
+            at += run;
+            match parts.last_mut() {
+                Some((before, lbas)) if *before + *lbas == start => *lbas += run,
+                _ => parts.push((start, run)),
+            }
+        }
+        Some(parts)
+    }
+
+    /// Hands an operation to the path below, as soon as that takes it.
+    fn pass(&mut self, flying: Flying, op: Op) {
+        self.waiting.push_back((flying, op));
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        while let Some((flying, op)) = self.waiting.pop_front() {
+            let index = free_index(&mut self.flying);
+            match self.below.submit(Token(index as u64), op) {
+                Ok(()) => self.flying[index] = Some(flying),
+                Err(op) => {
+                    self.waiting.push_front((flying, op));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Submits an operation in parts.
+    fn cut(&mut self, token: Token, op: Op, parts: &[Part]) {
+        let (buffer, is_read) = match &op {
+            Op::Read { .. } => (true, true),
+            Op::Write { .. } => (true, false),
+            Op::Flush | Op::Deallocate { .. } => (false, false),
+        };
+        let index = free_index(&mut self.joins);
+        self.joins[index] =
+            Some(Join { token, buffer: None, is_read, left: parts.len(), result: Ok(()) });
+        let mut at = 0;
+        let part_buffer = |whole: Option<&Buffer>, at: usize, lbas: u64| {
+            let mut part = Buffer::zeroed(lbas as usize);
+            if let Some(whole) = whole {
+                let size = part.len();
+                part.copy_from_slice(&whole[at..at + size]);
+            }
+            part
+        };
+        for &(start, lbas) in parts {
+            let lba = Lba(start);
+            let part = match &op {
+                Op::Read { .. } => Op::Read { lba, buffer: part_buffer(None, at, lbas) },
+                Op::Write { buffer, placement, durable, .. } => {
+                    let buffer = part_buffer(Some(buffer), at, lbas);
+                    Op::Write { lba, buffer, placement: *placement, durable: *durable }
+                }
+                Op::Flush => Op::Flush,
+                Op::Deallocate { .. } => {
+                    Op::Deallocate { range: LbaRange { start: lba, end: Lba(start + lbas) } }
+                }
+            };
+            self.pass(Flying::Part { join: index, at }, part);
+            at += lbas as usize * LBA_SIZE;
+        }
+        if buffer
+            && let (Some(join), Op::Read { buffer, .. } | Op::Write { buffer, .. }) =
+                (&mut self.joins[index], op)
+        {
+            join.buffer = Some(buffer);
+        }
+    }
+
+    /// Takes in what the path below has finished.
+    fn settle(&mut self) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        for completion in reaped.drain(..) {
+            let Completion { token: Token(index), buffer, result } = completion;
+            match self.flying[index as usize].take().expect("it was in flight") {
+                Flying::Own => {}
+                Flying::Whole(token) => self.done.push(Completion { token, buffer, result }),
+                Flying::Part { join, at } => self.join(join, at, buffer.as_ref(), result),
+            }
+        }
+        self.reaped = reaped;
+        self.pump();
+    }
+
+    fn join(
+        &mut self,
+        index: usize,
+        at: usize,
+        part: Option<&Buffer>,
+        result: Result<(), DeviceError>,
+    ) {
+        let join = self.joins[index].as_mut().expect("it is not complete");
+        join.left -= 1;
+        if let (true, Some(part), Some(whole)) = (join.is_read, part, &mut join.buffer) {
+            whole[at..at + part.len()].copy_from_slice(part);
+        }
+        if join.result.is_ok() {
+            join.result = result;
+        }
+        if join.left == 0
+            && let Some(Join { token, buffer, result, .. }) = self.joins[index].take()
+        {
+            self.done.push(Completion { token, buffer, result });
+        }
+    }
+
+    fn hand_over(&mut self, completions: &mut Vec<Completion>) {
+        self.in_flight -= self.done.len();
+        completions.append(&mut self.done);
+    }
+
+    /// Deallocates extents, in ranges as large as they come, and waits until that is over. A device
+    /// may refuse: that is its loss.
+    fn deallocate(&mut self, extents: &[u32]) {
+        let mut extents = extents.to_vec();
+        extents.sort_unstable();
+        for run in extents.chunk_by(|a, b| a + 1 == *b) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let start = Lba(self.pieces.start_of(*first));
+            let end = Lba(self.pieces.start_of(last + 1));
+            self.pass(Flying::Own, Op::Deallocate { range: LbaRange { start, end } });
+        }
+        if is_planted("reuse-in-flight") {
+            self.below.kick();
+            return;
+        }
+        let is_own = |flying: &Flying| matches!(flying, Flying::Own);
+        while self.flying.iter().flatten().any(is_own)
+            || self.waiting.iter().any(|(flying, _)| is_own(flying))
+        {
+            self.below.wait(None, &mut self.reaped);
+            self.settle();
+        }
+    }
+}
+
+/// A place for one more.
+fn free_index<T>(places: &mut Vec<Option<T>>) -> usize {
+    places.iter().position(Option::is_none).unwrap_or_else(|| {
+        places.push(None);
+        places.len() - 1
+    })
+}
+
+impl Device for AreaPath {
+    fn geometry(&self) -> Geometry {
+        let lba_count = match self.area {
+            Some(Area::Superblock) => SUPER_LBAS,
+            _ if self.pool.is_stale(&self.pieces) => self.pool.pieces(self.area).lba_count(),
+            _ => self.pieces.lba_count(),
+        };
+        Geometry { lba_count, ..self.below.geometry() }
+    }
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
+        let below = self.below.geometry();
+        if self.in_flight >= below.in_flight_max as usize {
+            return Err(op);
+        }
+        self.in_flight += 1;
+        self.refresh();
+        let (lba, lbas) = match &op {
+            Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
+                (lba.0, buffer.len_lbas() as u64)
+            }
+            Op::Deallocate { range } => (range.start.0, range.end.0.saturating_sub(range.start.0)),
+            Op::Flush => {
+                self.pass(Flying::Whole(token), op);
+                return Ok(());
+            }
+        };
+        let is_too_long =
+            !matches!(op, Op::Deallocate { .. }) && lbas > u64::from(below.transfer_lbas_max);
+        let start = match self.locate(lba) {
+            Some((start, run)) if lbas <= run => start,
+            _ => match self.parts(lba, lbas).filter(|_| !is_too_long).as_deref() {
+                Some([(start, _)]) => *start,
+                Some(parts @ [_, _, ..]) => {
+                    self.cut(token, op, parts);
+                    return Ok(());
+                }
+                // What is nowhere is refused by the path below, as it refuses everything.
+                _ => u64::MAX,
+            },
+        };
+        self.pass(Flying::Whole(token), moved(op, start, lbas));
+        Ok(())
+    }
+
+    fn kick(&mut self) {
+        self.below.kick();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.below.poll(&mut self.reaped);
+        self.settle();
+        self.hand_over(completions);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut left = timeout;
+        // A part is no operation: its end is no reason to wake anybody.
+        while self.in_flight > 0 && self.done.is_empty() {
+            self.below.wait(left, &mut self.reaped);
+            self.settle();
+            left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+        }
+        self.hand_over(completions);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.below.readiness()
+    }
+
+    /// The area has the extents from here on, for as long as the process lives; they stay its own
+    /// with the next superblock.
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        let now = self.geometry().lba_count;
+        if lba_count <= now {
+            return Ok(());
+        }
+        self.reserve(LbaRange { start: Lba(now), end: Lba(lba_count) })
+    }
+
+    fn reserve(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        let area = self.area.ok_or(DeviceError::NoSpace)?;
+        self.pool.take(area, range.start.0, range.end.0)
+    }
+
+    fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        self.release(LbaRange { start: Lba(lba_count), end: Lba(u64::MAX) })
+    }
+
+    /// Whole extents go back to the pool, once their deallocation is over.
+    fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        let Some(area) = self.area else { return Ok(()) };
+        self.refresh();
+        let within = self.pool.within(area, range.start.0, range.end.0);
+        let (pieces, extents): (Vec<u32>, Vec<u32>) = within.into_iter().unzip();
+        if !extents.is_empty() {
+            self.deallocate(&extents);
+            self.pool.free(area, pieces);
+        }
+        Ok(())
+    }
+}
+
+/// An operation at another place.
+fn moved(op: Op, start: u64, lbas: u64) -> Op {
+    let lba = Lba(start);
+    match op {
+        Op::Read { buffer, .. } => Op::Read { lba, buffer },
+        Op::Write { buffer, placement, durable, .. } => {
+            Op::Write { lba, buffer, placement, durable }
+        }
+        Op::Flush => Op::Flush,
+        Op::Deallocate { .. } => {
+            Op::Deallocate { range: LbaRange { start: lba, end: Lba(start.saturating_add(lbas)) } }
+        }
+    }
+}

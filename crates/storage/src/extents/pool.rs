@@ -1,0 +1,404 @@
+//! Which extents are free, and who may take how many.
+//!
+//! Shared by all paths of a volume, and by the keeper, which writes the map. The lock is held for
+//! steps in memory only; a path asks for it when something has changed, not for each operation.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slimio_device::{Device, DeviceError, Lba};
+
+use super::path::AreaPath;
+use super::{AREA_COUNT, AREAS, ExtentMap, index_of};
+use crate::layout::{EXTENTS_MAX, SUPERBLOCK_AREA_LBAS_MIN};
+use crate::{Area, Error, SlotName, SnapshotKind, Snapshots};
+
+/// Blocks of the superblock's area: half of them at either end of the device.
+pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
+
+/// Fewest extents: one for each area, and one more for the log to go on in.
+const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
+
+/// The extents of a device. Clones are the same pool.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    /// Counts changes of what areas are made of.
+    generation: AtomicU64,
+}
+
+/// What an area is made of, as a path uses it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pieces {
+    pub(super) generation: u64,
+    pub(super) first_lba: u64,
+    pub(super) extent_lbas: u64,
+    pub(super) extents: Vec<Option<u32>>,
+}
+
+/// How the extents are used just now, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUse {
+    /// All that there are.
+    pub total: u64,
+    /// Blocks of an extent.
+    pub extent: u64,
+    /// Those of the log.
+    pub wal: u64,
+    /// Those of each snapshot slot.
+    pub slots: [u64; SlotName::ALL.len()],
+    /// Those of nobody.
+    pub free: u64,
+    /// Those that the log leaves to the next snapshot.
+    pub kept: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    device_lbas: u64,
+    first_lba: u64,
+    extent_lbas: u64,
+    areas: [Vec<Option<u32>>; AREA_COUNT],
+    /// For each extent whether nobody has it.
+    free: Vec<bool>,
+    /// Blocks that the log's area may have at most.
+    wal_lbas_max: u64,
+    /// Blocks that a snapshot of the data set takes.
+    need_lbas: u64,
+    snapshots: Snapshots,
+    /// The snapshot that is being written.
+    running: Option<(SlotName, SnapshotKind)>,
+}
+
+impl Pool {
+    /// The extents of a device of `device_lbas` blocks from `first_lba` on, all of them free. There
+    /// are as many as the superblock has room for, or fewer, of `extent_lbas_min` blocks at least.
+    /// The log's area does not get longer than `wal_lbas_max` blocks.
+    ///
+    /// # Errors
+    /// In words, when the device is too small.
+    pub fn new(
+        device_lbas: u64,
+        first_lba: u64,
+        extent_lbas_min: u64,
+        wal_lbas_max: u64,
+    ) -> Result<Self, String> {
+        assert!(first_lba >= SUPER_LBAS / 2, "the superblock's first half is before");
+        let lbas_min = first_lba + EXTENTS_MIN * extent_lbas_min + SUPER_LBAS / 2;
+        if device_lbas < lbas_min {
+            return Err(format!("it has {device_lbas} blocks, fewer than {lbas_min}"));
+        }
+        let lbas = device_lbas - SUPER_LBAS / 2 - first_lba;
+        let mut extent_lbas = extent_lbas_min;
+        while lbas / extent_lbas > EXTENTS_MAX as u64 {
+            extent_lbas *= 2;
+        }
+        let state = State {
+            device_lbas,
+            first_lba,
+            extent_lbas,
+            areas: Default::default(),
+            free: vec![true; (lbas / extent_lbas) as usize],
+            wal_lbas_max,
+            need_lbas: 0,
+            snapshots: Snapshots::default(),
+            running: None,
+        };
+        Ok(Self(Arc::new(Inner { state: Mutex::new(state), generation: AtomicU64::new(0) })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is complete before anything can fail.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.0.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// A path to an area, through `below`, a path to the whole device.
+    pub fn path(&self, area: Area, below: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
+        Box::new(AreaPath::new(Some(area), self.clone(), below))
+    }
+
+    /// A path to the extents that nobody has, one after the other, through `below`.
+    pub fn free_path(&self, below: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
+        Box::new(AreaPath::new(None, self.clone(), below))
+    }
+
+    /// Makes all extents free: what they hold is given up.
+    pub fn clear(&self) {
+        let mut state = self.state();
+        state.areas = Default::default();
+        state.free.fill(true);
+        state.snapshots = Snapshots::default();
+        drop(state);
+        self.changed();
+    }
+
+    /// Takes over what a superblock says.
+    pub(crate) fn load(&self, map: &ExtentMap, snapshots: &Snapshots) -> Result<(), Error> {
+        let mut state = self.state();
+        if map.device_lbas != state.device_lbas {
+            let (found_lbas, made_lbas) = (state.device_lbas, map.device_lbas);
+            return Err(Error::OtherSize { found_lbas, made_lbas });
+        }
+        state.first_lba = map.first_lba;
+        state.extent_lbas = map.extent_lbas;
+        state.areas = AREAS.map(|area| map.pieces(area));
+        state.free = map.owners.iter().map(Option::is_none).collect();
+        state.snapshots = *snapshots;
+        drop(state);
+        self.changed();
+        Ok(())
+    }
+
+    /// The map as it is now, for the next superblock.
+    pub(crate) fn map(&self) -> ExtentMap {
+        let state = self.state();
+        let mut owners = vec![None; state.free.len()];
+        for (area, pieces) in AREAS.into_iter().zip(&state.areas) {
+            for (piece, extent) in (0..).zip(pieces) {
+                let Some(extent) = extent else { continue };
+                let owner: &mut Option<(Area, u32)> = &mut owners[*extent as usize];
+                assert!(owner.is_none() && !state.free[*extent as usize], "it has one owner");
+                *owner = Some((area, piece));
+            }
+        }
+        ExtentMap {
+            device_lbas: state.device_lbas,
+            first_lba: state.first_lba,
+            extent_lbas: state.extent_lbas,
+            owners,
+        }
+    }
+
+    /// The superblock in force has these snapshots: slots that it does not name are reserves.
+    pub(crate) fn set_snapshots(&self, snapshots: &Snapshots) {
+        self.state().snapshots = *snapshots;
+    }
+
+    /// A snapshot is about to be written, or none is.
+    pub(crate) fn set_running(&self, running: Option<(SlotName, SnapshotKind)>) {
+        self.state().running = running;
+    }
+
+    /// A snapshot of the present data set takes so many blocks. The log leaves room for it, and so
+    /// does an on-demand snapshot.
+    pub fn set_need(&self, lbas: u64) {
+        self.state().need_lbas = lbas;
+    }
+
+    /// Most blocks that the log can have beside the snapshots that are held and the next one.
+    pub fn wal_lbas_max(&self) -> u64 {
+        let state = self.state();
+        let held = SlotName::ALL.into_iter().filter(|slot| state.snapshots.get(*slot).is_some());
+        let held: u64 = held.map(|slot| state.slot_lbas(slot)).sum();
+        let all = state.free.len() as u64 * state.extent_lbas;
+        all.saturating_sub(held + state.round_up(state.need_lbas)).min(state.wal_lbas_max)
+    }
+
+    /// How the extents are used.
+    pub fn usage(&self) -> PoolUse {
+        let state = self.state();
+        PoolUse {
+            total: state.free.len() as u64 * state.extent_lbas,
+            extent: state.extent_lbas,
+            wal: state.lbas_of(0),
+            slots: SlotName::ALL.map(|slot| state.slot_lbas(slot)),
+            free: state.free_count() * state.extent_lbas,
+            kept: state.round_up(state.need_lbas),
+        }
+    }
+
+    /// Where on the device a block of an area is; `None` when it is nowhere.
+    pub fn locate(&self, area: Area, lba: Lba) -> Option<Lba> {
+        self.pieces(Some(area)).locate(lba.0).map(Lba)
+    }
+
+    /// Whether a path has to ask again what its area is made of.
+    pub(super) fn is_stale(&self, pieces: &Pieces) -> bool {
+        self.0.generation.load(Ordering::Acquire) != pieces.generation
+    }
+
+    /// What an area is made of; without one, what is free.
+    pub(super) fn pieces(&self, area: Option<Area>) -> Pieces {
+        // Read before: a change that comes between is asked for once more.
+        let generation = self.0.generation.load(Ordering::Acquire);
+        let state = self.state();
+        let (first_lba, extent_lbas) = (state.first_lba, state.extent_lbas);
+        let extents = match area.map(index_of) {
+            Some(Some(index)) => state.areas[index].clone(),
+            Some(None) => Vec::new(),
+            None => {
+                let all = (0..).zip(&state.free);
+                all.filter_map(|(extent, free)| free.then_some(Some(extent))).collect()
+            }
+        };
+        Pieces { generation, first_lba, extent_lbas, extents }
+    }
+
+    pub(super) fn device_lbas(&self) -> u64 {
+        self.state().device_lbas
+    }
+
+    /// Gives an area the extents that it lacks from block `start` to `end`. All or nothing.
+    ///
+    /// They are the area's in the next superblock: nothing in them may count before.
+    pub(super) fn take(&self, area: Area, start: u64, end: u64) -> Result<(), DeviceError> {
+        let Some(index) = index_of(area) else { return Err(DeviceError::NoSpace) };
+        let mut state = self.state();
+        let Some(pieces) = state.pieces_of(start, end) else { return Err(DeviceError::NoSpace) };
+        let has = |piece: usize| state.areas[index].get(piece).is_some_and(Option::is_some);
+        let lacking: Vec<usize> = pieces.filter(|&piece| !has(piece)).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        if area == Area::Wal && end > state.wal_lbas_max {
+            return Err(DeviceError::NoSpace);
+        }
+        let left = state.free_count().checked_sub(lacking.len() as u64);
+        if left.is_none_or(|left| !state.leaves_enough(area, left * state.extent_lbas)) {
+            return Err(DeviceError::NoSpace);
+        }
+        for piece in lacking {
+            let extent = state.choose(index, piece);
+            state.free[extent as usize] = false;
+            let pieces = &mut state.areas[index];
+            pieces.resize(pieces.len().max(piece + 1), None);
+            pieces[piece] = Some(extent);
+        }
+        drop(state);
+        self.changed();
+        Ok(())
+    }
+
+    /// The extents of an area that lie in whole between blocks `start` and `end`, each with its
+    /// place in the area.
+    pub(super) fn within(&self, area: Area, start: u64, end: u64) -> Vec<(u32, u32)> {
+        let Some(index) = index_of(area) else { return Vec::new() };
+        let state = self.state();
+        let first = start.div_ceil(state.extent_lbas);
+        (0..)
+            .zip(&state.areas[index])
+            .filter(|&(piece, _)| {
+                let piece = u64::from(piece);
+                piece >= first && (piece + 1).saturating_mul(state.extent_lbas) <= end
+            })
+            .filter_map(|(piece, extent)| extent.map(|extent| (piece, extent)))
+            .collect()
+    }
+
+    /// Takes pieces from an area: nothing in them counts, and their deallocation is over.
+    pub(super) fn free(&self, area: Area, pieces: impl IntoIterator<Item = u32>) {
+        let Some(index) = index_of(area) else { return };
+        let mut state = self.state();
+        for piece in pieces {
+            let extent = state.areas[index].get_mut(piece as usize).and_then(Option::take);
+            if let Some(extent) = extent {
+                assert!(!state.free[extent as usize], "it had an owner");
+                state.free[extent as usize] = true;
+            }
+        }
+        while state.areas[index].last().is_some_and(Option::is_none) {
+            state.areas[index].pop();
+        }
+        drop(state);
+        self.changed();
+    }
+}
+
+impl State {
+    fn free_count(&self) -> u64 {
+        self.free.iter().filter(|free| **free).count() as u64
+    }
+
+    fn round_up(&self, lbas: u64) -> u64 {
+        lbas.div_ceil(self.extent_lbas).saturating_mul(self.extent_lbas)
+    }
+
+    /// Blocks of the extents that an area has.
+    fn lbas_of(&self, index: usize) -> u64 {
+        self.areas[index].iter().flatten().count() as u64 * self.extent_lbas
+    }
+
+    fn slot_lbas(&self, slot: SlotName) -> u64 {
+        self.lbas_of(1 + slot.index())
+    }
+
+    /// The pieces that blocks from `start` to `end` are in; `None` when there can't be so many.
+    fn pieces_of(&self, start: u64, end: u64) -> Option<std::ops::Range<usize>> {
+        let last = end.div_ceil(self.extent_lbas);
+        // The map has no words for more.
+        (last <= EXTENTS_MAX as u64).then(|| (start / self.extent_lbas) as usize..last as usize)
+    }
+
+    /// Whether an area may take so much that `left` blocks stay free.
+    ///
+    /// A WAL-snapshot may take everything: it is what makes room. The log, and an on-demand snapshot,
+    /// leave enough for the next one, which is written to a reserve and may use what that has.
+    fn leaves_enough(&self, area: Area, left: u64) -> bool {
+        let next = match area {
+            Area::Superblock => return false,
+            Area::Wal => self.reserve_lbas(&self.snapshots),
+            Area::Snapshot(slot) => match self.running {
+                Some((running, SnapshotKind::OnDemand)) if running == slot => {
+                    // What it replaces is the next one's.
+                    self.reserve_lbas(&self.snapshots.with(slot, SnapshotKind::OnDemand))
+                }
+                _ => return true,
+            },
+        };
+        left + next >= self.round_up(self.need_lbas)
+    }
+
+    /// Blocks that the reserve with the most extents has.
+    fn reserve_lbas(&self, snapshots: &Snapshots) -> u64 {
+        let reserves = SlotName::ALL.into_iter().filter(|slot| snapshots.get(*slot).is_none());
+        reserves.map(|slot| self.slot_lbas(slot)).max().unwrap_or(0)
+    }
+
+    /// A free extent for a piece of an area: behind the piece before if that can be, so that long
+    /// ranges stay together; else in the longest free run, away from what may grow into it.
+    fn choose(&self, index: usize, piece: usize) -> u32 {
+        let before = piece.checked_sub(1).and_then(|before| self.areas[index].get(before));
+        if let Some(Some(before)) = before
+            && self.free.get(*before as usize + 1) == Some(&true)
+        {
+            return before + 1;
+        }
+        let mut best = (0, 0);
+        let mut start = 0;
+        for run in self.free.chunk_by(|a, b| a == b) {
+            if run[0] && run.len() > best.0 {
+                best = (run.len(), start);
+            }
+            start += run.len();
+        }
+        let (len, start) = best;
+        assert!(len > 0, "there is a free one");
+        let is_behind_another = start > 0;
+        (start + if is_behind_another { len / 2 } else { 0 }) as u32
+    }
+}
+
+impl Pieces {
+    /// Where a block of the area is on the device.
+    pub(super) fn locate(&self, lba: u64) -> Option<u64> {
+        let extent = self.extents.get((lba / self.extent_lbas) as usize).copied().flatten()?;
+        Some(self.start_of(extent) + lba % self.extent_lbas)
+    }
+
+    /// First block of an extent.
+    pub(super) fn start_of(&self, extent: u32) -> u64 {
+        self.first_lba + u64::from(extent) * self.extent_lbas
+    }
+
+    /// Blocks of the area, holes included.
+    pub(super) fn lba_count(&self) -> u64 {
+        self.extents.len() as u64 * self.extent_lbas
+    }
+}
