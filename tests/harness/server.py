@@ -107,6 +107,9 @@ class Server:
             raise StartError(f"exit status {self.process.returncode}: {self.said()}")
         try:
             with self.client(timeout=5) as client:
+                if self.flags.get("requirepass"):
+                    # To whoever has not said it, one that loads looks like one that serves.
+                    client.raw("AUTH", self.flags["requirepass"])
                 kind, text = client.raw("PING")
                 return kind == b"+" or text.startswith((b"NOAUTH", b"DENIED", b"MISCONF"))
         except OSError:
