@@ -1,5 +1,7 @@
 """A volume on a block device: a loop device on memory, whose room can run out beneath it."""
 
+import random
+
 from harness.loop_device import LoopDevice, run
 from harness.server import Server, refusal
 from harness.target import TestCase, slimio_only
@@ -72,3 +74,111 @@ class BlockDevice(TestCase):
             self.assertEqual(client.raw("SET", "more", "x")[0], b"-")
             self.assertEqual(client("GET", "key:7"), b"7")
         self.assertIn("latch", "\n".join(server.info("slimio")).lower())
+
+
+@slimio_only
+class SmallDevice(TestCase):
+    """Where log and snapshots compete for the extents of one pool, and none has a share of its own."""
+
+    seconds = 30
+    size = 128 << 20
+    value_size = 100_000
+    # What a snapshot had when log and slots had a quarter each.
+    quarter = (size - (64 << 20)) // 4
+
+    def setUp(self):
+        with Server(start=False) as server:
+            mount = server.folder + "-memory"
+        self.loop = LoopDevice(self, mount, size=self.size, memory_size="160m")
+
+    def server(self, **flags):
+        server = Server(volume=self.loop.path, **flags)
+        self.addCleanup(server.close)
+        return server
+
+    def fill(self, client, count, first=0):
+        """Values that can't be compressed, and that tell where they belong."""
+        for number in range(first, first + count):
+            client("SET", f"key:{number}", self.value(number))
+
+    def value(self, number):
+        return random.Random(number).randbytes(self.value_size)
+
+    def snapshot(self, server, client, command, field):
+        """Takes one, behind what the log may have asked for, and says what became of it."""
+        until(lambda: client.raw(command)[0] == b"+", 20, f"{command} being taken")
+
+        def ended():
+            now = server.info("persistence")
+            is_running = now[f"{field}_in_progress"] != "0"
+            return not is_running and now.get("aof_rewrite_scheduled") != "1" and now
+
+        return until(ended, 20, f"the end of {command}")
+
+    def test_a_data_set_larger_than_a_quarter(self):
+        server = self.server(maxmemory="0")
+        count = self.quarter * 4 // 3 // self.value_size
+        with server.client() as client:
+            self.fill(client, count)
+            for _ in range(3):
+                now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
+                self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
+        own = server.info("slimio")
+        self.assertGreater(int(own["volume_snapshot_bytes"]), self.quarter)
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), count)
+            for number in range(0, count, 17):
+                self.assertEqual(client("GET", f"key:{number}"), self.value(number))
+
+    def test_a_point_in_time_that_does_not_fit_fails_alone(self):
+        server = self.server(maxmemory="0")
+        count = self.quarter * 4 // 3 // self.value_size
+        with server.client() as client:
+            self.fill(client, count)
+            now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
+            self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
+            now = self.snapshot(server, client, "BGSAVE", "rdb_bgsave")
+            self.assertEqual(now["rdb_last_bgsave_status"], "err")
+            own = server.info("slimio")
+            self.assertIn("make room on the volume", own["snapshot_save_error"])
+            # The log has its room, and the snapshot that makes room has it, too.
+            self.fill(client, count // 2)
+            now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
+            self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
+            for number in range(count // 2, count):
+                client("DEL", f"key:{number}")
+            now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
+            self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
+            now = self.snapshot(server, client, "BGSAVE", "rdb_bgsave")
+            self.assertEqual(now["rdb_last_bgsave_status"], "ok", server.info("slimio"))
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), count // 2)
+
+    def test_memory_is_limited_so_that_snapshots_fit(self):
+        server = self.server()
+        with server.client() as client:
+            limit = int(server.info("memory")["maxmemory"])
+            room = int(server.info("slimio")["volume_bytes"])
+            self.assertEqual(limit, room // 4096 // 10 * 3 * 4096)
+            count = 0
+            while True:
+                kind, text = client.raw("SET", f"key:{count}", self.value(count))
+                if kind == b"-":
+                    self.assertTrue(text.startswith(b"OOM"), text)
+                    break
+                count += 1
+            for _ in range(10):
+                count -= 1
+                client("DEL", f"key:{count}")
+            for number in range(3 * count):
+                client("SET", f"key:{number % count}", self.value(number % count)[:-1])
+            for _ in range(2):
+                now = self.snapshot(server, client, "BGSAVE", "rdb_bgsave")
+                self.assertEqual(now["rdb_last_bgsave_status"], "ok")
+                now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
+                self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
+        server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), count)

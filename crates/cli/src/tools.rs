@@ -7,7 +7,7 @@ use slimio_device::PathOptions;
 use slimio_server::config::Config;
 use slimio_server::explain;
 use slimio_storage::{
-    Area, Error, Inspection, SlotName, SlotSummary, SnapshotKind, Storage, Superblock,
+    Area, Error, ExtentMap, Inspection, SlotName, SlotSummary, SnapshotKind, Storage, Superblock,
     SuperblockCopy, inspect, verify,
 };
 
@@ -147,6 +147,9 @@ fn as_text(name: &str, found: &Inspection) -> String {
             lines.push(format!("{name:<20} {value}"));
         }
     }
+    lines.extend(
+        extents(found).map(|extents| format!("{:<20} {}", "extents", extents_as_text(extents))),
+    );
     for (segment, slot) in &found.segments {
         lines.push(format!("{:<20} in slot {slot}", format!("segment {segment}")));
     }
@@ -163,6 +166,24 @@ fn as_text(name: &str, found: &Inspection) -> String {
         Err(error) => format!("log: {}", explain(error)),
     });
     lines.join("\n")
+}
+
+/// What the areas are made of, on a device.
+fn extents(found: &Inspection) -> Option<&ExtentMap> {
+    found.superblock.as_ref()?.extents.as_ref()
+}
+
+fn extents_as_text(extents: &ExtentMap) -> String {
+    let (areas, free) = extents.counts();
+    let areas = areas.map(|(area, count)| format!("{} {count}", area.name()));
+    let (all, lbas) = (extents.owners.len(), extents.extent_lbas);
+    format!("{all} of {lbas} blocks: {}, free {free}", areas.join(", "))
+}
+
+fn extents_as_json(extents: &ExtentMap) -> String {
+    let (areas, free) = extents.counts();
+    let areas = areas.map(|(area, count)| format!("{}:{count}", quote(area.name())));
+    format!("{{\"lbas\":{},{},\"free\":{free}}}", extents.extent_lbas, areas.join(","))
 }
 
 /// What a snapshot slot holds, in a line.
@@ -241,6 +262,7 @@ fn as_json(name: &str, found: &Inspection) -> String {
         found.missing_slots.iter().map(|slot| quote(Area::Snapshot(*slot).name())).collect();
     let log_end = found.superblock.as_ref().and_then(|found| found.snapshots.log_end());
     let log_end = log_end.map_or_else(|| "null".to_owned(), |lsn| lsn.to_string());
+    let extents = extents(found).map_or_else(|| "null".to_owned(), extents_as_json);
     let log = match &found.log {
         Ok(report) => format!(
             "{{\"start_lsn\":{},\"end_lsn\":{},\"records\":{},\"batches\":{}}}",
@@ -250,7 +272,7 @@ fn as_json(name: &str, found: &Inspection) -> String {
     };
     format!(
         "{{\"volume\":{},\"copies\":[{}],\"superblock\":{superblock},\"segments\":[{}],\
-         \"snapshots\":[{}],\"missing_slots\":[{}],\"log_end_lsn\":{log_end},\"log\":{log}}}",
+         \"extents\":{extents},\"snapshots\":[{}],\"missing_slots\":[{}],\"log_end_lsn\":{log_end},\"log\":{log}}}",
         quote(name),
         copies.join(","),
         segments.join(","),

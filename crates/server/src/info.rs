@@ -9,6 +9,7 @@ pub(crate) use memory::{doctor, stats as memory_stats};
 use std::fmt::{Display, Write as _};
 
 use rustix::process::{Resource, getrlimit};
+use slimio_device::LBA_SIZE;
 use slimio_storage::{Policy, Room};
 
 use crate::clients::{Client, State};
@@ -302,6 +303,16 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
             Some(Room::Full) => "full",
         },
     );
+    if let Some(pool) = log.pool() {
+        let used = pool.usage();
+        let mut bytes = |name: &str, lbas: u64| text.field(name, lbas * LBA_SIZE as u64);
+        bytes("volume_bytes", used.total);
+        bytes("volume_extent_bytes", used.extent);
+        bytes("volume_log_bytes", used.wal);
+        bytes("volume_snapshot_bytes", used.slots.iter().sum());
+        bytes("volume_free_bytes", used.free);
+        bytes("volume_kept_for_snapshot_bytes", used.kept);
+    }
     text.field("log_bytes_written", stats.device_bytes);
     text.field("log_area_bytes", stats.log_bytes);
     text.field("log_records", stats.records);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use slimio_device::{LBA_SIZE, OpenError};
+use slimio_device::{DeviceError, LBA_SIZE, OpenError};
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{Error, FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
@@ -395,6 +395,9 @@ pub fn explain(error: &Error) -> String {
         Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; start the server as it is",
         Error::ChunkRefused { .. } => "use the version of SlimIO that wrote it",
         Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
+        Error::Device { error: DeviceError::NoSpace, .. } => {
+            "make room on the volume, delete keys, or move to a larger one"
+        }
         Error::Device { .. } => "check the device and the kernel's messages",
         Error::TooSmall { .. } => "make room, or choose a smaller log-segment-size",
     };

@@ -19,6 +19,10 @@ pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 /// Fewest extents: one for each area, and one more for the log to go on in.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
+/// With less than this part of the extents the log leaves no room for a point in time: it would be
+/// rewritten all the time.
+const LOG_SHARE_MIN: u64 = 16;
+
 /// The extents of a device. Clones are the same pool.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Inner>);
@@ -192,13 +196,21 @@ impl Pool {
         self.state().need_lbas = lbas;
     }
 
-    /// Most blocks that the log can have beside the snapshots that are held and the next one.
+    /// Blocks that the log should have at most: beside the snapshots that are held there is room for
+    /// the next one, and for a point in time where both fit.
     pub fn wal_lbas_max(&self) -> u64 {
         let state = self.state();
         let held = SlotName::ALL.into_iter().filter(|slot| state.snapshots.get(*slot).is_some());
         let held: u64 = held.map(|slot| state.slot_lbas(slot)).sum();
         let all = state.free.len() as u64 * state.extent_lbas;
-        all.saturating_sub(held + state.round_up(state.need_lbas)).min(state.wal_lbas_max)
+        let need = state.round_up(state.need_lbas);
+        let beside_next = all.saturating_sub(held + need);
+        // The one that is held is replaced, and is the next one's then.
+        let on_demand = state.snapshots.of_kind(SnapshotKind::OnDemand);
+        let replaced = on_demand.map_or(0, |held| state.slot_lbas(held.slot));
+        let beside_both = beside_next.saturating_sub(need.saturating_sub(replaced));
+        let room = if beside_both >= all / LOG_SHARE_MIN { beside_both } else { beside_next };
+        room.min(state.wal_lbas_max)
     }
 
     /// How the extents are used.

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use crate::common::{
     BATCH_SIZE, Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen,
 };
-use slimio_device::LBA_SIZE;
+use slimio_device::{Device as _, LBA_SIZE};
 use slimio_sim::{Limits, SimConfig};
-use slimio_storage::{Policy, RootChoice, SlotName, SnapshotKind, layout, verify};
+use slimio_storage::{Error, Policy, RootChoice, SlotName, SnapshotKind, layout, verify};
 
 const RUN: usize = 64;
 const AREAS: usize = 5;
@@ -125,6 +125,34 @@ fn open(version: u32) -> SimMedia {
 fn a_volume_of_version_1_is_refused() {
     let refused = reopen(&mut open(1), &options(Policy::EverySec)).expect_err("it is too old");
     assert_eq!(refused.to_string(), "the volume has format version 1; this program reads 2");
+}
+
+/// There it says nothing of extents: what it holds is where this program does not look.
+#[test]
+fn a_volume_of_version_2_on_a_device_is_refused() {
+    let files = formatted(SimConfig::default(), Kind::Files);
+    let mut media = formatted(SimConfig::default(), Kind::Device);
+    let device_lbas = media.disk.open_path(SUPER).geometry().lba_count;
+    let area_lbas = layout::SUPERBLOCK_AREA_LBAS_MIN;
+    for lba in 0..area_lbas {
+        let place = if lba < area_lbas / 2 { lba } else { device_lbas - area_lbas + lba };
+        media.disk.poke(SUPER, place, &files.disk.peek(SUPER, lba));
+    }
+    let refused = reopen(&mut media, &options(Policy::EverySec)).expect_err("it is too old");
+    assert_eq!(refused.to_string(), "the volume has format version 2; this program reads 3");
+}
+
+#[test]
+fn a_device_that_has_lost_its_end_is_refused() {
+    let media = formatted(SimConfig::default(), Kind::Device);
+    let device_lbas = media.disk.open_path(SUPER).geometry().lba_count;
+    media.disk.truncate(SUPER, device_lbas - 5);
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
+    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
+    let refused = reopen(&mut media, &options(Policy::EverySec)).expect_err("it is shorter");
+    let expected = Error::OtherSize { found_lbas: device_lbas - 5, made_lbas: device_lbas };
+    assert_eq!(refused, expected);
 }
 
 #[test]

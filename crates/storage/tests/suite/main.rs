@@ -9,6 +9,7 @@ mod damage;
 mod failing;
 mod fixture;
 mod format_doc;
+mod full_device;
 mod history;
 mod model;
 mod on_demand;

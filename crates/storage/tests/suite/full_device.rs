@@ -1,0 +1,118 @@
+//! A device whose extents are all taken: who goes first, who fails alone, and how it goes on.
+
+use crate::common::{Client, Kind, SMALL, Script, SimMedia, options, reopen};
+use slimio_device::{DeviceError, LBA_SIZE};
+use slimio_sim::{Limits, SimConfig};
+use slimio_storage::{Policy, Pool, SlotName, SnapshotKind, format};
+
+/// Extents of the device; an extent has three blocks, a segment two extents.
+const EXTENTS: u64 = 26;
+
+/// Blocks of a snapshot of what fills the log.
+const NEED_LBAS: u64 = 33;
+
+fn open(media: &mut SimMedia) -> (Client, Script) {
+    let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+    client.history.clone_from(&recovered);
+    (client, recovered)
+}
+
+fn made() -> SimMedia {
+    let mut media = SimMedia::new(SimConfig::default(), Kind::Device);
+    media.extent_count = EXTENTS;
+    format(&mut media, &SMALL).expect("there is room");
+    media
+}
+
+fn pool(client: &Client) -> Pool {
+    client.volume.log.pool().expect("it is a device").clone()
+}
+
+/// Appends records until there is no room; returns how many.
+fn fill(client: &mut Client) -> usize {
+    let before = client.appended;
+    while client.append(&(0, vec![client.appended as u8; 5000])) {
+        client.settle();
+        assert!(client.appended < 100, "it fills up");
+    }
+    assert_eq!(client.volume.log.prepare_failed(), Some(&DeviceError::NoSpace));
+    client.appended - before
+}
+
+/// Takes a snapshot; whether it was adopted.
+fn take(client: &mut Client, kind: SnapshotKind) -> bool {
+    let before = client.volume.log.snapshots().of_kind(kind).copied();
+    client.begin(kind).expect("nothing else is under way");
+    client.settle();
+    client.volume.log.snapshots().of_kind(kind).copied() != before
+}
+
+/// What the snapshot thread does when a slot has become a reserve.
+fn give_back(client: &mut Client) {
+    for slot in SlotName::ALL {
+        if client.volume.log.snapshots().get(slot).is_none() {
+            while client.volume.slot_paths.give_back(slot, 0).expect("it can be shortened") {}
+        }
+    }
+}
+
+#[test]
+fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
+    let mut media = made();
+    let (mut client, _) = open(&mut media);
+    pool(&client).set_need(NEED_LBAS);
+    let first = fill(&mut client);
+    let used = pool(&client).usage();
+    assert!(used.free >= NEED_LBAS && used.wal > used.total / 2, "{used:?}");
+    // As often as one likes; what was before is gone for others.
+    for _ in 0..4 {
+        client.history.truncate(first);
+        assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
+        give_back(&mut client);
+        assert!(fill(&mut client) > 0, "the log goes on");
+    }
+    let used = pool(&client).usage();
+    assert_eq!(used.wal + used.slots.iter().sum::<u64>() + used.free, used.total);
+    let held = client.volume.log.snapshots().root().map(|root| root.len_lbas.div_ceil(3) * 3);
+    assert_eq!(used.slots.iter().sum::<u64>(), held.expect("there is a root"));
+}
+
+/// Without the room that is kept, the log takes it, and the snapshot fails: that is what it is for.
+#[test]
+fn a_snapshot_that_does_not_fit_fails_alone() {
+    let mut media = made();
+    let (mut client, _) = open(&mut media);
+    fill(&mut client);
+    assert!(!take(&mut client, SnapshotKind::Wal), "there is no room for it");
+    let records = client.appended;
+    assert!(client.volume.log.latched().is_none());
+    // What it had taken is nobody's after a restart.
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
+    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
+    let (client, recovered) = open(&mut media);
+    assert_eq!(recovered.len(), records);
+    assert_eq!(pool(&client).usage().slots, [0; 3]);
+}
+
+#[test]
+fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
+    let mut media = made();
+    let (mut client, _) = open(&mut media);
+    pool(&client).set_need(NEED_LBAS);
+    let count = fill(&mut client);
+    assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
+    give_back(&mut client);
+    let before = pool(&client).usage();
+    assert!(before.free < 2 * NEED_LBAS, "{before:?}");
+    assert!(!take(&mut client, SnapshotKind::OnDemand), "there is room for one more only");
+    give_back(&mut client);
+    assert_eq!(pool(&client).usage().slots, before.slots, "all is as it was");
+    // With a smaller data set there is room for both.
+    pool(&client).set_need(NEED_LBAS / 3);
+    client.history.truncate(count / 3);
+    assert!(take(&mut client, SnapshotKind::OnDemand));
+    assert!(client.append(&(0, vec![1; LBA_SIZE])), "and the log goes on");
+    client.settle();
+}
