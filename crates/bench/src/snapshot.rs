@@ -87,8 +87,7 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
         if !state.is_ok {
             return Err(BenchError::Server(format!("{} failed", kind.command())));
         }
-        // Stock counts one when it begins, SlimIO when it is complete: with none running, both mean
-        // the same. One that is put off is neither running nor counted.
+        // It is counted when it begins: one that is put off is neither running nor counted.
         if !state.is_running && state.count > count_before {
             return Ok(took);
         }
