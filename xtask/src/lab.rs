@@ -4,7 +4,9 @@ mod cpio;
 mod guest;
 mod machine;
 mod namespaces;
+mod power_cut;
 mod qmp;
+mod record;
 mod steer;
 mod suite;
 pub(crate) mod tools;
@@ -24,7 +26,7 @@ use tools::{Tools, lab_dir};
 
 const USAGE: &str =
     "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
-       cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--seconds N] -- CMD ARG…
+       cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N] -- CMD ARG…
        cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
@@ -88,6 +90,10 @@ impl Order {
             let value = args.next().ok_or_else(|| format!("{flag} needs a value; {USAGE}"))?;
             match flag.as_str() {
                 "--namespace" => order.namespaces.push(Namespace::parse(value)?),
+                "--record" => {
+                    let namespace = Namespace::parse(value)?;
+                    order.namespaces.push(Namespace { recorded: true, ..namespace });
+                }
                 "--with" => order.with.push(built_or_given(value)),
                 "--seconds" => {
                     let seconds = value.parse().map_err(|_| format!("{value} is no number"))?;

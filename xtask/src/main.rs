@@ -10,6 +10,7 @@ mod lint;
 mod planted;
 mod process;
 mod report;
+mod server;
 mod setup;
 mod suites;
 mod tidy;

@@ -62,11 +62,13 @@ const SIZE_DEFAULT: u64 = 1 << 30;
 pub(crate) struct Namespace {
     pub(crate) kind: &'static Kind,
     pub(crate) size: u64,
+    /// Whether each write is recorded below the device, in order, with its flushes.
+    pub(crate) recorded: bool,
 }
 
 impl Namespace {
     pub(crate) fn new(kind: &'static Kind) -> Self {
-        Self { kind, size: SIZE_DEFAULT }
+        Self { kind, size: SIZE_DEFAULT, recorded: false }
     }
 
     /// `NAME` or `NAME=SIZE`, the size in bytes or with K, M or G.
@@ -94,11 +96,18 @@ impl Namespace {
         folder.join(format!("{}.raw", self.kind.name))
     }
 
-    /// Makes the file behind it anew, all zeros.
+    /// The record of its writes.
+    pub(crate) fn record(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.record", self.kind.name))
+    }
+
+    /// Makes the files behind it anew, all zeros.
     pub(crate) fn make(&self, folder: &Path) -> Result<(), Failure> {
-        let path = self.image(folder);
-        let file = File::create(&path).and_then(|file| file.set_len(self.size));
-        file.map_err(|error| said(&path, &error))
+        for (path, size) in [(self.image(folder), self.size), (self.record(folder), 0)] {
+            let file = File::create(&path).and_then(|file| file.set_len(size));
+            file.map_err(|error| said(&path, &error))?;
+        }
+        Ok(())
     }
 
     fn chassis(&self) -> usize {
@@ -120,10 +129,23 @@ impl Namespace {
                 image.display()
             ),
         );
-        add(
-            "-blockdev",
-            format!("driver=raw,node-name=disk-{name},file=file-{name},discard=unmap"),
-        );
+        let mut below = format!("file-{name}");
+        if self.recorded {
+            let record = self.record(folder);
+            below = format!("recorder-{name}");
+            add(
+                "-blockdev",
+                format!("driver=file,node-name=record-{name},filename={}", record.display()),
+            );
+            add(
+                "-blockdev",
+                format!(
+                    "driver=blklogwrites,node-name={below},file=file-{name},log=record-{name},\
+                     log-sector-size=512"
+                ),
+            );
+        }
+        add("-blockdev", format!("driver=raw,node-name=disk-{name},file={below},discard=unmap"));
         // Behind a port of its own, for the root complex gives nothing away while it runs.
         add("-device", format!("pcie-root-port,id=port-{name},chassis={}", self.chassis()));
         let mut controller =

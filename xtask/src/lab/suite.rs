@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
+//! # record: PLAIN                one namespace; what it records is checked as power_cut.rs says
 //! # programs: slimio redis-cli     built by cargo, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
 //! ```
@@ -15,6 +16,7 @@ use std::time::Duration;
 use super::guest::{Guest, Task, quoted, said, unpack_results};
 use super::machine::{self, Plan, RESULTS};
 use super::namespaces::Namespace;
+use super::power_cut;
 use super::tools::{self, Tools};
 use super::{MEMORY_MIB, built_or_given, folder, names};
 use crate::Failure;
@@ -22,8 +24,8 @@ use crate::process::{cargo, root, run, target_dir};
 use crate::report::Report;
 
 const FOLDER: &str = "tests/lab";
-/// Functions that every session sources.
-const LIBRARY: &str = "lab-test";
+/// What sessions source: functions for every one, and a load.
+const LIBRARIES: &[&str] = &["lab-test", "power-cut-load"];
 /// No session takes as long even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Packages whose programs sessions may name.
@@ -34,6 +36,8 @@ struct Session {
     name: String,
     path: PathBuf,
     namespaces: Vec<Namespace>,
+    /// Whether writes are recorded, and the power cut after the fact.
+    recorded: bool,
     programs: Vec<String>,
     /// Package and target.
     tests: Vec<(String, String)>,
@@ -69,7 +73,7 @@ fn sessions() -> Result<Vec<Session>, Failure> {
     let dir = root().join(FOLDER);
     let entries = fs::read_dir(&dir).map_err(|error| said(&dir, &error))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    paths.retain(|path| path.file_name().is_some_and(|name| name != LIBRARY));
+    paths.retain(|path| path.file_name().is_some_and(|name| !LIBRARIES.iter().any(|l| name == *l)));
     paths.sort();
     paths.into_iter().map(|path| Session::read(&path)).collect()
 }
@@ -89,6 +93,10 @@ impl Session {
         };
         let namespaces = words("# namespaces: ").into_iter().map(Namespace::parse);
         let mut namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
+        let recorded = words("# record: ").into_iter().map(Namespace::parse);
+        let recorded = recorded.collect::<Result<Vec<_>, _>>()?;
+        let is_recorded = !recorded.is_empty();
+        namespaces.extend(recorded.into_iter().map(|n| Namespace { recorded: true, ..n }));
         if namespaces.is_empty() {
             namespaces = Namespace::all();
         }
@@ -98,13 +106,15 @@ impl Session {
         });
         let tests = tests.collect::<Result<_, _>>()?;
         let programs = words("# programs: ").into_iter().map(str::to_owned).collect();
-        Ok(Self { name, path: path.to_owned(), namespaces, programs, tests })
+        Ok(Self { name, path: path.to_owned(), namespaces, recorded: is_recorded, programs, tests })
     }
 
     fn run(&self, tools: &Tools, report: &mut Report) -> Result<(), Failure> {
         let mut guest = Guest::new(tools)?;
         guest.program(&self.path)?;
-        guest.program(&root().join(FOLDER).join(LIBRARY))?;
+        for library in LIBRARIES {
+            guest.program(&root().join(FOLDER).join(library))?;
+        }
         for program in &self.programs {
             let built = built_or_given(program);
             let path = if built.is_file() { Some(built) } else { tools::find(program) };
@@ -139,11 +149,31 @@ impl Session {
             verdicts += usize::from(line.starts_with("test result: "));
         })?;
         unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
+        if status == 0 && self.recorded {
+            self.cut_power(&folder, report)?;
+        }
         // Images take room; those of a failure are looked at.
         if status == 0 && verdicts > 0 {
             return fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error));
         }
         Err(format!("ended with {status}; what is left is in {}", folder.display()).into())
+    }
+}
+
+impl Session {
+    fn cut_power(&self, folder: &Path, report: &mut Report) -> Result<(), Failure> {
+        for namespace in self.namespaces.iter().filter(|namespace| namespace.recorded) {
+            match power_cut::check(folder, namespace)? {
+                Some(images) => {
+                    println!(
+                        "test {images}_images_of_power_cuts_hold_what_was_acknowledged ... ok"
+                    );
+                    report.see("test result: ok. 1 passed; 0 failed; 0 ignored");
+                }
+                None => report.skip("images of power cuts: no loop device can be made"),
+            }
+        }
+        Ok(())
     }
 }
 

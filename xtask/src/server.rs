@@ -1,0 +1,101 @@
+//! A server of the debug build, for as long as a run of `cargo x` needs it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::process::{command, target_dir};
+
+/// A server that does not answer by then is given up.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// What the server says goes here.
+const LOG: &str = "server.log";
+
+/// A running server; killed with this.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Starts it over a volume and waits until it answers. What it says goes to a file in `folder`.
+    pub(crate) fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
+        let port = free_port()?;
+        let mut serve: Command = command(target_dir().join("debug/slimio"));
+        serve.args(["serve", "--port", &port.to_string(), "--appendfsync", policy, "--volume"]);
+        let log = File::options().create(true).append(true).open(folder.join(LOG));
+        let log = log.map_err(|error| format!("{}: {error}", folder.display()))?;
+        serve.arg(volume).stdout(Stdio::null()).stderr(log);
+        let child = serve.spawn().map_err(|error| format!("slimio did not start: {error}"))?;
+        let mut server = Self { child, port };
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !server.answers() {
+            if let Ok(Some(status)) = server.child.try_wait() {
+                let said = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
+                return Err(format!("slimio ended instead of serving: {status}\n{said}").into());
+            }
+            if Instant::now() > deadline {
+                return Err("slimio does not answer".into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    pub(crate) fn connect(&self) -> Result<TcpStream, Failure> {
+        TcpStream::connect(("127.0.0.1", self.port)).map_err(|error| error.to_string().into())
+    }
+
+    /// The value of a string, if the key is there.
+    pub(crate) fn get(&self, key: &str) -> Result<Option<String>, Failure> {
+        let mut stream = BufReader::new(self.connect()?);
+        let request = format!("GET {key}\r\n");
+        stream.get_mut().write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        read_value(&mut stream)
+    }
+
+    /// SIGKILL, without waiting for its end.
+    pub(crate) fn kill(&mut self) -> Result<(), Failure> {
+        self.child.kill().map_err(|error| error.to_string().into())
+    }
+
+    /// Whether the server is up and has recovered.
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = self.connect() else { return false };
+        stream.write_all(b"PING\r\n").is_ok()
+            && read_line(&mut BufReader::new(stream)).is_ok_and(|line| line == "+PONG")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already dead is as good.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Reads a bulk string or null.
+pub(crate) fn read_value(stream: &mut impl BufRead) -> Result<Option<String>, Failure> {
+    let header = read_line(stream)?;
+    match header.as_str() {
+        "$-1" => Ok(None),
+        header if header.starts_with('$') => read_line(stream).map(Some),
+        other => Err(format!("to GET the server said {other:?}").into()),
+    }
+}
+
+fn read_line(stream: &mut impl BufRead) -> Result<String, Failure> {
+    let mut line = String::new();
+    stream.read_line(&mut line).map_err(|error| error.to_string())?;
+    Ok(line.trim_end_matches("\r\n").to_owned())
+}
+
+fn free_port() -> Result<u16, Failure> {
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(|error| error.to_string().into())
+}
