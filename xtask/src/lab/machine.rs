@@ -113,7 +113,9 @@ struct Machine {
 
 impl Machine {
     fn start(plan: &Plan<'_>, sockets: &Sockets) -> Result<Self, Failure> {
-        let mut qemu = command(&plan.tools.qemu);
+        // QEMU ends with us, whoever ends us.
+        let mut qemu = command("setpriv");
+        qemu.args(["--pdeathsig", "KILL", "--"]).arg(&plan.tools.qemu);
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-M", "q35,smm=off"])
             .args(["-m", &plan.memory_mib.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"])

@@ -91,7 +91,8 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
 fn parse_trace(text: &str, block_size: u64) -> BTreeMap<(u64, u64), VecDeque<bool>> {
     let mut sent: BTreeMap<_, VecDeque<bool>> = BTreeMap::new();
     for line in text.lines() {
-        let Some((_, command)) = line.split_once("cmd=(nvme_cmd_write ") else { continue };
+        let Some((_, command)) = line.split_once("cmd=(nvme_cmd_write") else { continue };
+        let command = command.trim_start_matches("_zeroes").trim_start();
         let field = |name: &str| -> Option<u64> {
             let value = command.split(", ").find_map(|field| field.strip_prefix(name))?;
             match value.strip_prefix("0x") {
@@ -221,6 +222,8 @@ mod tests {
             cmdid=32896, nsid=1, flags=0x0, meta=0x0, cmd=(nvme_cmd_write slba=2, len=0, \
             ctrl=0x4000, dsmgmt=0, reftag=0)\n";
         assert_eq!(parse_trace(trace, 512)[&(1024, 512)], [true]);
+        let zeroes = trace.replace("cmd_write ", "cmd_write_zeroes ");
+        assert_eq!(parse_trace(&zeroes, 512)[&(1024, 512)], [true]);
         assert_eq!(parse_trace(&trace.replace("0x4000", "0x0"), 512)[&(1024, 512)], [false]);
     }
 }

@@ -24,6 +24,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("xz", "xz-utils"),
     ("strip", "binutils"),
+    ("setpriv", "util-linux"),
 ];
 
 const BY_HAND: &str = "the lab needs Debian with its backports, or by hand QEMU 8 or later with \
