@@ -53,10 +53,13 @@ impl Guest {
             guest.program(&path)?;
         }
         guest.busybox()?;
-        for (index, module) in MODULES.iter().enumerate() {
-            guest.module(tools, index, module)?;
-        }
+        guest.modules_into("lab/modules", tools, MODULES)?;
         Ok(guest)
+    }
+
+    /// Modules that what is run loads itself, from `/lab/optional`, in this order.
+    pub(crate) fn optional_modules(&mut self, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
+        self.modules_into("lab/optional", tools, list)
     }
 
     /// A program or a script, into `/usr/local/bin`, with the libraries it needs.
@@ -107,17 +110,18 @@ impl Guest {
         Ok(())
     }
 
-    fn module(&mut self, tools: &Tools, index: usize, module: &str) -> Result<(), Failure> {
-        let packed = tools.modules.join(format!("{module}.ko.xz"));
-        if !packed.exists() {
-            // Another kernel has it built in.
-            return Ok(());
+    fn modules_into(&mut self, dir: &str, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
+        for (index, module) in list.iter().enumerate() {
+            let packed = tools.modules.join(format!("{module}.ko.xz"));
+            // Another kernel may have it built in.
+            if packed.exists() {
+                let unpacked = command("xz").arg("-dc").arg(&packed).output();
+                let unpacked = unpacked.map_err(|error| said(&packed, &error))?;
+                let name = module.rsplit('/').next().unwrap_or(module);
+                // Loaded in the order of their names.
+                self.cpio.file(&format!("{dir}/{index}-{name}.ko"), 0o644, &unpacked.stdout);
+            }
         }
-        let unpacked = command("xz").arg("-dc").arg(&packed).output();
-        let unpacked = unpacked.map_err(|error| said(&packed, &error))?;
-        let name = module.rsplit('/').next().unwrap_or(module);
-        // Loaded in the order of their names.
-        self.cpio.file(&format!("lab/modules/{index}-{name}.ko"), 0o644, &unpacked.stdout);
         Ok(())
     }
 
