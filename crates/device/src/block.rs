@@ -13,7 +13,7 @@ use crate::surroundings::{write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
 use crate::{
     Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
-    WriteCache, sys,
+    WriteCache, nvme, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -44,14 +44,7 @@ impl BlockDevice {
         if !metadata.file_type().is_block_device() {
             return Err(OpenError::unsuitable(path, "it is no block device".into()));
         }
-        let holder =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(path);
-        let holder = match holder {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                return Err(OpenError::InUse { path: path.to_path_buf(), holder: None });
-            }
-            opened => opened.map_err(failed("opening"))?,
-        };
+        let holder = open_exclusively(path)?;
         let sector_size = sys::logical_block_size(&holder).map_err(failed("measuring"))?;
         if sector_size > LBA_SIZE as u64 {
             return Err(OpenError::unsuitable(
@@ -152,5 +145,34 @@ impl WholeDevice for BlockDevice {
             notes.push("no direct I/O: buffered I/O was asked for".into());
         }
         notes
+    }
+}
+
+/// What a user is told who may not open a device.
+pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio-nvme.rules and add \
+                                            the server's user to the group slimio, or run it as \
+                                            root";
+
+/// Opens a block device for oneself alone.
+pub(crate) fn open_exclusively(path: &Path) -> Result<File, OpenError> {
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(path);
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => match nvme::holders(path) {
+            holders if holders.is_empty() => {
+                OpenError::InUse { path: path.to_path_buf(), holder: None }
+            }
+            holders => OpenError::unsuitable(path, format!("it is in use: {}", holders.join(", "))),
+        },
+        _ => refused(path, &error),
+    })
+}
+
+/// What an error of opening a device means.
+pub(crate) fn refused(path: &Path, error: &io::Error) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            OpenError::Forbidden { path: path.to_path_buf(), remedy: PERMISSION_REMEDY.into() }
+        }
+        _ => OpenError::io("opening", path, error),
     }
 }

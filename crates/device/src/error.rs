@@ -34,6 +34,8 @@ pub enum DeviceError {
         /// The command's opcode.
         opcode: u8,
     },
+    /// The device is not there any more.
+    Gone,
     /// The device or the kernel failed the operation; `errno` as the kernel gave it.
     Io {
         /// Positive error number.
@@ -62,6 +64,7 @@ impl fmt::Display for DeviceError {
                 "the driver gave {} up: the device was reset, did not answer, or is gone",
                 nvme::command_name(*opcode)
             ),
+            Self::Gone => f.write_str("the device is gone"),
             Self::Io { errno } => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
             }

@@ -12,8 +12,8 @@ mod wire;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slimio_ring::NvmeStatus;
@@ -21,8 +21,9 @@ use slimio_ring::NvmeStatus;
 pub use self::fdp::{FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, PlacementHandle};
 use self::path::NvmePath;
 use self::sysfs::Nodes;
-pub(crate) use self::sysfs::nodes;
+pub(crate) use self::sysfs::{holders, nodes};
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
+use crate::block;
 use crate::contents::{self, Contents};
 use crate::{
     Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
@@ -32,13 +33,11 @@ use crate::{
 /// Longest command where neither kernel nor device says how long it may be.
 const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
 
-/// What a user is told who may not open the device.
-const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio-nvme.rules and add the \
-                                 server's user to the group slimio, or run it as root";
-
 /// What commands for a namespace depend on.
 #[derive(Debug)]
 pub(crate) struct Namespace {
+    /// Its directory in `/sys`, which is gone when it is.
+    node: PathBuf,
     nsid: u32,
     /// In our blocks.
     lba_count: u64,
@@ -99,14 +98,14 @@ impl NvmeDevice {
         }
         slimio_ring::probe_wide()
             .map_err(|refused| unsuitable(format!("passthrough needs io_uring: {refused}")))?;
-        let holder = open_exclusively(&nodes.block)?;
+        let holder = block::open_exclusively(&nodes.block)?;
         let generic = OpenOptions::new().read(true).write(true).open(&nodes.generic);
-        let generic = generic.map_err(|error| permission("opening", &nodes.generic, &error))?;
+        let generic = generic.map_err(|error| block::refused(&nodes.generic, &error))?;
         let refused = |doing| {
             let path = nodes.generic.clone();
             move |error: DeviceError| match error {
                 DeviceError::Io { errno: libc::EACCES | libc::EPERM } => {
-                    OpenError::Forbidden { path, remedy: PERMISSION_REMEDY.into() }
+                    OpenError::Forbidden { path, remedy: block::PERMISSION_REMEDY.into() }
                 }
                 error => OpenError::Device { doing, path, error },
             }
@@ -126,6 +125,7 @@ impl NvmeDevice {
             Fdp::Off(_) => Vec::new(),
         };
         let namespace = Namespace {
+            node: nodes.queue.clone(),
             nsid,
             lba_count: about.block_count >> blocks_shift,
             blocks_shift,
@@ -345,31 +345,6 @@ fn run(path: &mut NvmePath, op: Op) -> (Option<Buffer>, Result<(), DeviceError>)
     (completion.buffer, completion.result)
 }
 
-/// Opens a block device for oneself alone.
-fn open_exclusively(block: &Path) -> Result<File, OpenError> {
-    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(block);
-    opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => match sysfs::holders(block) {
-            holders if holders.is_empty() => {
-                OpenError::InUse { path: block.to_path_buf(), holder: None }
-            }
-            holders => {
-                OpenError::unsuitable(block, format!("it is in use: {}", holders.join(", ")))
-            }
-        },
-        _ => permission("opening", block, &error),
-    })
-}
-
-fn permission(doing: &'static str, path: &Path, error: &io::Error) -> OpenError {
-    match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => {
-            OpenError::Forbidden { path: path.to_path_buf(), remedy: PERMISSION_REMEDY.into() }
-        }
-        _ => OpenError::io(doing, path, error),
-    }
-}
-
 /// The device's blocks in one of ours, as a power of two; or why its format does not do.
 fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
     let ours = LBA_SIZE.trailing_zeros();
@@ -459,6 +434,6 @@ pub fn is_character_device(path: &Path) -> bool {
 ///
 /// # Errors
 /// [`OpenError::Unsuitable`] when it is a device of another kind.
-pub fn block_device_of(path: &Path) -> Result<std::path::PathBuf, OpenError> {
+pub fn block_device_of(path: &Path) -> Result<PathBuf, OpenError> {
     if is_character_device(path) { Ok(nodes(path)?.block) } else { Ok(path.to_path_buf()) }
 }

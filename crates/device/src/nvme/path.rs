@@ -277,6 +277,14 @@ fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceE
 }
 
 impl Namespace {
+    /// Says that the device is gone where the kernel only says that a command does not do.
+    fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+        match result {
+            Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
+            result => result,
+        }
+    }
+
     fn read(&self, lba: u64, lbas: u32) -> NvmeCommand {
         let shift = self.blocks_shift;
         wire::read(self.nsid, lba << shift, lbas << shift)
@@ -340,6 +348,7 @@ impl Device for NvmePath {
             match outcome {
                 Outcome::Commanded { memory, result } => {
                     let result = result_of(payload.opcode, result);
+                    let result = self.namespace.explain(result);
                     self.settle(payload, memory, result, completions);
                 }
                 Outcome::Done(result) => {
@@ -387,6 +396,7 @@ mod tests {
 
     fn namespace(blocks_shift: u32) -> Namespace {
         Namespace {
+            node: "/sys".into(),
             nsid: 3,
             lba_count: 1 << 40,
             blocks_shift,
@@ -418,6 +428,16 @@ mod tests {
         namespace.write_cache = WriteCache::Stable;
         let stable = namespace.write(7, 1, PlacementId(0), true);
         assert_eq!(stable, wire::write(3, 7, 1, None, false), "no cache is to be passed by");
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_said_to_be() {
+        let mut namespace = namespace(0);
+        let refused = Err(DeviceError::Io { errno: libc::EINVAL });
+        assert_eq!(namespace.explain(refused.clone()), refused);
+        namespace.node = "/sys/no/such/device".into();
+        assert_eq!(namespace.explain(refused), Err(DeviceError::Gone));
+        assert_eq!(namespace.explain(Ok(())), Ok(()));
     }
 
     #[test]

@@ -303,3 +303,97 @@ fn a_mapped_range_and_commands_do_not_disturb_each_other() {
         assert_eq!(error.result, Err(DeviceError::OutOfRange));
     });
 }
+
+/// Asks the lab's host for something; whether it can be asked.
+fn lab(words: &[&str]) -> bool {
+    match Command::new("lab").args(words).status() {
+        Ok(status) => {
+            assert!(status.success(), "lab {}", words.join(" "));
+            true
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: there is no lab to ask: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
+    with_each(&["PLAIN"], |kind, path| {
+        let mut device = open(&path);
+        let mut io = device.open_path().expect("it can be opened");
+        let placement = PlacementId::default();
+        // Of a deallocation that fails, the lab's device says nothing: it is a hint.
+        for (word, op, said) in [
+            ("write", write(7, pattern(1, 1), placement), "a write: Write Fault (2:80h)"),
+            (
+                "read",
+                Op::Read { lba: Lba(7), buffer: Buffer::zeroed(1) },
+                "a read: Unrecovered Read Error (2:81h)",
+            ),
+            ("flush", Op::Flush, "a flush: "),
+        ] {
+            // A flush that has nothing to make stable does not reach what fails.
+            let before =
+                Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
+            let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });
+            if !lab(&["fail", kind, word]) {
+                return;
+            }
+            if word == "flush" {
+                assert_eq!(run(&mut *io, before).result, Ok(()));
+            }
+            let failed = run(&mut *io, op);
+            assert!(lab(&["heal", kind]));
+            let error = failed.result.expect_err(word);
+            assert!(matches!(error, DeviceError::Nvme { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("the device failed {said}")), "{text}");
+            assert_eq!(failed.buffer.is_some(), has_buffer);
+        }
+        let healed = run(&mut *io, write(7, pattern(1, 3), placement));
+        assert_eq!(healed.result, Ok(()));
+    });
+}
+
+#[test]
+#[ignore = "the namespace does not come back"]
+fn everything_in_flight_comes_home_when_the_device_goes_away() {
+    with_each(&["SMALL_MDTS"], |kind, path| {
+        let mut device = open(&path);
+        let mut io = device.open_path().expect("it can be opened");
+        let placement = PlacementId::default();
+        let submit_some = |io: &mut dyn Device| {
+            for index in 0..8 {
+                let op = write(64 * index, pattern(64, 1), placement);
+                io.submit(Token(index), op).expect("there is room");
+            }
+            io.kick();
+        };
+        submit_some(&mut *io);
+        if !lab(&["unplug", kind]) {
+            return;
+        }
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            assert!(std::time::Instant::now() < deadline, "the device is still there");
+            let mut completions = Vec::new();
+            while io.in_flight() > 0 {
+                io.wait(None, &mut completions);
+            }
+            assert_eq!(completions.len(), 8);
+            assert!(completions.iter().all(|completion| completion.buffer.is_some()));
+            let errors: Vec<_> =
+                completions.iter().filter_map(|one| one.result.clone().err()).collect();
+            if errors.len() == 8 {
+                let last = errors.last().expect("there are eight");
+                eprintln!("{last}");
+                if matches!(last, DeviceError::Gone) {
+                    break;
+                }
+            }
+            submit_some(&mut *io);
+        }
+    });
+}
