@@ -54,6 +54,22 @@ class Ends(TestCase):
         self.addCleanup(server.close)
         return server
 
+    def test_a_log_that_goes_on_at_once_promises_again(self):
+        for policy in ("always", "everysec"):
+            server = self.server(appendfsync=policy, save="")
+            turns = [["CONFIG", "SET", "appendonly", word] for word in ("no", "yes")]
+            with self.subTest(policy), server.client() as client:
+                for number in range(30):
+                    client.pipeline(turns)
+                    # Until what is on has been adopted, it waits.
+                    self.assertEqual(client("WAITAOF", 1, 0, 0), [1, 0], number)
+                    client.pipeline([*turns, ["BGREWRITEAOF"], ["SET", "k", number]])
+                    until(lambda: server.info()["log_state"] == "on", PATIENCE)
+                server.kill()
+            server.start()
+            with server.client() as client:
+                self.assertEqual(client("GET", "k"), b"29")
+
     def test_the_end_of_the_server_during_a_rewrite(self):
         for options in ([], ["SAVE"], ["NOSAVE"], ["NOW"], None):
             for policy in ("always", "everysec"):

@@ -138,9 +138,10 @@ impl Core {
         log::warn!("the check of the snapshots has found: {error}; {remedy}");
     }
 
-    /// Whether the damaged root is to be replaced, and is not yet being replaced.
-    pub(super) fn has_root_to_replace(&self) -> bool {
-        self.snapshots.running.is_none() && !self.is_latched() && self.is_root_damaged()
+    /// Whether a WAL-snapshot is needed that nobody has to ask for, and is not yet being taken.
+    pub(super) fn needs_rewrite(&self) -> bool {
+        let is_needed = self.is_root_damaged() || self.is_log_resuming();
+        is_needed && self.snapshots.running.is_none() && !self.is_latched()
     }
 
     /// Whether the root is known to be damaged, so that the volume could not be opened again.

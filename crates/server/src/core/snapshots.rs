@@ -365,7 +365,7 @@ impl Core {
             self.pace_snapshot();
             return;
         }
-        let is_wanted = self.is_rewrite_due() || self.is_root_damaged();
+        let is_wanted = self.is_rewrite_due() || self.needs_rewrite();
         if is_wanted && self.snapshots.rewrites.may_retry(self.now) {
             self.snapshots.rewrites.is_scheduled = true;
         }
@@ -480,6 +480,11 @@ impl Core {
                 self.cancel_snapshot("the log was ended");
             }
         }
+    }
+
+    /// Whether the log counts again only behind a snapshot that is still to be taken.
+    pub(super) fn is_log_resuming(&self) -> bool {
+        self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::Resuming)
     }
 
     /// Whether the log is on, or will be when its snapshot has been adopted.

@@ -76,7 +76,7 @@ impl Core {
         expires
             || times_out
             || self.has_parked()
-            || self.has_root_to_replace()
+            || self.needs_rewrite()
             // How fast it goes depends on what else does.
             || self.snapshots.running.is_some()
             || self.stats.is_moving()

@@ -84,11 +84,16 @@ impl Log {
     /// back through [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is
     /// one snapshot at a time. `created_ms` is the time now, in milliseconds since 1970.
     ///
-    /// `None` when one is under way already, when all reserves are [pinned](Self::pin), or when the
-    /// log has latched.
+    /// `None` when one is under way already, when all reserves are [pinned](Self::pin), when the log
+    /// has latched, or for a WAL-snapshot as long as the log is still ending that is to go on: it
+    /// would not turn it on.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
+            return None;
+        }
+        let is_too_early = self.log_state() == LogState::Ending && stage.is_log_wanted;
+        if kind == SnapshotKind::Wal && is_too_early && !is_planted("resume-too-early") {
             return None;
         }
         let is_free = |slot: &SlotName| {

@@ -310,6 +310,22 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     assert_eq!(recovered, script[..2]);
 }
 
+/// The log goes on before its end is in the superblock: a snapshot begun before that would not turn
+/// it on.
+#[test]
+fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
+    let (mut client, _media) = client(Policy::Always);
+    client.volume.log.end();
+    client.volume.log.resume();
+    assert_eq!(client.volume.log.log_state(), LogState::Ending);
+    assert!(client.begin(SnapshotKind::Wal).is_none(), "too early");
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    assert!(client.begin(SnapshotKind::Wal).is_some());
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::On);
+}
+
 #[test]
 fn a_pinned_slot_is_not_written() {
     let (mut client, _media) = client(Policy::Always);
