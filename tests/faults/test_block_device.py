@@ -139,7 +139,7 @@ class SmallDevice(TestCase):
             now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
             self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
             now = self.snapshot(server, client, "BGSAVE", "rdb_bgsave")
-            self.assertEqual(now["rdb_last_bgsave_status"], "err")
+            self.assertEqual(now["rdb_last_bgsave_status"], "err", (now, server.info("slimio")))
             own = server.info("slimio")
             self.assertIn("make room on the volume", own["snapshot_save_error"])
             # The log has its room, and the snapshot that makes room has it, too.
@@ -176,7 +176,7 @@ class SmallDevice(TestCase):
                 client("SET", f"key:{number % count}", self.value(number % count)[:-1])
             for _ in range(2):
                 now = self.snapshot(server, client, "BGSAVE", "rdb_bgsave")
-                self.assertEqual(now["rdb_last_bgsave_status"], "ok")
+                self.assertEqual(now["rdb_last_bgsave_status"], "ok", server.info("slimio"))
                 now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
                 self.assertEqual(now["aof_last_bgrewrite_status"], "ok")
         server.restart()

@@ -9,7 +9,7 @@ use crate::core::{Core, NotBegun};
 pub(super) const NO_VOLUME: &str = "ERR there is no volume to save to, or its log has stopped";
 
 pub(super) fn save(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    if core.snapshots.runs(SnapshotKind::OnDemand) {
+    if core.snapshots.is_saving() {
         client.out.error("ERR Background save already in progress");
         return;
     }

@@ -1,5 +1,5 @@
-//! When the snapshots on the volume are checked, and what follows when one is damaged; and what
-//! becomes of the reserves.
+//! When the snapshots on the volume are checked, and what follows when one is damaged; what becomes
+//! of the reserves, and of a snapshot without room.
 //!
 //! A damaged root is replaced unasked, by a WAL-snapshot: what is in memory is whole, the volume
 //! could not be opened after the next restart, and a new snapshot is written to the reserve, so
@@ -8,9 +8,9 @@
 
 use std::time::Instant;
 
-use slimio_device::LBA_SIZE;
+use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_planted::is_planted;
-use slimio_storage::{Error, Log, SlotName, SlotSummary};
+use slimio_storage::{Error, Log, SlotName, SlotSummary, SnapshotKind};
 
 use super::Core;
 use crate::snapshot::{Checked, SnapshotThread};
@@ -99,6 +99,22 @@ impl Core {
         if let Some(pool) = log.and_then(Log::pool) {
             pool.set_need(self.memory_lbas());
         }
+    }
+
+    /// On a device, the log may have the room that a `BGSAVE` lacks, and gives it back when it is
+    /// rewritten: puts the snapshot that failed behind that, once. True when it did.
+    pub(super) fn goes_behind_rewrite(&mut self, error: &Error) -> bool {
+        let lacks_room = matches!(error, Error::Device { error: DeviceError::NoSpace, .. });
+        let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
+        let is_first =
+            self.snapshots.runs(SnapshotKind::OnDemand) && !self.snapshots.is_behind_rewrite;
+        if !(lacks_room && is_on_device && is_first && self.is_log_on()) {
+            return false;
+        }
+        self.give_up("the log has its room, and is rewritten first");
+        self.snapshots.is_behind_rewrite = true;
+        self.snapshots.rewrites.is_scheduled = true;
+        true
     }
 
     /// Lets what the reserves have far beyond need go back to the file system. Whenever one has become

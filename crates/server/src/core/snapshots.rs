@@ -58,6 +58,7 @@ impl Core {
         let sizes = sizes.filter(|size| size.keys > 0).collect();
         let plan = wal.log_mut().begin_snapshot(kind, self.now_ms as u64);
         let plan = plan.ok_or(NotBegun::Busy)?;
+        self.keep_room_for_snapshot();
         self.keyspace.begin_capture();
         let options = ChunkOptions {
             compresses: self.settings.compresses,
@@ -99,7 +100,7 @@ impl Core {
 
     /// What runs is of no more use. That is no failure: the status of the last one stays, as in
     /// Redis, and whoever asked for a point in time gets a later one.
-    fn give_up(&mut self, why: &str) {
+    pub(super) fn give_up(&mut self, why: &str) {
         let Some(running) = self.drop_running() else { return };
         log::info!("{} given up: {why}", running.kind.name());
         if running.kind == SnapshotKind::OnDemand {
@@ -244,6 +245,7 @@ impl Core {
                     wal.log_mut().adopt(summary);
                 }
             }
+            Answer::Failed(error) if self.goes_behind_rewrite(&error) => {}
             Answer::Failed(error) => {
                 let why = crate::server::explain(&error);
                 self.snapshot_failed(&why);
@@ -279,6 +281,7 @@ impl Core {
         history.took = Some(took);
         history.memory_max = running.memory_max;
         if kind == SnapshotKind::OnDemand {
+            self.snapshots.is_behind_rewrite = false;
             self.snapshots.changes -= running.changes.min(self.snapshots.changes);
             self.snapshots.saved_at_s = self.now_ms / 1000;
             self.answer_saving(None);
@@ -297,6 +300,7 @@ impl Core {
         history.took = Some(running.began.elapsed());
         history.memory_max = running.memory_max;
         if kind == SnapshotKind::OnDemand {
+            self.snapshots.is_behind_rewrite = false;
             self.answer_saving(Some(why));
             self.answer_pinning(Err(why));
         }

@@ -40,7 +40,8 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("current_save_keys_total", total);
     let saves = &snapshots.saves;
     text.field("rdb_changes_since_last_save", snapshots.changes);
-    text.field("rdb_bgsave_in_progress", u8::from(snapshots.runs(SnapshotKind::OnDemand)));
+    let is_saving = snapshots.is_saving();
+    text.field("rdb_bgsave_in_progress", u8::from(is_saving));
     text.field("rdb_last_save_time", snapshots.saved_at_s);
     text.field("rdb_last_bgsave_status", status(saves));
     text.field("rdb_last_bgsave_time_sec", seconds(saves));

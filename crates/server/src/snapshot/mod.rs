@@ -119,6 +119,8 @@ pub(crate) struct Snapshots {
     pub(crate) changes: u64,
     /// When the last one did, in seconds since 1970; the start counts as one.
     pub(crate) saved_at_s: i64,
+    /// A `BGSAVE` that lacked room is taken again behind a rewrite of the log, which makes some.
+    pub(crate) is_behind_rewrite: bool,
     /// Clients whose `SAVE` is under way.
     pub(crate) saving: Vec<ConnId>,
     /// Clients for whom a snapshot is to be pinned, and the count of those begun then.
@@ -146,6 +148,7 @@ impl Snapshots {
             rewrites: History::default(),
             changes: 0,
             saved_at_s: 0,
+            is_behind_rewrite: false,
             saving: Vec::new(),
             pinning: Vec::new(),
             pins: Vec::new(),
@@ -175,6 +178,14 @@ impl Snapshots {
     pub(crate) fn reset_stats(&mut self) {
         (self.saves.tries, self.rewrites.tries) = (0, 0);
         self.rewrites.failures = 0;
+    }
+
+    /// Whether a `BGSAVE` is under way, for all that those who asked can tell: one that only waits for
+    /// the last snapshot to be cleared away, or for the log to make room, is.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.runs(SnapshotKind::OnDemand)
+            || self.is_behind_rewrite
+            || (self.saves.is_scheduled && self.running.is_none())
     }
 
     /// Whether one of this kind runs.

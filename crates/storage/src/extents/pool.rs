@@ -266,7 +266,8 @@ impl Pool {
         let Some(pieces) = state.pieces_of(start, end) else { return Err(DeviceError::NoSpace) };
         let has = |piece: usize| state.areas[index].get(piece).is_some_and(Option::is_some);
         let lacking: Vec<usize> = pieces.filter(|&piece| !has(piece)).collect();
-        if lacking.is_empty() {
+        // An on-demand snapshot has to leave room also where it needs no more than its slot has.
+        if lacking.is_empty() && !state.is_on_demand(area) {
             return Ok(());
         }
         if area == Area::Wal && end > state.wal_lbas_max {
@@ -356,15 +357,20 @@ impl State {
         let next = match area {
             Area::Superblock => return false,
             Area::Wal => self.reserve_lbas(&self.snapshots),
-            Area::Snapshot(slot) => match self.running {
-                Some((running, SnapshotKind::OnDemand)) if running == slot => {
-                    // What it replaces is the next one's.
-                    self.reserve_lbas(&self.snapshots.with(slot, SnapshotKind::OnDemand))
-                }
-                _ => return true,
-            },
+            Area::Snapshot(slot) if self.is_on_demand(area) => {
+                // What it replaces is the next one's.
+                self.reserve_lbas(&self.snapshots.with(slot, SnapshotKind::OnDemand))
+            }
+            Area::Snapshot(_) => return true,
         };
         left + next >= self.round_up(self.need_lbas)
+    }
+
+    /// Whether an on-demand snapshot is being written there.
+    fn is_on_demand(&self, area: Area) -> bool {
+        self.running.is_some_and(|(slot, kind)| {
+            kind == SnapshotKind::OnDemand && area == Area::Snapshot(slot)
+        })
     }
 
     /// Blocks that the reserve with the most extents has.

@@ -98,6 +98,25 @@ fn room_is_kept_for_the_next_snapshot() {
     c.grow(5 * EXTENT_LBAS).expect("slot b becomes the reserve");
 }
 
+/// An on-demand snapshot may need nothing that its slot has not, and still leave too little.
+#[test]
+fn what_a_reserve_has_is_counted_too() {
+    let (pool, disk) = (pool(20), disk(20));
+    let [_, mut a, mut b, _] = AREAS.map(|area| path(&pool, &disk, area));
+    pool.set_need(5 * EXTENT_LBAS);
+    a.grow(8 * EXTENT_LBAS).expect("there are twenty");
+    b.grow(8 * EXTENT_LBAS).expect("there are twelve left");
+    pool.set_snapshots(&Snapshots::default().with(SlotName::B, SnapshotKind::Wal));
+    let all = LbaRange { start: Lba(0), end: Lba(8 * EXTENT_LBAS) };
+    pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
+    assert_eq!(a.reserve(all), Err(DeviceError::NoSpace), "four are left for the next one");
+    pool.set_running(Some((SlotName::A, SnapshotKind::Wal)));
+    a.reserve(all).expect("it is the next one");
+    a.shrink(7 * EXTENT_LBAS).expect("it can be given back");
+    pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
+    a.reserve(LbaRange { start: Lba(0), end: Lba(7 * EXTENT_LBAS) }).expect("five are left");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Grow(usize, u64),

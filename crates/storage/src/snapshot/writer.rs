@@ -35,6 +35,8 @@ impl Default for WriterOptions {
     }
 }
 
+/// What failed when there was no room.
+const MAKING_ROOM: &str = "making room for a snapshot";
 /// What failed when a flush did.
 const FLUSHING: &str = "flushing a snapshot";
 
@@ -70,6 +72,9 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
+        // On a pool, what the slot has may be needed by others.
+        let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
+        device.reserve(all).map_err(|error| Error::Device { doing: MAKING_ROOM, error })?;
         let stamp = Stamp::of_plan(&plan);
         let mut header = [0; slot_header::SIZE];
         let header_checksum = stamp.write_header(&mut header, &plan);
@@ -299,7 +304,7 @@ impl Stream {
         self.next += lbas;
         self.filled = 0;
         if let Err(error) = grow(device, self.next, self.options.grow_lbas) {
-            return Err(self.fail("making room for a snapshot", error));
+            return Err(self.fail(MAKING_ROOM, error));
         }
         let token = Token(self.next_token);
         self.next_token += 1;
