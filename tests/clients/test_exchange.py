@@ -10,17 +10,9 @@ import unittest
 
 from harness.loop_device import LoopDevice
 from harness.server import Server
-from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
+from harness.target import TestCase, slimio_only, stock_is_installed
+from harness.tool import tool
 from harness.wait import until
-
-SECONDS_MAX = 60
-
-
-def run(*args):
-    """Runs a tool of the server's own binary."""
-    line = [TARGET.command[0], *(str(arg) for arg in args)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def is_saving(server):
@@ -125,19 +117,19 @@ class Exchange(TestCase):
             before = contents(client)
             for flags in ([], ["--uncompressed"], ["--rdb-version", 9]):
                 rdb = self.path("online.rdb")
-                code, text = run("export", "--volume", server.volume, "--out", rdb,
+                code, text = tool("export", "--volume", server.volume, "--out", rdb,
                                  "--server", address, *flags)
                 self.assertEqual(code, 0, text)
                 self.check_loads(rdb, before)
             client("SET", "behind", 1)
-            code, text = run("export", "--volume", server.volume, "--out", self.path("kept.rdb"),
+            code, text = tool("export", "--volume", server.volume, "--out", self.path("kept.rdb"),
                              "--server", address, "--snapshot")
             self.assertEqual(code, 0, text)
             self.check_loads(self.path("kept.rdb"), before)
             self.assertEqual(client("BGSAVE"), b"Background saving started", "nothing is pinned now")
             before = contents(client)
         server.kill()
-        code, text = run("export", "--volume", server.volume, "--out", self.path("stopped.rdb"))
+        code, text = tool("export", "--volume", server.volume, "--out", self.path("stopped.rdb"))
         self.assertEqual(code, 0, text)
         self.check_loads(self.path("stopped.rdb"), before)
         server.start()
@@ -153,7 +145,7 @@ class Exchange(TestCase):
         with server.client() as client:
             fill(client, 500)
             first = contents(client)
-            self.assertEqual(run(*export, rdb)[0], 0)
+            self.assertEqual(tool(*export, rdb)[0], 0)
             self.check_loads(rdb, first)
             # Every slot has its turn, and none is read as it was before.
             for number in range(4):
@@ -161,16 +153,16 @@ class Exchange(TestCase):
                 client("BGREWRITEAOF" if number % 2 else "BGSAVE")
                 until(lambda: not is_saving(server), 20, "the snapshot")
                 before = contents(client)
-                code, text = run(*export, rdb)
+                code, text = tool(*export, rdb)
                 self.assertEqual(code, 0, text)
                 self.check_loads(rdb, before)
             client("SET", "behind", 1)
-            code, text = run(*export, rdb, "--snapshot")
+            code, text = tool(*export, rdb, "--snapshot")
             self.assertEqual(code, 0, text)
             self.check_loads(rdb, before)
         other = Server()
         self.addCleanup(other.close)
-        code, text = run("export", "--volume", device, "--out", self.path("other.rdb"),
+        code, text = tool("export", "--volume", device, "--out", self.path("other.rdb"),
                          "--server", f"127.0.0.1:{other.port}")
         self.assertNotEqual(code, 0)
         self.assertIn("another volume; check --server", text)
@@ -211,21 +203,21 @@ class Exchange(TestCase):
 
         check(stock)
         volume = self.path(policy)
-        code, text = run("import", "--in", os.path.join(stock.volume, "dump.rdb"),
+        code, text = tool("import", "--in", os.path.join(stock.volume, "dump.rdb"),
                          "--volume", volume)
         self.assertEqual(code, 0, text)
         server = Server(volume=volume, maxmemory_policy=policy)
         self.addCleanup(server.close)
         check(server)
         rdb = self.path(f"{policy}.rdb")
-        code, text = run("export", "--volume", volume, "--out", rdb,
+        code, text = tool("export", "--volume", volume, "--out", rdb,
                          "--server", f"127.0.0.1:{server.port}")
         self.assertEqual(code, 0, text)
         check(self.stock_with(rdb, maxmemory_policy=policy))
         server.restart()
         check(server)
         server.kill()
-        code, text = run("export", "--volume", volume, "--out", rdb)
+        code, text = tool("export", "--volume", volume, "--out", rdb)
         self.assertEqual(code, 0, text)
         check(self.stock_with(rdb, maxmemory_policy=policy))
 
@@ -238,7 +230,7 @@ class Exchange(TestCase):
             client("SAVE")
         rdb = os.path.join(stock.volume, "dump.rdb")
         volume = self.path("volume")
-        code, text = run("import", "--in", rdb, "--volume", volume)
+        code, text = tool("import", "--in", rdb, "--volume", volume)
         self.assertEqual(code, 0, text)
         server = Server(volume=volume)
         self.addCleanup(server.close)
@@ -249,7 +241,7 @@ class Exchange(TestCase):
         with server.client() as client:
             self.assertEqual(client("GET", "more"), b"1")
         server.kill()
-        code, text = run("import", "--in", rdb, "--volume", volume)
+        code, text = tool("import", "--in", rdb, "--volume", volume)
         self.assertNotEqual(code, 0)
         self.assertIn("holds", text)
 
@@ -289,7 +281,7 @@ class Exchange(TestCase):
                 rdb, volume = self.path("bad.rdb"), self.path("none")
                 with open(rdb, "wb") as file:
                     file.write(data)
-                code, text = run("import", "--in", rdb, "--volume", volume)
+                code, text = tool("import", "--in", rdb, "--volume", volume)
                 self.assertNotEqual(code, 0)
                 self.assertRegex(text, said)
                 self.assertNotIn("panicked", text)
@@ -303,15 +295,15 @@ class Exchange(TestCase):
                   "--server", f"127.0.0.1:{server.port}"]
         with server.client() as client:
             fill(client, 100)
-            self.assertEqual(run(*export)[0], 0)
+            self.assertEqual(tool(*export)[0], 0)
             client("SET", "more", 1)
             before = contents(client)
-            self.assertEqual(run(*export)[0], 0)
+            self.assertEqual(tool(*export)[0], 0)
             self.check_loads(rdb, before)
         server.kill()
         with open(rdb, "wb") as file:
             file.write(b"the old one")
-        self.assertEqual(run(*export)[0], 0)
+        self.assertEqual(tool(*export)[0], 0)
         self.check_loads(rdb, before)
         self.assertEqual(os.listdir(self.folder), ["dump.rdb"])
 
@@ -334,7 +326,7 @@ class Exchange(TestCase):
                   "--server", f"127.0.0.1:{server.port}"]
 
         def check_fails():
-            code, text = run(*export)
+            code, text = tool(*export)
             self.assertNotEqual(code, 0)
             self.assertRegex(text, "No space left.*is as it was")
             with open(rdb, "rb") as file:

@@ -4,27 +4,19 @@ import errno
 import json
 import os
 import random
-import subprocess
 import unittest
 
 from harness.faults import SpoiltServer, compiler
 from harness.resp import encode
 from harness.server import Server, refusal
-from harness.target import TARGET, TestCase, slimio_only
+from harness.target import TestCase, slimio_only
+from harness.tool import tool
 from harness.volume import flip_bit
 from harness.wait import until
 
 PATIENCE = 20
-SECONDS_MAX = 60
 KEY_COUNT = 3000
 BLOCK = 4096
-
-
-def tool(*args):
-    """Runs a tool of the server's own binary: exit status, and what it said."""
-    line = [TARGET.command[0], *(str(arg) for arg in args)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def fill(client):
