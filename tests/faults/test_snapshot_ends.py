@@ -201,6 +201,25 @@ class Failures(TestCase):
                         self.assertEqual(client("SAVE"), b"OK")
                     server.close()
 
+    def test_a_log_whose_snapshot_failed_goes_on_without_being_asked_again(self):
+        server = SpoiltServer(io_backend="plain", save="", auto_aof_rewrite_percentage=0)
+        self.addCleanup(server.close)
+        with server.client() as client:
+            client("SET", "k", 1)
+            client("CONFIG", "SET", "appendonly", "no")
+            until(lambda: server.info()["log_state"] == "off", PATIENCE)
+            server.spoil(write=errno.EIO, path_end=f"snapshot-{self.reserve(server)}")
+            client("CONFIG", "SET", "appendonly", "yes")
+            until(lambda: server.info()["aof_last_bgrewrite_status"] == "err", PATIENCE)
+            self.assertEqual(server.info()["log_state"], "resuming")
+            server.spoil()
+            until(lambda: server.info()["log_state"] == "on", PATIENCE)
+            client("SET", "k", 2)
+        server.kill()
+        server.start()
+        with server.client() as client:
+            self.assertEqual(client("GET", "k"), b"2")
+
     def reserve(self, server):
         held = [name for name in server.info() if name.startswith("snapshot_slot_")]
         return "abc"[min({0, 1, 2} - {int(name.rsplit("_", 1)[1]) for name in held})]

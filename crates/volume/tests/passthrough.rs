@@ -2,17 +2,20 @@
 //!
 //! Each test runs over the namespaces that the environment names, and says so where it names none.
 
+mod common;
+
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Instant;
 
 use slimio_device::{
     Buffer, FdpAccount, LBA_SIZE, Lba, NvmeDevice, Op, PathOptions, PlacementId, Token, WholeDevice,
 };
 use slimio_storage::{
-    Chunk, Error, FormatOptions, Lifetime, Policy, Record, RecoverOptions, RecoverSink, RootChoice,
-    SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format, recover, verify,
+    FormatOptions, Lifetime, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions,
+    format, verify,
 };
+
+use common::{reopen, settle};
 
 /// A namespace is one test's at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -44,56 +47,8 @@ fn wipe(path: &Path) -> Option<FdpAccount> {
     device.fdp()
 }
 
-#[derive(Default)]
-struct Collector(Vec<Vec<u8>>);
-
-impl RecoverSink for Collector {
-    fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        self.0.push(chunk.payload()?.to_vec());
-        Ok(())
-    }
-
-    fn record(&mut self, record: Record<'_>) -> Result<(), String> {
-        self.0.push(record.payload.to_vec());
-        Ok(())
-    }
-}
-
 fn open(place: &Path) -> Storage {
     slimio_volume::open(place, PathOptions::default(), true, u64::MAX).expect("it can be used")
-}
-
-fn reopen(storage: &mut Storage) -> (Volume, Vec<Vec<u8>>) {
-    let options = RecoverOptions {
-        policy: Policy::Always,
-        buffer_count: 4,
-        commits_in_flight: 2,
-        salvage: false,
-        root: RootChoice::InForce,
-        is_log_on: true,
-        now: Instant::now(),
-    };
-    let mut collector = Collector::default();
-    let volume = recover(&mut *storage.media, &options, &mut collector).expect("it opens");
-    (volume, collector.0)
-}
-
-/// Makes everything durable, and what is due done.
-fn settle(volume: &mut Volume) {
-    let Volume { log, log_path, keeper, keeper_paths, .. } = volume;
-    loop {
-        if log.drive(&mut **log_path, Instant::now()) {
-            log_path.kick();
-        }
-        log.wait(&mut **log_path, None);
-        log.reap(&mut **log_path, Instant::now());
-        if let Some(job) = log.next_job(Instant::now()) {
-            let outcome = keeper.run(keeper_paths, job);
-            log.job_done(outcome, Instant::now());
-        } else if log.durable() == log.appended() {
-            return;
-        }
-    }
 }
 
 fn snapshot(volume: &mut Volume, kind: SnapshotKind, payload: &[u8]) {
@@ -117,7 +72,7 @@ fn use_all_lifetimes(storage: &mut Storage) {
         replace: true,
     };
     format(&mut *storage.media, &layout).expect("there is room");
-    let (mut volume, recovered) = reopen(storage);
+    let (mut volume, recovered) = reopen(storage).expect("it opens");
     assert!(recovered.is_empty());
     volume.log.append(0, &[b"before"]);
     settle(&mut volume);
@@ -129,7 +84,7 @@ fn use_all_lifetimes(storage: &mut Storage) {
     }
     drop(volume);
     verify(&mut *storage.media, &mut |_| {}).expect("it is whole");
-    let (volume, recovered) = reopen(storage);
+    let (volume, recovered) = reopen(storage).expect("it opens");
     drop(volume);
     let mut expected = vec![vec![2; 300 << 10]];
     expected.extend((0..20).map(|index| vec![index; 5000]));

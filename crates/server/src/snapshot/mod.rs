@@ -183,9 +183,9 @@ impl Snapshots {
     /// Whether a `BGSAVE` is under way, for all that those who asked can tell: one that only waits for
     /// the last snapshot to be cleared away, or for the log to make room, is.
     pub(crate) fn is_saving(&self) -> bool {
-        self.runs(SnapshotKind::OnDemand)
-            || self.is_behind_rewrite
-            || (self.saves.is_scheduled && self.running.is_none())
+        let is_put_off =
+            self.saves.is_scheduled && (self.is_behind_rewrite || self.running.is_none());
+        is_put_off || self.runs(SnapshotKind::OnDemand)
     }
 
     /// Whether one of this kind runs.

@@ -79,7 +79,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn rests_make_up_the_rate_and_lost_time_is_not_made_up_for() {
+    fn rests_make_up_the_rate_and_little_of_lost_time_is_made_up_for() {
         let begin = Instant::now() + Duration::from_secs(60);
         let mut pace = Pace::new(begin);
         let mut now = begin;
