@@ -1,0 +1,415 @@
+//! How a drive is made, and whether such a drive can work.
+
+use std::fmt;
+use std::time::Duration;
+
+use slimio_device::LBA_SIZE;
+
+use crate::Geometry;
+
+/// Most handles of a drive, as NVMe has them for one endurance group of common drives.
+pub const HANDLES_MAX: u16 = 128;
+
+/// Most NAND pages: their numbers, and one that means none, have 32 bits.
+const PAGES_MAX: u64 = u32::MAX as u64;
+
+/// Where the collector puts what it copies, by the type of the handles (NVMe base specification 2.1,
+/// 3.2.4, "Flexible Data Placement").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// What different handles wrote may share a unit once it is copied: one frontier for all copies.
+    Initial,
+    /// What different handles wrote never shares a unit: a frontier for the copies of each.
+    Persistent,
+}
+
+/// Which unit is collected next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// The one with the lowest valid count.
+    Greedy,
+    /// The one that was filled first; LRU cleaning in the models.
+    Fifo,
+    /// The one with the highest (1 - u) / (1 + u) times its age, where u is the valid share of it and
+    /// its age counts from when it was filled. Source: Rosenblum and Ousterhout, "The Design and
+    /// Implementation of a Log-Structured File System", 1992, 3.6.
+    CostBenefit,
+}
+
+/// Whether the collector fills units of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frontiers {
+    /// It does: what was copied once is apart from what was just written.
+    Separate,
+    /// It writes where the host writes, as the analytic models have it. With one handle only.
+    Shared,
+}
+
+/// When the collector works, in free reclaim units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// With so many free or fewer, a write that needs a unit waits until there are more. At least 1:
+    /// the collector needs one itself.
+    pub foreground_units: u32,
+    /// With so many free or fewer, a unit is collected now and then beside the host's writes, if it
+    /// pays; 0 for never.
+    pub background_units: u32,
+    /// A unit pays in the background when so many of its pages, of each 1000, are not valid.
+    pub background_invalid_permille: u32,
+}
+
+impl Thresholds {
+    /// Only when a write can't go on otherwise: what the analytic models assume.
+    pub const LAST_MOMENT: Self =
+        Self { foreground_units: 1, background_units: 0, background_invalid_permille: 1000 };
+
+    /// Those of the paper's drive: in the background below a quarter free, of units of which an eighth
+    /// is not valid; in the foreground below a twentieth.
+    ///
+    /// Source: lass-lab/ConfFDP, `hw/femu/fdp/fdpftl.c`.
+    pub const fn paper(unit_count: u32) -> Self {
+        let foreground_units = if unit_count < 40 { 1 } else { unit_count / 20 };
+        Self {
+            foreground_units,
+            background_units: unit_count / 4,
+            background_invalid_permille: 125,
+        }
+    }
+}
+
+/// How long NAND takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Reading a page from a die.
+    pub read: Duration,
+    /// Programming a page of a die.
+    pub program: Duration,
+    /// Erasing a block of a die.
+    pub erase: Duration,
+    /// Moving a page over a channel.
+    pub transfer: Duration,
+}
+
+impl Timing {
+    /// The latencies that the paper gives, with transfers that take no time.
+    pub const PAPER: Self = Self {
+        read: Duration::from_micros(40),
+        program: Duration::from_micros(200),
+        erase: Duration::from_millis(2),
+        transfer: Duration::ZERO,
+    };
+
+    /// Those of the emulator behind the paper, where a page takes 25 µs over its channel.
+    ///
+    /// Source: lass-lab/ConfFDP, `femu-scripts/run-fdp.sh`.
+    pub const PAPER_EMULATOR: Self = Self { transfer: Duration::from_micros(25), ..Self::PAPER };
+}
+
+/// How a drive is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its NAND.
+    pub geometry: Geometry,
+    /// Logical blocks that it exports.
+    pub lba_count: u64,
+    /// Reclaim unit handles; 1 is a conventional drive, without data placement.
+    pub handles: u16,
+    /// What becomes of the handles' data when it is copied.
+    pub isolation: Isolation,
+    /// Which unit is collected next.
+    pub victims: Victims,
+    /// Whether the collector fills units of its own.
+    pub frontiers: Frontiers,
+    /// When the collector works.
+    pub thresholds: Thresholds,
+    /// How long NAND takes.
+    pub timing: Timing,
+}
+
+impl Config {
+    /// The drive of SlimIO's paper: 180 GiB with 8 persistently isolated handles.
+    pub fn paper() -> Self {
+        let geometry = Geometry::PAPER;
+        Self {
+            geometry,
+            lba_count: geometry.page_count() / 4 * 3,
+            handles: 8,
+            isolation: Isolation::Persistent,
+            victims: Victims::Greedy,
+            frontiers: Frontiers::Separate,
+            thresholds: Thresholds::paper(geometry.unit_count()),
+            timing: Timing::PAPER,
+        }
+    }
+
+    /// A drive that exports about `size` bytes (rounded down to whole pages of every die in each of 180
+    /// units, 11.25 MiB at least) with the paper's ratios: 240 reclaim units, three quarters of them
+    /// exported, 8 channels of 8 dies where units are large enough.
+    pub fn scaled(size: u64) -> Self {
+        let unit_pages = (size / LBA_SIZE as u64 / 180).max(16);
+        // A unit needs a few pages of each die, or it is no superblock any more.
+        let dies_per_channel = [8, 4, 2, 1].into_iter().find(|dies| unit_pages >= 8 * dies * 4);
+        let dies_per_channel = dies_per_channel.unwrap_or(1);
+        let geometry = Geometry {
+            channels: 8,
+            dies_per_channel: dies_per_channel as u32,
+            pages_per_block: u32::try_from(unit_pages / (8 * dies_per_channel)).unwrap_or(u32::MAX),
+            ..Geometry::PAPER
+        };
+        let lba_count = geometry.page_count() / 4 * 3;
+        Self { geometry, lba_count, ..Self::paper() }
+    }
+
+    /// A drive as the analytic models have it: `user_units` units of `unit_pages` pages are exported,
+    /// of `unit_count` that data may lie in; one frontier, collection at the last moment. The unit
+    /// that is kept back for the collector comes on top.
+    pub fn model(user_units: u32, unit_count: u32, unit_pages: u32, victims: Victims) -> Self {
+        let geometry = Geometry {
+            channels: 1,
+            dies_per_channel: 1,
+            blocks_per_die: unit_count + 1,
+            pages_per_block: unit_pages,
+            dies_per_unit: None,
+        };
+        Self {
+            geometry,
+            lba_count: u64::from(user_units) * u64::from(unit_pages),
+            handles: 1,
+            isolation: Isolation::Persistent,
+            victims,
+            frontiers: Frontiers::Shared,
+            thresholds: Thresholds::LAST_MOMENT,
+            timing: Timing::PAPER,
+        }
+    }
+
+    /// Units that are filled at the same time: one by each handle, and those of the collector.
+    pub fn frontier_count(&self) -> u32 {
+        let of_collector = match (self.frontiers, self.isolation) {
+            (Frontiers::Shared, _) => 0,
+            (_, Isolation::Initial) => 1,
+            (_, Isolation::Persistent) => self.handles,
+        };
+        u32::from(self.handles) + u32::from(of_collector)
+    }
+
+    /// Units that the drive must have beside those that its blocks fill: each frontier may be half
+    /// empty, those that are kept free are, and one more makes that there is something to collect.
+    pub fn spare_units_min(&self) -> u32 {
+        self.frontier_count() + self.thresholds.foreground_units + 1
+    }
+
+    /// Whether such a drive can work.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Geometry { channels, dies_per_channel, blocks_per_die, pages_per_block, .. } =
+            self.geometry;
+        let counts = [
+            ("channels", channels),
+            ("dies per channel", dies_per_channel),
+            ("blocks per die", blocks_per_die),
+            ("pages per block", pages_per_block),
+        ];
+        if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(ConfigError::Nothing { what });
+        }
+        let pages = counts.iter().try_fold(1_u64, |all, (_, n)| all.checked_mul(u64::from(*n)));
+        let pages = pages.filter(|pages| *pages <= PAGES_MAX).ok_or(ConfigError::TooLarge)?;
+        let (dies, unit_dies) = (self.geometry.die_count(), self.geometry.unit_dies());
+        if unit_dies > dies || !dies.is_multiple_of(unit_dies) {
+            return Err(ConfigError::UnevenUnits { dies, unit_dies });
+        }
+        if self.lba_count == 0 {
+            return Err(ConfigError::Nothing { what: "blocks to export" });
+        }
+        let unit_pages = u64::from(self.geometry.unit_pages());
+        if !self.lba_count.is_multiple_of(unit_pages) {
+            return Err(ConfigError::NotWholeUnits { lba_count: self.lba_count, unit_pages });
+        }
+        let units = self.geometry.unit_count();
+        if self.handles == 0 || self.handles > HANDLES_MAX {
+            return Err(ConfigError::Handles { handles: self.handles });
+        }
+        if u32::from(self.handles) > units {
+            return Err(ConfigError::MoreHandlesThanUnits { handles: self.handles, units });
+        }
+        if self.frontiers == Frontiers::Shared && self.handles > 1 {
+            return Err(ConfigError::SharedFrontier { handles: self.handles });
+        }
+        if self.thresholds.foreground_units == 0 {
+            return Err(ConfigError::NothingKeptFree);
+        }
+        let spare = u64::from(units).saturating_sub(self.lba_count / unit_pages) as u32;
+        if self.lba_count > pages || spare < self.spare_units_min() {
+            let needed = self.spare_units_min();
+            return Err(ConfigError::NoSpare {
+                units,
+                spare,
+                needed,
+                config: Box::new(self.clone()),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Why a drive can't be made so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// Something there must be at least one of.
+    Nothing {
+        /// Of which there is none.
+        what: &'static str,
+    },
+    /// More pages than can be numbered.
+    TooLarge,
+    /// The dies can't be shared out among units.
+    UnevenUnits {
+        /// Dies there are.
+        dies: u32,
+        /// Dies of each unit.
+        unit_dies: u32,
+    },
+    /// The exported capacity ends inside a reclaim unit.
+    NotWholeUnits {
+        /// Blocks to export.
+        lba_count: u64,
+        /// Pages of a unit.
+        unit_pages: u64,
+    },
+    /// None, or more than there can be.
+    Handles {
+        /// Handles asked for.
+        handles: u16,
+    },
+    /// Each handle needs a unit.
+    MoreHandlesThanUnits {
+        /// Handles asked for.
+        handles: u16,
+        /// Units there are.
+        units: u32,
+    },
+    /// One frontier for several handles.
+    SharedFrontier {
+        /// Handles asked for.
+        handles: u16,
+    },
+    /// The collector has no unit to begin with.
+    NothingKeptFree,
+    /// Too little NAND beyond what is exported.
+    NoSpare {
+        /// Units there are.
+        units: u32,
+        /// Of those, units that are not exported.
+        spare: u32,
+        /// Units that must not be.
+        needed: u32,
+        /// The drive.
+        config: Box<Config>,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing { what } => write!(f, "a drive with no {what}"),
+            Self::TooLarge => {
+                write!(f, "a drive of 16 TiB of NAND or more: its pages can't be numbered")
+            }
+            Self::UnevenUnits { dies, unit_dies } => {
+                write!(f, "{dies} dies can't be shared out among reclaim units of {unit_dies} each")
+            }
+            Self::NotWholeUnits { lba_count, unit_pages } => {
+                let below = lba_count / unit_pages;
+                write!(
+                    f,
+                    "{lba_count} blocks are not whole reclaim units of {unit_pages}: export {} or {}",
+                    below * unit_pages,
+                    (below + 1) * unit_pages
+                )
+            }
+            Self::Handles { handles } => {
+                write!(f, "a drive has 1 to {HANDLES_MAX} handles, not {handles}")
+            }
+            Self::MoreHandlesThanUnits { handles, units } => {
+                write!(f, "{handles} handles can't fill a reclaim unit each of only {units}")
+            }
+            Self::SharedFrontier { handles } => write!(
+                f,
+                "the collector can share the frontier of one handle, but there are {handles}"
+            ),
+            Self::NothingKeptFree => {
+                write!(f, "the foreground threshold is 0: the collector needs 1 free unit at least")
+            }
+            Self::NoSpare { units, spare, needed, config } => write!(
+                f,
+                "no spare: {spare} of {units} reclaim units are not exported, and {} handles with {} \
+                 units kept free need {needed}: export less, or have fewer handles, or smaller units",
+                config.handles, config.thresholds.foreground_units
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = Config::scaled(64 << 20);
+        config.check().expect("it can work until something is changed");
+        change(&mut config);
+        config.check().expect_err("it can't work").to_string()
+    }
+
+    #[test]
+    fn what_is_offered_can_work() {
+        Config::paper().check().expect("the paper's drive");
+        for shift in 20..44 {
+            let config = Config::scaled(1 << shift);
+            assert_eq!(config.check(), Ok(()), "2^{shift}");
+        }
+        for victims in [Victims::Greedy, Victims::Fifo, Victims::CostBenefit] {
+            Config::model(900, 1000, 128, victims).check().expect("the models' drive");
+        }
+    }
+
+    #[test]
+    fn a_drive_that_can_not_work_is_refused_with_a_sentence() {
+        let unit = u64::from(Config::scaled(64 << 20).geometry.unit_pages());
+        assert!(refused(|config| config.geometry.channels = 0).contains("no channels"));
+        assert!(refused(|config| config.geometry.pages_per_block = u32::MAX).contains("16 TiB"));
+        let uneven = refused(|config| config.geometry.dies_per_unit = std::num::NonZeroU32::new(3));
+        assert!(uneven.contains("can't be shared out among reclaim units of 3"), "{uneven}");
+        let not_whole = refused(|config| config.lba_count = 3 * unit + 1);
+        let offers = format!("export {} or {}", 3 * unit, 4 * unit);
+        assert!(not_whole.contains("not whole reclaim units") && not_whole.ends_with(&offers));
+        assert!(refused(|config| config.handles = 0).contains("1 to 128 handles, not 0"));
+        assert!(refused(|config| config.handles = 129).contains("not 129"));
+        let few = refused(|config| config.geometry.blocks_per_die = 4);
+        assert!(few.contains("8 handles can't fill a reclaim unit each of only 4"), "{few}");
+        let shared = refused(|config| config.frontiers = Frontiers::Shared);
+        assert!(shared.contains("there are 8"), "{shared}");
+        assert!(refused(|config| config.thresholds.foreground_units = 0).contains("1 free unit"));
+        let none = refused(|config| config.lba_count = 240 * unit);
+        assert!(none.starts_with("no spare: 0 of 240 reclaim units"), "{none}");
+        let more = refused(|config| config.lba_count = 1000 * unit);
+        assert!(more.starts_with("no spare: 0 of 240 reclaim units"), "{more}");
+        assert!(refused(|config| config.lba_count = 0).contains("no blocks to export"));
+    }
+
+    #[test]
+    fn spare_is_enough_to_the_unit() {
+        let mut config = Config::scaled(64 << 20);
+        let unit = u64::from(config.geometry.unit_pages());
+        let needed = u64::from(config.spare_units_min());
+        config.lba_count = (240 - needed) * unit;
+        assert_eq!(config.check(), Ok(()));
+        config.lba_count += unit;
+        assert!(matches!(config.check(), Err(ConfigError::NoSpare { .. })));
+    }
+}

@@ -1,0 +1,118 @@
+//! What an SSD counts: bytes that hosts wrote, that went to the media, that were erased.
+
+use slimio_device::LBA_SIZE;
+
+use super::Owner;
+
+/// Exact counts since the drive was made, in all and for each handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Those of the handles, then that of units where several are mixed.
+    owners: Vec<HandleCounters>,
+    host_pages: u64,
+    unit_size: u64,
+}
+
+/// The counts of one handle, in pages of [`LBA_SIZE`] bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandleCounters {
+    /// Written by the host.
+    pub host_pages: u64,
+    /// Copied by the collector.
+    pub copied_pages: u64,
+    /// Filled with nothing when the handle was sent on to a fresh unit.
+    pub padded_pages: u64,
+    /// Reclaim units erased.
+    pub erased_units: u64,
+}
+
+impl HandleCounters {
+    /// Pages written to the media.
+    pub fn media_pages(&self) -> u64 {
+        self.host_pages + self.copied_pages + self.padded_pages
+    }
+}
+
+/// Why pages were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Host,
+    Collector,
+    Padding,
+}
+
+impl Counters {
+    pub(super) fn new(handles: u16, unit_size: u64) -> Self {
+        let owners = vec![HandleCounters::default(); usize::from(handles) + 1];
+        Self { owners, host_pages: 0, unit_size }
+    }
+
+    /// Pages that hosts wrote.
+    pub fn host_pages(&self) -> u64 {
+        self.host_pages
+    }
+
+    /// Bytes that hosts wrote: NVMe's HBMW.
+    pub fn host_bytes(&self) -> u64 {
+        self.host_pages * LBA_SIZE as u64
+    }
+
+    /// Bytes that were written to the media: NVMe's MBMW.
+    pub fn media_bytes(&self) -> u64 {
+        let pages: u64 = self.owners.iter().map(HandleCounters::media_pages).sum();
+        pages * LBA_SIZE as u64
+    }
+
+    /// Bytes that the collector copied: a part of [`media_bytes`](Self::media_bytes).
+    pub fn copied_bytes(&self) -> u64 {
+        let pages: u64 = self.owners.iter().map(|owner| owner.copied_pages).sum();
+        pages * LBA_SIZE as u64
+    }
+
+    /// Bytes that were erased: NVMe's MBE.
+    pub fn erased_bytes(&self) -> u64 {
+        let units: u64 = self.owners.iter().map(|owner| owner.erased_units).sum();
+        units * self.unit_size
+    }
+
+    /// Write amplification: bytes to the media for each that hosts wrote; `None` before the first.
+    pub fn waf(&self) -> Option<f64> {
+        (self.host_pages > 0).then(|| self.media_bytes() as f64 / self.host_bytes() as f64)
+    }
+
+    /// The counts of each handle. What was copied once among what other handles wrote, as initially
+    /// isolated handles allow, is in [`mixed`](Self::mixed) from then on.
+    pub fn handles(&self) -> &[HandleCounters] {
+        &self.owners[..self.owners.len() - 1]
+    }
+
+    /// The counts of units where the collector mixed what several handles wrote.
+    pub fn mixed(&self) -> &HandleCounters {
+        &self.owners[self.owners.len() - 1]
+    }
+
+    #[inline]
+    pub(super) fn wrote(&mut self, owner: Owner, cause: Cause, pages: u64) {
+        if cause == Cause::Host {
+            self.host_pages += pages;
+        }
+        let counters = self.of(owner);
+        match cause {
+            Cause::Host => counters.host_pages += pages,
+            Cause::Collector => counters.copied_pages += pages,
+            Cause::Padding => counters.padded_pages += pages,
+        }
+    }
+
+    pub(super) fn erased(&mut self, owner: Owner) {
+        self.of(owner).erased_units += 1;
+    }
+
+    fn of(&mut self, owner: Owner) -> &mut HandleCounters {
+        let index = match owner {
+            Owner::Handle(handle) => usize::from(handle),
+            Owner::Mixed => self.owners.len() - 1,
+        };
+        &mut self.owners[index]
+    }
+}

@@ -1,0 +1,435 @@
+//! The flash translation layer: where each logical block lies, and what is collected when.
+//!
+//! A write goes to the next NAND page of its handle's frontier, a reclaim unit that is being filled.
+//! What the block was on before holds nothing any more. When units that are free run short, the
+//! collector takes a victim, copies what is valid of it to a frontier of its own, and erases it.
+//!
+//! Invariant: outside a call, at least `foreground_units` units are free, so the collector can always
+//! begin; [`Config::check`] makes sure that some filled unit then has a page that is not valid, so
+//! that it also comes to an end.
+
+mod counters;
+mod events;
+mod units;
+mod victims;
+
+pub use counters::{Counters, HandleCounters};
+pub use events::{EVENTS_MAX, Event, EventKind};
+pub use units::{Owner, UnitReport, UnitState};
+
+use std::fmt;
+
+use crate::{Config, ConfigError, Frontiers, Isolation};
+use counters::Cause;
+use events::Events;
+use units::{Frontier, Units};
+use victims::VictimIndex;
+
+/// A NAND page, counted through all reclaim units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NandPage(pub u32);
+
+/// No page: the block is not mapped.
+const UNMAPPED: u32 = u32::MAX;
+
+/// Sees what happens to the NAND, as it happens. Each method does nothing unless it is written.
+pub trait Observer {
+    /// `page` is programmed with what the host wrote to `lba`.
+    fn program(&mut self, page: NandPage, lba: u64) {
+        let _ = (page, lba);
+    }
+
+    /// `page` is programmed with nothing, for the handle goes on elsewhere.
+    fn pad(&mut self, page: NandPage) {
+        let _ = page;
+    }
+
+    /// The collector begins on `unit`.
+    fn victim(&mut self, unit: u32) {
+        let _ = unit;
+    }
+
+    /// The collector reads `from` and programs `to` with it.
+    fn copy(&mut self, from: NandPage, to: NandPage) {
+        let _ = (from, to);
+    }
+
+    /// All erase blocks of `unit` are erased.
+    fn erase(&mut self, unit: u32) {
+        let _ = unit;
+    }
+}
+
+impl Observer for () {}
+
+/// A drive's mapping, reclaim units, collector and counters.
+#[derive(Clone, Debug)]
+pub struct Ftl {
+    config: Config,
+    unit_pages: u32,
+    /// The page of each logical block.
+    page_of: Vec<u32>,
+    /// The logical block that each page was last programmed with: it is valid while that one is
+    /// mapped to it.
+    lba_of: Vec<u32>,
+    mapped_count: u64,
+    units: Units,
+    victims: VictimIndex,
+    /// The handles' frontiers, then those of the collector.
+    frontiers: Vec<Frontier>,
+    counters: Counters,
+    events: Events,
+    /// Fewest pages of a unit that are not valid for it to be collected in the background.
+    background_invalid_pages: u32,
+}
+
+/// Why a request can't be served; nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FtlError {
+    /// Beyond what is exported.
+    OutOfRange {
+        /// First block that is beyond it.
+        lba: u64,
+        /// Blocks that are exported.
+        lba_count: u64,
+    },
+    /// The drive has no such handle.
+    UnknownHandle {
+        /// The handle that was named.
+        handle: u16,
+        /// Handles there are.
+        handles: u16,
+    },
+}
+
+impl fmt::Display for FtlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange { lba, lba_count } => {
+                write!(f, "the drive is full: block {lba} is beyond the {lba_count} that it has")
+            }
+            Self::UnknownHandle { handle, handles } => {
+                write!(f, "no handle {handle}: the drive has handles 0 to {}", handles - 1)
+            }
+        }
+    }
+}
+
+impl std::error::Error for FtlError {}
+
+impl Ftl {
+    /// A drive that holds nothing.
+    ///
+    /// # Errors
+    /// When such a drive can't work.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let unit_pages = config.geometry.unit_pages();
+        let mut units = Units::new(config.geometry.unit_count());
+        let mut frontiers = vec![Frontier::NONE; config.frontier_count() as usize];
+        // Those of the handles are open from the start, as an FDP drive's are.
+        for (handle, frontier) in frontiers[..usize::from(config.handles)].iter_mut().enumerate() {
+            *frontier = units.open(Owner::Handle(handle as u16), unit_pages);
+        }
+        let permille = u64::from(config.thresholds.background_invalid_permille);
+        let background_invalid_pages = (u64::from(unit_pages) * permille).div_ceil(1000).max(1);
+        Ok(Self {
+            unit_pages,
+            page_of: vec![UNMAPPED; config.lba_count as usize],
+            lba_of: vec![UNMAPPED; config.geometry.page_count() as usize],
+            mapped_count: 0,
+            victims: VictimIndex::new(config.victims, units.count(), unit_pages),
+            units,
+            frontiers,
+            counters: Counters::new(config.handles, config.geometry.unit_size()),
+            events: Events::default(),
+            background_invalid_pages: background_invalid_pages as u32,
+            config,
+        })
+    }
+
+    /// How the drive is made.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What was written, copied and erased until now.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Logical blocks that are mapped.
+    pub fn mapped_count(&self) -> u64 {
+        self.mapped_count
+    }
+
+    /// The page that a logical block lies on; `None` where it holds nothing or is beyond the drive.
+    pub fn page_of(&self, lba: u64) -> Option<NandPage> {
+        let page = *self.page_of.get(usize::try_from(lba).ok()?)?;
+        (page != UNMAPPED).then_some(NandPage(page))
+    }
+
+    /// The logical block that a page holds; `None` where it is not valid.
+    pub fn lba_of(&self, page: NandPage) -> Option<u64> {
+        let lba = *self.lba_of.get(page.0 as usize)?;
+        (lba != UNMAPPED && self.page_of[lba as usize] == page.0).then_some(u64::from(lba))
+    }
+
+    /// All reclaim units as they are now.
+    pub fn units(&self) -> impl Iterator<Item = UnitReport> {
+        (0..self.units.count()).map(|unit| {
+            let frontier = self.frontiers.iter().find(|frontier| frontier.is_at(unit));
+            let unwritten = frontier.map_or(0, Frontier::pages_left);
+            self.units.report(unit, self.unit_pages - unwritten)
+        })
+    }
+
+    /// Reclaim units that hold nothing and are erased.
+    pub fn free_units(&self) -> u32 {
+        self.units.free_count()
+    }
+
+    /// Pages that the host can still write to the reclaim unit that a handle is at: NVMe's RUAMW.
+    ///
+    /// # Errors
+    /// When there is no such handle.
+    pub fn handle_pages_left(&self, handle: u16) -> Result<u32, FtlError> {
+        self.check_handle(handle)?;
+        Ok(self.frontiers[usize::from(handle)].pages_left())
+    }
+
+    /// The latest [`EVENTS_MAX`] events, oldest first.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter()
+    }
+
+    /// Notes that a host named a handle that there is none of.
+    pub fn note_invalid_handle(&mut self, handle: u16) {
+        self.events.push(EventKind::InvalidHandle, handle, self.counters.host_pages());
+    }
+
+    /// Writes one logical block.
+    ///
+    /// # Errors
+    /// When it is beyond the drive, or there is no such handle.
+    pub fn write(&mut self, lba: u64, handle: u16) -> Result<(), FtlError> {
+        self.write_observed(lba, handle, &mut ())
+    }
+
+    /// As [`write`](Self::write), with what happens to the NAND told to `observer`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_observed(
+        &mut self,
+        lba: u64,
+        handle: u16,
+        observer: &mut impl Observer,
+    ) -> Result<(), FtlError> {
+        self.check_handle(handle)?;
+        self.check_range(lba, 1)?;
+        let frontier = usize::from(handle);
+        if self.frontiers[frontier].is_full() {
+            self.turn_handle(handle, observer);
+        }
+        let page = self.program(frontier, lba as u32);
+        observer.program(NandPage(page), lba);
+        let before = std::mem::replace(&mut self.page_of[lba as usize], page);
+        if before == UNMAPPED {
+            self.mapped_count += 1;
+        } else {
+            self.invalidate(before / self.unit_pages, 1);
+        }
+        self.counters.wrote(Owner::Handle(handle), Cause::Host, 1);
+        self.close_if_full(frontier);
+        // Now and then: once for each page of every die.
+        if page.is_multiple_of(self.config.geometry.unit_dies())
+            && self.units.free_count() <= self.config.thresholds.background_units
+        {
+            self.collect_if_it_pays(observer);
+        }
+        Ok(())
+    }
+
+    /// Lets blocks hold nothing. Those that did not hold anything may be among them.
+    ///
+    /// # Errors
+    /// When some of them are beyond the drive.
+    pub fn deallocate(&mut self, lba: u64, count: u64) -> Result<(), FtlError> {
+        self.check_range(lba, count)?;
+        // Blocks that were written together lie together: their units are looked up once.
+        let (mut unit, mut pages) = (u32::MAX, 0);
+        for index in lba as usize..(lba + count) as usize {
+            let page = std::mem::replace(&mut self.page_of[index], UNMAPPED);
+            if page == UNMAPPED {
+                continue;
+            }
+            self.mapped_count -= 1;
+            if page / self.unit_pages != unit {
+                self.invalidate_some(unit, pages);
+                (unit, pages) = (page / self.unit_pages, 0);
+            }
+            pages += 1;
+        }
+        self.invalidate_some(unit, pages);
+        Ok(())
+    }
+
+    /// Lets a handle go on in a fresh reclaim unit; the pages left in its present one are filled with
+    /// nothing, which counts as written to the media (as QEMU's drive counts it). With none written to
+    /// it, nothing happens.
+    ///
+    /// # Errors
+    /// When there is no such handle.
+    pub fn start_fresh_unit(
+        &mut self,
+        handle: u16,
+        observer: &mut impl Observer,
+    ) -> Result<(), FtlError> {
+        self.check_handle(handle)?;
+        let frontier = self.frontiers[usize::from(handle)];
+        let left = frontier.pages_left();
+        if left == self.unit_pages {
+            return Ok(());
+        }
+        if left > 0 {
+            for page in frontier.rest() {
+                self.lba_of[page as usize] = UNMAPPED;
+                observer.pad(NandPage(page));
+            }
+            self.counters.wrote(Owner::Handle(handle), Cause::Padding, u64::from(left));
+            self.events.push(EventKind::UnitNotFull, handle, self.counters.host_pages());
+            self.frontiers[usize::from(handle)].skip_rest();
+            self.close_if_full(usize::from(handle));
+        }
+        self.turn_handle(handle, observer);
+        Ok(())
+    }
+
+    /// Collects one unit if few are free and one pays, as the background threshold says. Returns
+    /// whether it did.
+    pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
+        self.units.free_count() <= self.config.thresholds.background_units
+            && self.collect_if_it_pays(observer)
+    }
+
+    fn check_handle(&self, handle: u16) -> Result<(), FtlError> {
+        let handles = self.config.handles;
+        if handle < handles { Ok(()) } else { Err(FtlError::UnknownHandle { handle, handles }) }
+    }
+
+    fn check_range(&self, lba: u64, count: u64) -> Result<(), FtlError> {
+        let lba_count = self.config.lba_count;
+        match lba.checked_add(count) {
+            Some(end) if end <= lba_count => Ok(()),
+            _ => Err(FtlError::OutOfRange { lba: lba.max(lba_count), lba_count }),
+        }
+    }
+
+    /// Gives a handle whose frontier is full a unit, after collecting until enough are free.
+    fn turn_handle(&mut self, handle: u16, observer: &mut impl Observer) {
+        let frontier = usize::from(handle);
+        // A collector that shares the frontier may have given it a unit.
+        while self.frontiers[frontier].is_full() {
+            if self.units.free_count() > self.config.thresholds.foreground_units {
+                self.frontiers[frontier] = self.units.open(Owner::Handle(handle), self.unit_pages);
+                self.events.push(EventKind::HandleTurned, handle, self.counters.host_pages());
+            } else {
+                self.collect(observer);
+            }
+        }
+    }
+
+    /// Takes the next page of a frontier that is not full for a block, which the caller maps to it.
+    fn program(&mut self, frontier: usize, lba: u32) -> u32 {
+        let (unit, page) = self.frontiers[frontier].take();
+        self.lba_of[page as usize] = lba;
+        self.units.add_valid(unit);
+        page
+    }
+
+    fn close_if_full(&mut self, frontier: usize) {
+        let frontier = &self.frontiers[frontier];
+        if frontier.is_full() {
+            let unit = frontier.unit();
+            self.units.close(unit, self.counters.host_pages());
+            self.victims.insert(unit, self.units.valid(unit));
+        }
+    }
+
+    fn invalidate_some(&mut self, unit: u32, pages: u32) {
+        if pages > 0 {
+            self.invalidate(unit, pages);
+        }
+    }
+
+    fn invalidate(&mut self, unit: u32, pages: u32) {
+        let valid = self.units.remove_valid(unit, pages);
+        if self.units.is_closed(unit) {
+            self.victims.moved(unit, valid);
+        }
+    }
+
+    fn collect_if_it_pays(&mut self, observer: &mut impl Observer) -> bool {
+        let pays = self.choose().is_some_and(|unit| {
+            self.unit_pages - self.units.valid(unit) >= self.background_invalid_pages
+        });
+        if pays {
+            self.collect(observer);
+        }
+        pays
+    }
+
+    fn choose(&mut self) -> Option<u32> {
+        self.victims.choose(&self.units, self.unit_pages, self.counters.host_pages())
+    }
+
+    /// Collects one unit.
+    fn collect(&mut self, observer: &mut impl Observer) {
+        let victim = self.choose().expect("less is exported than there is, so some unit is filled");
+        observer.victim(victim);
+        self.victims.remove(victim);
+        let owner = self.units.owner(victim);
+        let frontier = self.frontier_of_copies(owner);
+        let first = victim * self.unit_pages;
+        let copied = self.units.valid(victim);
+        if copied > 0 {
+            for page in first..first + self.unit_pages {
+                let lba = self.lba_of[page as usize];
+                if lba != UNMAPPED && self.page_of[lba as usize] == page {
+                    self.copy(frontier, lba, page, observer);
+                }
+            }
+            self.counters.wrote(owner, Cause::Collector, u64::from(copied));
+            self.events.push(EventKind::Reallocated, owner.handle(), self.counters.host_pages());
+        }
+        let left = self.units.remove_valid(victim, copied);
+        debug_assert_eq!(left, 0, "all that was valid was copied");
+        self.units.erase(victim);
+        self.counters.erased(owner);
+        observer.erase(victim);
+    }
+
+    fn frontier_of_copies(&self, owner: Owner) -> usize {
+        let handles = usize::from(self.config.handles);
+        match (self.config.frontiers, self.config.isolation) {
+            (Frontiers::Shared, _) => 0,
+            (_, Isolation::Initial) => handles,
+            (_, Isolation::Persistent) => handles + usize::from(owner.handle()),
+        }
+    }
+
+    fn copy(&mut self, frontier: usize, lba: u32, from: u32, observer: &mut impl Observer) {
+        if self.frontiers[frontier].is_full() {
+            let owner = match (self.config.frontiers, self.config.isolation) {
+                (Frontiers::Separate, Isolation::Initial) => Owner::Mixed,
+                _ => Owner::Handle((frontier % usize::from(self.config.handles)) as u16),
+            };
+            self.frontiers[frontier] = self.units.open(owner, self.unit_pages);
+        }
+        let to = self.program(frontier, lba);
+        self.page_of[lba as usize] = to;
+        observer.copy(NandPage(from), NandPage(to));
+        self.close_if_full(frontier);
+    }
+}

@@ -1,0 +1,189 @@
+//! Reclaim units: who fills them, how much of them is valid, and which are free.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Who filled a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A handle, or the collector with what a handle wrote.
+    Handle(u16),
+    /// The collector, with what any handle wrote.
+    Mixed,
+}
+
+impl Owner {
+    /// The handle, or 0 where there is no single one.
+    pub fn handle(self) -> u16 {
+        match self {
+            Self::Handle(handle) => handle,
+            Self::Mixed => 0,
+        }
+    }
+}
+
+/// What a unit is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitState {
+    /// Erased, and nobody's.
+    Free,
+    /// Being filled.
+    Open,
+    /// Filled.
+    Closed,
+}
+
+/// A unit as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitReport {
+    /// What it is doing.
+    pub state: UnitState,
+    /// Who filled it, or fills it; `None` when it is free.
+    pub owner: Option<Owner>,
+    /// Pages that hold a block.
+    pub valid: u32,
+    /// Pages that were programmed since it was erased.
+    pub written: u32,
+    /// How often it was erased.
+    pub erase_count: u32,
+}
+
+/// Where the next page goes: a unit that is being filled, or none yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frontier {
+    unit: u32,
+    next: u32,
+    end: u32,
+}
+
+impl Frontier {
+    /// No unit, and so no page left.
+    pub(super) const NONE: Self = Self { unit: u32::MAX, next: 0, end: 0 };
+
+    pub(super) fn is_full(&self) -> bool {
+        self.next == self.end
+    }
+
+    pub(super) fn is_at(&self, unit: u32) -> bool {
+        self.unit == unit && !self.is_full()
+    }
+
+    pub(super) fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    pub(super) fn pages_left(&self) -> u32 {
+        self.end - self.next
+    }
+
+    /// The pages left.
+    pub(super) fn rest(&self) -> Range<u32> {
+        self.next..self.end
+    }
+
+    pub(super) fn skip_rest(&mut self) {
+        self.next = self.end;
+    }
+
+    /// The unit and its next page, which is there.
+    pub(super) fn take(&mut self) -> (u32, u32) {
+        let page = self.next;
+        self.next += 1;
+        (self.unit, page)
+    }
+}
+
+/// All units of a drive.
+#[derive(Clone, Debug)]
+pub(super) struct Units {
+    valid: Vec<u32>,
+    state: Vec<UnitState>,
+    owner: Vec<Owner>,
+    /// Pages that the host had written when it was filled.
+    closed_at: Vec<u64>,
+    erase_count: Vec<u32>,
+    /// The one that has been free longest is taken first, so that all wear alike.
+    free: VecDeque<u32>,
+}
+
+impl Units {
+    pub(super) fn new(count: u32) -> Self {
+        let len = count as usize;
+        Self {
+            valid: vec![0; len],
+            state: vec![UnitState::Free; len],
+            owner: vec![Owner::Mixed; len],
+            closed_at: vec![0; len],
+            erase_count: vec![0; len],
+            free: (0..count).collect(),
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.valid.len() as u32
+    }
+
+    pub(super) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    pub(super) fn report(&self, unit: u32, written: u32) -> UnitReport {
+        let index = unit as usize;
+        let state = self.state[index];
+        let is_free = state == UnitState::Free;
+        UnitReport {
+            state,
+            owner: (!is_free).then_some(self.owner[index]),
+            valid: self.valid[index],
+            written: if is_free { 0 } else { written },
+            erase_count: self.erase_count[index],
+        }
+    }
+
+    /// Takes a free unit to be filled.
+    pub(super) fn open(&mut self, owner: Owner, unit_pages: u32) -> Frontier {
+        let unit = self.free.pop_front().expect("one is kept free for whoever opens one");
+        self.state[unit as usize] = UnitState::Open;
+        self.owner[unit as usize] = owner;
+        let next = unit * unit_pages;
+        Frontier { unit, next, end: next + unit_pages }
+    }
+
+    pub(super) fn close(&mut self, unit: u32, now: u64) {
+        self.state[unit as usize] = UnitState::Closed;
+        self.closed_at[unit as usize] = now;
+    }
+
+    pub(super) fn erase(&mut self, unit: u32) {
+        self.state[unit as usize] = UnitState::Free;
+        self.erase_count[unit as usize] += 1;
+        self.free.push_back(unit);
+    }
+
+    pub(super) fn is_closed(&self, unit: u32) -> bool {
+        self.state[unit as usize] == UnitState::Closed
+    }
+
+    pub(super) fn closed_at(&self, unit: u32) -> u64 {
+        self.closed_at[unit as usize]
+    }
+
+    pub(super) fn owner(&self, unit: u32) -> Owner {
+        self.owner[unit as usize]
+    }
+
+    pub(super) fn valid(&self, unit: u32) -> u32 {
+        self.valid[unit as usize]
+    }
+
+    pub(super) fn add_valid(&mut self, unit: u32) {
+        self.valid[unit as usize] += 1;
+    }
+
+    /// Returns what is left.
+    pub(super) fn remove_valid(&mut self, unit: u32, pages: u32) -> u32 {
+        let valid = &mut self.valid[unit as usize];
+        *valid -= pages;
+        *valid
+    }
+}

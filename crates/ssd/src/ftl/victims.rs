@@ -1,0 +1,172 @@
+//! Which filled unit is collected next, kept so that choosing one is cheap.
+
+use std::collections::VecDeque;
+
+use super::units::Units;
+use crate::Victims;
+
+/// All filled units, by the policy that chooses among them.
+#[derive(Clone, Debug)]
+pub(super) enum VictimIndex {
+    Greedy(ByValidCount),
+    /// In the order they were filled.
+    Fifo(VecDeque<u32>),
+    /// Every choice looks at all of them: what it goes by changes with time.
+    CostBenefit,
+}
+
+impl VictimIndex {
+    pub(super) fn new(policy: Victims, unit_count: u32, unit_pages: u32) -> Self {
+        match policy {
+            Victims::Greedy => Self::Greedy(ByValidCount::new(unit_count, unit_pages)),
+            Victims::Fifo => Self::Fifo(VecDeque::with_capacity(unit_count as usize)),
+            Victims::CostBenefit => Self::CostBenefit,
+        }
+    }
+
+    /// A unit has been filled.
+    pub(super) fn insert(&mut self, unit: u32, valid: u32) {
+        match self {
+            Self::Greedy(units) => units.insert(unit, valid),
+            Self::Fifo(units) => units.push_back(unit),
+            Self::CostBenefit => {}
+        }
+    }
+
+    /// The valid count of a filled unit has become less.
+    #[inline]
+    pub(super) fn moved(&mut self, unit: u32, valid: u32) {
+        if let Self::Greedy(units) = self {
+            units.remove(unit);
+            units.insert(unit, valid);
+        }
+    }
+
+    /// A unit that was chosen is collected.
+    pub(super) fn remove(&mut self, unit: u32) {
+        match self {
+            Self::Greedy(units) => units.remove(unit),
+            Self::Fifo(units) => {
+                let first = units.pop_front();
+                debug_assert_eq!(first, Some(unit), "it is the one that was chosen");
+            }
+            Self::CostBenefit => {}
+        }
+    }
+
+    /// The next victim, when the host has written `now` pages; `None` when no unit is filled.
+    pub(super) fn choose(&mut self, units: &Units, unit_pages: u32, now: u64) -> Option<u32> {
+        match self {
+            Self::Greedy(by_valid) => by_valid.first(),
+            Self::Fifo(by_age) => by_age.front().copied(),
+            Self::CostBenefit => {
+                let score =
+                    |unit| benefit(units.valid(unit), unit_pages, now - units.closed_at(unit));
+                (0..units.count())
+                    .filter(|unit| units.is_closed(*unit))
+                    .max_by(|a, b| score(*a).total_cmp(&score(*b)))
+            }
+        }
+    }
+}
+
+/// What collecting a unit brings for what it costs. A unit that was filled just now has an age, so
+/// that one with nothing valid comes before one with everything valid.
+fn benefit(valid: u32, unit_pages: u32, age: u64) -> f64 {
+    let (valid, all) = (f64::from(valid), f64::from(unit_pages));
+    (all - valid) / (all + valid) * (age + 1) as f64
+}
+
+const NONE: u32 = u32::MAX;
+
+/// Filled units in doubly linked lists, one for each valid count.
+#[derive(Clone, Debug)]
+pub(super) struct ByValidCount {
+    /// First unit of each valid count.
+    heads: Vec<u32>,
+    links: Vec<Link>,
+    /// No unit has a lower valid count.
+    least: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    before: u32,
+    behind: u32,
+    valid: u32,
+}
+
+impl ByValidCount {
+    fn new(unit_count: u32, unit_pages: u32) -> Self {
+        let link = Link { before: NONE, behind: NONE, valid: 0 };
+        Self {
+            heads: vec![NONE; unit_pages as usize + 1],
+            links: vec![link; unit_count as usize],
+            least: unit_pages,
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, unit: u32, valid: u32) {
+        let behind = std::mem::replace(&mut self.heads[valid as usize], unit);
+        if behind != NONE {
+            self.links[behind as usize].before = unit;
+        }
+        self.links[unit as usize] = Link { before: NONE, behind, valid };
+        self.least = self.least.min(valid);
+    }
+
+    #[inline]
+    fn remove(&mut self, unit: u32) {
+        let Link { before, behind, valid } = self.links[unit as usize];
+        if before == NONE {
+            self.heads[valid as usize] = behind;
+        } else {
+            self.links[before as usize].behind = behind;
+        }
+        if behind != NONE {
+            self.links[behind as usize].before = before;
+        }
+    }
+
+    fn first(&mut self) -> Option<u32> {
+        let from = self.least as usize;
+        let found = self.heads[from..].iter().position(|head| *head != NONE)?;
+        self.least = (from + found) as u32;
+        Some(self.heads[from + found])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_valid_comes_first_whatever_was_moved() {
+        let mut units = ByValidCount::new(5, 8);
+        assert_eq!(units.first(), None);
+        for (unit, valid) in [(0, 8), (1, 5), (2, 5), (3, 7), (4, 8)] {
+            units.insert(unit, valid);
+        }
+        assert_eq!(units.first(), Some(2));
+        units.remove(2);
+        assert_eq!(units.first(), Some(1));
+        units.remove(3);
+        units.insert(3, 0);
+        assert_eq!(units.first(), Some(3));
+        for unit in [3, 1, 0, 4] {
+            units.remove(unit);
+        }
+        assert_eq!(units.first(), None);
+        units.insert(2, 6);
+        assert_eq!(units.first(), Some(2));
+    }
+
+    #[test]
+    fn cost_and_benefit_weigh_age_against_what_is_valid() {
+        assert!(benefit(0, 8, 10) > benefit(4, 8, 10));
+        assert!(benefit(4, 8, 100) > benefit(2, 8, 10), "an old one may be fuller");
+        assert!(benefit(8, 8, 1 << 40) <= 0.0, "what is all valid brings nothing, however old");
+        assert!(benefit(0, 8, 0) > benefit(8, 8, 1000));
+    }
+}

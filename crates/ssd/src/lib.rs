@@ -1,0 +1,34 @@
+//! An SSD in memory: what is inside one, exact in its counters.
+//!
+//! [`Ftl`] is the flash translation layer alone: a mapping of logical blocks to NAND pages, reclaim
+//! units, handles and the collector. It does no I/O, holds no data and reads no clock: the same
+//! writes and deallocations give the same state and the same [`Counters`]. What happens to the NAND
+//! it tells an [`Observer`] as it happens.
+//!
+//! ```
+//! use slimio_ssd::{Config, Ftl};
+//!
+//! // 8 channels of 2 dies with blocks of 64 pages; a quarter of it is not exported.
+//! let config = Config::scaled(64 << 20);
+//! let mut drive = Ftl::new(config.clone())?;
+//! for lba in 0..config.lba_count {
+//!     drive.write(lba, 0).expect("it is within the drive");
+//! }
+//! drive.deallocate(0, 1024).expect("it is within the drive");
+//! assert_eq!(drive.counters().host_bytes(), config.lba_count * 4096);
+//! assert_eq!(drive.mapped_count(), config.lba_count - 1024);
+//! # Ok::<(), slimio_ssd::ConfigError>(())
+//! ```
+
+mod config;
+mod ftl;
+mod geometry;
+
+pub use config::{
+    Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
+};
+pub use ftl::{
+    Counters, EVENTS_MAX, Event, EventKind, Ftl, FtlError, HandleCounters, NandPage, Observer,
+    Owner, UnitReport, UnitState,
+};
+pub use geometry::Geometry;

@@ -1,0 +1,4 @@
+//! Tests of the SSD from outside.
+
+mod ftl;
+mod naive;
