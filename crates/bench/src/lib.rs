@@ -18,6 +18,7 @@ pub mod measure;
 pub mod mix;
 pub mod plot;
 pub mod proc;
+pub mod recorder;
 pub mod recovery;
 pub mod replay;
 pub mod reply;

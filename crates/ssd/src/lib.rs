@@ -19,10 +19,13 @@
 //! assert_eq!(drive.mapped_count(), config.lba_count - 1024);
 //! # Ok::<(), slimio_ssd::ConfigError>(())
 //! ```
+//!
+//! What a host asked of a device, recorded for a replay, is in [`trace`].
 
 mod config;
 mod ftl;
 mod geometry;
+pub mod trace;
 
 pub use config::{
     Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,

@@ -1,0 +1,19 @@
+//! A block device that records what is asked of it: every write, discard and flush, in order.
+//!
+//! ```text
+//!   file system or server ── /dev/loopN ── loop driver ── FUSE ──► this process ──► trace
+//!                                                                       │
+//!                                                                       └─► file with the data
+//! ```
+//!
+//! The device is a loop device over the only file of a FUSE file system of our own. So a kernel needs
+//! nothing but those two; nothing is sampled and no buffer of the kernel can overflow: what is not in
+//! the trace was not acknowledged. Requests arrive one after the other and are recorded before they
+//! are done.
+
+mod disk;
+mod fuse;
+mod tape;
+
+pub use disk::{BLOCK_SIZE, RecordedDisk};
+pub use tape::Tape;

@@ -1,0 +1,159 @@
+//! The recorded device: its files, its loop device, and their end.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mount::{UnmountFlags, unmount};
+use slimio_ssd::trace::{ByteRange, TraceEvent};
+
+use super::fuse::{self, OneFile};
+use super::tape::Tape;
+use crate::error::{BenchError, Doing, Result};
+
+/// Name of the file that the device is mounted over, and of the one with its data.
+const MOUNT_POINT: &str = "disk";
+const DATA: &str = "disk.data";
+/// Logical and physical block of the device, in bytes, as of the drives that it stands for.
+pub const BLOCK_SIZE: u64 = 4096;
+
+/// A loop device of which everything is recorded; it goes away with this.
+#[derive(Debug)]
+pub struct RecordedDisk {
+    device: PathBuf,
+    mount_point: PathBuf,
+    data: PathBuf,
+    tape: Arc<Tape>,
+    /// Answers the kernel; `None` once it has ended.
+    thread: Option<JoinHandle<io::Result<()>>>,
+    is_attached: bool,
+}
+
+impl RecordedDisk {
+    /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that is
+    /// removed at the end. Needs root, FUSE and loop devices.
+    pub fn new(folder: &Path, size: u64, tape: Arc<Tape>) -> Result<Self> {
+        let (mount_point, data) = (folder.join(MOUNT_POINT), folder.join(DATA));
+        File::create(&mount_point).doing(format!("making {}", mount_point.display()))?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&data);
+        let file = file.doing(format!("making {}", data.display()))?;
+        file.set_len(size).doing("making the device's data")?;
+        let fuse = fuse::mount_over(&mount_point)?;
+        let mut recorded = Recorded { size, file, tape: Arc::clone(&tape) };
+        let serve = move || fuse::serve(fuse, &mut recorded);
+        let thread = std::thread::Builder::new().name("recorder".into()).spawn(serve);
+        let thread = Some(thread.doing("starting the recorder")?);
+        // From here on what was mounted goes away whatever happens.
+        let mut disk =
+            Self { device: PathBuf::new(), mount_point, data, tape, thread, is_attached: false };
+        let block_size = BLOCK_SIZE.to_string();
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--sector-size", &block_size]).arg(&disk.mount_point);
+        disk.device = run(&mut losetup)?.trim().into();
+        disk.is_attached = true;
+        Ok(disk)
+    }
+
+    /// The block device: `/dev/loopN`.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// The trace.
+    pub fn tape(&self) -> &Tape {
+        &self.tape
+    }
+
+    /// Detaches the device, which nothing uses any more, and ends the trace. Returns how many events
+    /// that has.
+    pub fn finish(mut self) -> Result<u64> {
+        self.detach()?;
+        unmount(&self.mount_point, UnmountFlags::empty())
+            .doing("unmounting the recorded device")?;
+        let thread = self.thread.take().expect("it runs until here");
+        thread.join().expect("the recorder does not panic").doing("recording")?;
+        self.tape.finish()
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_attached) {
+            run(Command::new("losetup").arg("--detach").arg(&self.device))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RecordedDisk {
+    fn drop(&mut self) {
+        if self.thread.is_some()
+            && let Err(error) = self.detach()
+        {
+            eprintln!("{} stays: {error}", self.device.display());
+        }
+        if let Some(thread) = self.thread.take() {
+            // Lazily: what still has the device open keeps it, and the recorder with it.
+            if unmount(&self.mount_point, UnmountFlags::DETACH).is_ok() {
+                drop(thread);
+            }
+        }
+        for path in [&self.mount_point, &self.data] {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+/// Runs a program of the system to its end; returns what it printed.
+pub(super) fn run(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().doing(format!("starting {name}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(BenchError::Server(format!("{name}: {}", said.trim())))
+}
+
+/// The device's data, recorded.
+struct Recorded {
+    size: u64,
+    file: File,
+    tape: Arc<Tape>,
+}
+
+impl OneFile for Recorded {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let range = ByteRange::new(offset, bytes.len() as u64);
+        self.tape.record(&TraceEvent::Write { stream: 0, range })?;
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn zero(&mut self, offset: u64, size: u64, is_hole: bool) -> io::Result<()> {
+        let range = ByteRange::new(offset, size);
+        let event = if is_hole {
+            TraceEvent::Deallocate { range }
+        } else {
+            TraceEvent::WriteZeros { range }
+        };
+        self.tape.record(&event)?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.file, flags, offset, size)?)
+    }
+
+    /// The data need not survive this machine, so nothing waits for a disk.
+    fn flush(&mut self) -> io::Result<()> {
+        self.tape.record(&TraceEvent::Flush)
+    }
+}

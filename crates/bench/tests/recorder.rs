@@ -1,0 +1,155 @@
+//! The recorded device: what is asked of it is in its trace, to the byte, and what is not is not.
+//!
+//! Needs root, FUSE and loop devices; where they are missing it says so.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use common::Scratch;
+use rustix::fs::OFlags;
+use slimio_bench::recorder::{RecordedDisk, Tape};
+use slimio_ssd::trace::{ByteRange, TraceError, TraceEvent, TraceHeader, TraceReader, TraceRecord};
+
+const SIZE: u64 = 64 << 20;
+
+fn header() -> TraceHeader {
+    TraceHeader { device_bytes: SIZE, about: vec![("workload".into(), "a test".into())] }
+}
+
+/// `None`, loudly, where none can be made.
+fn disk(scratch: &Scratch, trace: &Path) -> Option<RecordedDisk> {
+    let missing = ["/dev/fuse", "/dev/loop-control"]
+        .into_iter()
+        .find(|node| OpenOptions::new().read(true).write(true).open(node).is_err());
+    if let Some(node) = missing {
+        eprintln!("SKIPPED: {node} can't be opened: no device was recorded");
+        return None;
+    }
+    let tape = Arc::new(Tape::new(trace, &header()).unwrap());
+    Some(RecordedDisk::new(&scratch.path, SIZE, tape).unwrap())
+}
+
+fn read(trace: &Path) -> Result<Vec<TraceRecord>, TraceError> {
+    TraceReader::new(File::open(trace).unwrap())?.collect()
+}
+
+/// A buffer that direct I/O takes: whole pages at a page's address.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new(size: usize, byte: u8) -> Self {
+        let bytes = vec![byte; size + 4096];
+        let start = bytes.as_ptr().align_offset(4096);
+        Self { bytes, start }
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.bytes[self.start..self.bytes.len() - 4096 + self.start]
+    }
+
+    fn get_mut(&mut self) -> &mut [u8] {
+        let end = self.bytes.len() - 4096 + self.start;
+        &mut self.bytes[self.start..end]
+    }
+}
+
+/// Runs of writes and deallocations that follow one another, as one each: where the kernel cuts a
+/// long one in two is its own matter.
+fn joined(records: &[TraceRecord]) -> Vec<TraceEvent> {
+    let mut events: Vec<TraceEvent> = Vec::new();
+    for TraceRecord { event, .. } in records {
+        match (events.last_mut(), event) {
+            (Some(TraceEvent::Write { range: last, .. }), TraceEvent::Write { range, .. })
+            | (Some(TraceEvent::Deallocate { range: last }), TraceEvent::Deallocate { range })
+                if last.end == range.start =>
+            {
+                last.end = range.end
+            }
+            _ => events.push(event.clone()),
+        }
+    }
+    events
+}
+
+#[test]
+fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
+    let scratch = Scratch::new();
+    let trace = scratch.path.join("trace");
+    let Some(disk) = disk(&scratch, &trace) else { return };
+    let direct = OFlags::DIRECT.bits() as i32;
+    let mut options = OpenOptions::new();
+    let device = options.read(true).write(true).custom_flags(direct).open(disk.device()).unwrap();
+    let write = |start, size| TraceEvent::Write { stream: 0, range: ByteRange::new(start, size) };
+
+    let mut expected = vec![TraceEvent::Mark("begin".into())];
+    disk.tape().record(&expected[0]).unwrap();
+    // One block, some, more than the kernel hands on at once; not in the order of their addresses.
+    for (start, size) in [(8 << 20, 4096), (4096, 40960), (16 << 20, 5 << 20), (0, 4096)] {
+        device.write_all_at(Aligned::new(size as usize, 7).get(), start).unwrap();
+        expected.push(write(start, size));
+    }
+    device.sync_data().unwrap();
+    expected.push(TraceEvent::Flush);
+    let mut discard = Command::new("blkdiscard");
+    discard.arg(disk.device()).args(["--offset", "4096", "--length", "1052672"]);
+    assert!(discard.status().unwrap().success());
+    expected.push(TraceEvent::Deallocate { range: ByteRange::new(4096, 1_052_672) });
+    device.write_all_at(Aligned::new(4096, 9).get(), SIZE - 4096).unwrap();
+    expected.push(write(SIZE - 4096, 4096));
+
+    let mut found = Aligned::new(12288, 1);
+    device.read_exact_at(found.get_mut(), 0).unwrap();
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+    assert!(found.get()[..4096].iter().all(|&byte| byte == 7) && is_zero(&found.get()[4096..]));
+    drop(device);
+
+    let events = disk.finish().unwrap();
+    let records = read(&trace).unwrap();
+    assert_eq!(events, records.len() as u64);
+    let events = joined(&records);
+    let begin = events.iter().position(|event| *event == expected[0]).unwrap();
+    // The loop driver flushes what it is put on.
+    assert!(events[..begin].iter().all(|event| *event == TraceEvent::Flush), "{events:?}");
+    assert_eq!(events[begin..], expected);
+    assert!(records.is_sorted_by_key(|record| record.time_ns));
+    assert!(!scratch.path.join("disk").exists(), "nothing is left behind");
+}
+
+#[test]
+fn a_recording_that_was_not_finished_is_refused() {
+    let scratch = Scratch::new();
+    let trace = scratch.path.join("trace");
+    let Some(disk) = disk(&scratch, &trace) else { return };
+    let device = OpenOptions::new().write(true).open(disk.device()).unwrap();
+    device.write_all_at(&[1; 8192], 0).unwrap();
+    device.sync_all().unwrap();
+    drop(device);
+    drop(disk);
+    let error = read(&trace).unwrap_err();
+    assert!(matches!(error, TraceError::Cut { .. }), "{error}");
+}
+
+#[test]
+fn a_trace_that_can_not_be_written_fails_whoever_is_recorded() {
+    let tape = Tape::new(Path::new("/dev/full"), &header());
+    let error = tape.unwrap_err().to_string();
+    assert!(error.contains("/dev/full"), "{error}");
+
+    let scratch = Scratch::new();
+    let tape = Tape::new(&scratch.path.join("trace"), &header()).unwrap();
+    let beyond = TraceEvent::Deallocate { range: ByteRange::new(SIZE, 4096) };
+    let error = tape.record(&beyond).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    tape.record(&TraceEvent::Flush).unwrap_err();
+    tape.finish().unwrap_err();
+}

@@ -1,0 +1,150 @@
+//! What a host wrote to a device and deallocated there: a trace, recorded once and replayed often.
+//!
+//! It holds addresses and times, no data: some bytes for each write. Little-endian:
+//!
+//! ```text
+//! | magic | version | text length | device bytes | checksum | text | block | block | ... | end |
+//! |  8 B  |   4 B   |     4 B     |     8 B      |   8 B    |
+//!
+//! block: | length of the payload, 4 B | events, 4 B | checksum, 8 B | payload |
+//! end:   the same with a length and a number of zero, its payload the events in all blocks, 8 B
+//! ```
+//!
+//! The text says how the trace was made, a line `name: value` each. In a payload an event is a tag
+//! (kind, and stream times eight), then numbers of seven bits a byte: nanoseconds since the event
+//! before; of a range, where it begins relative to the end of the last one of that stream, and its
+//! length, both in sectors of 512 bytes. A trace without its end was not finished, and is refused:
+//! nobody knows what is missing.
+
+mod reader;
+mod writer;
+
+use std::hash::Hasher as _;
+
+pub use reader::{TraceError, TraceReader};
+pub use writer::TraceWriter;
+
+/// Streams that an event may name: 0 to 30.
+pub const STREAMS_MAX: u8 = 31;
+/// What ranges are multiples of, in bytes.
+pub const SECTOR_SIZE: u64 = 512;
+/// Longest text of a header, in bytes.
+pub const TEXT_SIZE_MAX: usize = 64 << 10;
+
+const MAGIC: &[u8; 8] = b"SLIMTRCE";
+const VERSION: u32 = 1;
+/// Of the header's fields in front of its text.
+const HEADER_SIZE: usize = 32;
+/// Of the fields in front of a block's payload.
+const BLOCK_HEADER_SIZE: usize = 16;
+/// A block is written when its payload has reached this.
+const PAYLOAD_SIZE: usize = 64 << 10;
+/// Longest payload: one event may reach beyond [`PAYLOAD_SIZE`], a mark being the longest.
+const PAYLOAD_SIZE_MAX: usize = PAYLOAD_SIZE + TEXT_SIZE_MAX + 64;
+
+/// What a trace was made of, and on what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceHeader {
+    /// Size of the device, in bytes. No range reaches beyond it.
+    pub device_bytes: u64,
+    /// How the trace was made, for people and for the replay: names and values, in order. A name has
+    /// no colon, neither has a line feed.
+    pub about: Vec<(String, String)>,
+}
+
+impl TraceHeader {
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.about {
+            text.extend([name, ": ", value, "\n"]);
+        }
+        text
+    }
+}
+
+/// Bytes of a device, half-open; both ends multiples of [`SECTOR_SIZE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// So many bytes from `start` on.
+    pub fn new(start: u64, size: u64) -> Self {
+        Self { start, end: start + size }
+    }
+
+    /// In bytes.
+    pub fn size(self) -> u64 {
+        self.end - self.start
+    }
+
+    fn is_valid(self, device_bytes: u64) -> bool {
+        let whole = self.start.is_multiple_of(SECTOR_SIZE) && self.end.is_multiple_of(SECTOR_SIZE);
+        whole && self.start < self.end && self.end <= device_bytes
+    }
+}
+
+/// What a host asked of the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceEvent {
+    /// Data were written. The stream is what the host said of their lifetime: the header names the
+    /// streams, and a host that says nothing has stream 0 alone.
+    Write {
+        /// Below [`STREAMS_MAX`].
+        stream: u8,
+        /// Where.
+        range: ByteRange,
+    },
+    /// The device shall make this range zeros without being sent them.
+    WriteZeros {
+        /// Where.
+        range: ByteRange,
+    },
+    /// This range holds nothing any more: discard, deallocate, TRIM.
+    Deallocate {
+        /// Where.
+        range: ByteRange,
+    },
+    /// What was written shall be stable.
+    Flush,
+    /// Something began or ended, in words.
+    Mark(String),
+}
+
+/// An event and its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRecord {
+    /// Nanoseconds since the trace began; never less than the record's before.
+    pub time_ns: u64,
+    /// What happened.
+    pub event: TraceEvent,
+}
+
+mod tag {
+    pub(super) const WRITE: u8 = 0;
+    pub(super) const WRITE_ZEROS: u8 = 1;
+    pub(super) const DEALLOCATE: u8 = 2;
+    pub(super) const FLUSH: u8 = 3;
+    pub(super) const MARK: u8 = 4;
+    pub(super) const STREAM_SHIFT: u8 = 3;
+}
+
+fn checksum(parts: &[&[u8]]) -> u64 {
+    let mut hasher = twox_hash::XxHash3_64::new();
+    for part in parts {
+        hasher.write(part);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Traces written and read back, cut and damaged.
+
+use super::*;
+
+const DEVICE: u64 = 1 << 30;
+
+fn header() -> TraceHeader {
+    let about = [("what", "a test: nothing else"), ("discard", "yes")];
+    let about = about.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    TraceHeader { device_bytes: DEVICE, about }
+}
+
+/// Every kind of event; enough of them for several blocks.
+fn records() -> Vec<TraceRecord> {
+    let mut records = Vec::new();
+    let mut at = |time_ns, event| records.push(TraceRecord { time_ns, event });
+    at(0, TraceEvent::Mark("load".into()));
+    for index in 0..20_000u64 {
+        let stream = (index % 3) as u8;
+        // Up and down the device, so that steps are of both signs.
+        let range =
+            ByteRange::new(index * 7919 * 512 % (DEVICE - (1 << 20)), (index % 9 + 1) * 512);
+        at(index * 1000, TraceEvent::Write { stream, range });
+        if index % 100 == 0 {
+            at(index * 1000, TraceEvent::Flush);
+            at(index * 1000 + 1, TraceEvent::Deallocate { range });
+            at(index * 1000 + 1, TraceEvent::WriteZeros { range });
+        }
+    }
+    at(u64::MAX, TraceEvent::Write { stream: 30, range: ByteRange { start: 0, end: DEVICE } });
+    records
+}
+
+fn written(records: &[TraceRecord]) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new(), &header()).unwrap();
+    for record in records {
+        writer.push(record.time_ns, &record.event).unwrap();
+    }
+    assert_eq!(writer.event_count(), records.len() as u64);
+    writer.finish().unwrap()
+}
+
+fn read(bytes: &[u8]) -> Result<Vec<TraceRecord>, TraceError> {
+    TraceReader::new(bytes)?.collect()
+}
+
+#[test]
+fn what_was_recorded_is_read_back() {
+    let records = records();
+    let bytes = written(&records);
+    assert_eq!(TraceReader::new(&bytes[..]).unwrap().header(), &header());
+    assert_eq!(header().get("discard"), Some("yes"));
+    assert!(read(&bytes).unwrap() == records);
+    assert_eq!(read(&written(&[])).unwrap(), []);
+    let per_event = bytes.len() / records.len();
+    assert!(per_event < 10, "a write of a trace is some bytes, not {per_event}");
+}
+
+#[test]
+fn a_trace_that_is_cut_anywhere_is_refused() {
+    let records = records();
+    let bytes = written(&records);
+    for length in (0..200).chain((200..bytes.len()).step_by(97)).chain([bytes.len() - 1]) {
+        let error = read(&bytes[..length]).unwrap_err();
+        let is_named = match error {
+            TraceError::NotATrace => length < 8,
+            TraceError::Cut { events } => length >= 8 && events <= records.len() as u64,
+            _ => false,
+        };
+        assert!(is_named, "cut to {length}: {error}");
+    }
+    let text = TraceError::Cut { events: 7 }.to_string();
+    assert_eq!(text, "it is cut off after 7 events: its recording was not finished");
+}
+
+#[test]
+fn a_trace_with_any_byte_changed_is_refused() {
+    let bytes = written(&records()[..40]);
+    for index in 0..bytes.len() {
+        let mut bytes = bytes.clone();
+        bytes[index] ^= 0x10;
+        assert!(read(&bytes).is_err(), "byte {index}");
+    }
+    assert!(matches!(read(b"*3\r\n$3\r\nSET\r\n"), Err(TraceError::NotATrace)));
+}
+
+#[test]
+fn a_trace_holds_only_whole_sectors_of_its_device() {
+    let mut writer = TraceWriter::new(Vec::new(), &header()).unwrap();
+    for (start, end) in [(0, 0), (0, 100), (1, 513), (DEVICE - 512, DEVICE + 512)] {
+        let range = ByteRange { start, end };
+        writer.push(0, &TraceEvent::Deallocate { range }).unwrap_err();
+    }
+    let range = ByteRange::new(0, 512);
+    writer.push(0, &TraceEvent::Write { stream: STREAMS_MAX, range }).unwrap_err();
+    assert_eq!(writer.event_count(), 0, "what is refused is not there");
+    let about = vec![("two\nlines".to_owned(), String::new())];
+    TraceWriter::new(Vec::new(), &TraceHeader { device_bytes: 0, about }).unwrap_err();
+}

@@ -1,0 +1,152 @@
+//! Writing a trace, an event at a time.
+
+use std::io::{self, Write};
+
+use super::{
+    BLOCK_HEADER_SIZE, ByteRange, MAGIC, PAYLOAD_SIZE, STREAMS_MAX, TEXT_SIZE_MAX, TraceEvent,
+    TraceHeader, VERSION, checksum, tag,
+};
+
+/// Writes a trace. Without [`finish`](Self::finish) it has no end, and can't be read.
+#[derive(Debug)]
+pub struct TraceWriter<W> {
+    out: W,
+    device_bytes: u64,
+    payload: Vec<u8>,
+    /// Events in `payload`.
+    payload_events: u32,
+    events: u64,
+    time_ns: u64,
+    /// Where the last range of each stream ended, in sectors.
+    ends: [u64; STREAMS_MAX as usize],
+}
+
+impl<W: Write> TraceWriter<W> {
+    /// Begins a trace on `out`, which should be buffered no further: it gets blocks of 64 KiB.
+    ///
+    /// # Errors
+    /// When `out` can't be written, or the header's text is too long or would not be read as written.
+    pub fn new(mut out: W, header: &TraceHeader) -> io::Result<Self> {
+        let text = header.text();
+        let is_plain = |(name, value): &(String, String)| {
+            !name.contains([':', '\n']) && !value.contains('\n') && value.trim() == value
+        };
+        if text.len() > TEXT_SIZE_MAX || !header.about.iter().all(is_plain) {
+            return Err(refused("what a trace says of itself is a short line per name"));
+        }
+        let mut fields = Vec::new();
+        fields.extend(MAGIC);
+        fields.extend(VERSION.to_le_bytes());
+        fields.extend((text.len() as u32).to_le_bytes());
+        fields.extend(header.device_bytes.to_le_bytes());
+        let sum = checksum(&[&fields, text.as_bytes()]);
+        fields.extend(sum.to_le_bytes());
+        out.write_all(&fields)?;
+        out.write_all(text.as_bytes())?;
+        Ok(Self {
+            out,
+            device_bytes: header.device_bytes,
+            payload: Vec::with_capacity(PAYLOAD_SIZE + BLOCK_HEADER_SIZE),
+            payload_events: 0,
+            events: 0,
+            time_ns: 0,
+            ends: [0; STREAMS_MAX as usize],
+        })
+    }
+
+    /// Adds an event. A time before that of the last one counts as that.
+    ///
+    /// # Errors
+    /// When the trace can't be written, or no trace holds such an event: a range beyond the device or
+    /// of half a sector, a stream too many, a mark too long. Nothing is added then.
+    pub fn push(&mut self, time_ns: u64, event: &TraceEvent) -> io::Result<()> {
+        let (kind, stream, range) = match event {
+            TraceEvent::Write { stream, range } => (tag::WRITE, *stream, Some(*range)),
+            TraceEvent::WriteZeros { range } => (tag::WRITE_ZEROS, 0, Some(*range)),
+            TraceEvent::Deallocate { range } => (tag::DEALLOCATE, 0, Some(*range)),
+            TraceEvent::Flush => (tag::FLUSH, 0, None),
+            TraceEvent::Mark(text) if text.len() > TEXT_SIZE_MAX => {
+                return Err(refused("a mark is too long"));
+            }
+            TraceEvent::Mark(_) => (tag::MARK, 0, None),
+        };
+        if stream >= STREAMS_MAX {
+            return Err(refused("a trace has 31 streams"));
+        }
+        if range.is_some_and(|range| !range.is_valid(self.device_bytes)) {
+            return Err(refused(&format!("{range:?} is no range of the device's sectors")));
+        }
+        self.payload.push(kind | stream << tag::STREAM_SHIFT);
+        put_number(&mut self.payload, time_ns.saturating_sub(self.time_ns));
+        self.time_ns = self.time_ns.max(time_ns);
+        if let Some(range) = range {
+            self.put_range(stream, range);
+        }
+        if let TraceEvent::Mark(text) = event {
+            put_number(&mut self.payload, text.len() as u64);
+            self.payload.extend(text.as_bytes());
+        }
+        self.payload_events += 1;
+        self.events += 1;
+        if self.payload.len() >= PAYLOAD_SIZE { self.end_block() } else { Ok(()) }
+    }
+
+    /// Events so far.
+    pub fn event_count(&self) -> u64 {
+        self.events
+    }
+
+    /// Ends the trace and gives back what it was written to, flushed.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn finish(mut self) -> io::Result<W> {
+        if self.payload_events > 0 {
+            self.end_block()?;
+        }
+        let (fields, events) = ([0; 8], self.events.to_le_bytes());
+        let sum = checksum(&[&fields, &events]).to_le_bytes();
+        for part in [&fields[..], &sum, &events] {
+            self.out.write_all(part)?;
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn put_range(&mut self, stream: u8, range: ByteRange) {
+        let [start, end] = [range.start, range.end].map(|byte| byte / super::SECTOR_SIZE);
+        let last = &mut self.ends[usize::from(stream)];
+        put_number(&mut self.payload, zigzag(start.wrapping_sub(*last) as i64));
+        put_number(&mut self.payload, end - start);
+        *last = end;
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        let length = (self.payload.len() as u32).to_le_bytes();
+        let events = self.payload_events.to_le_bytes();
+        let sum = checksum(&[&length, &events, &self.payload]);
+        for part in [&length[..], &events, &sum.to_le_bytes(), &self.payload] {
+            self.out.write_all(part)?;
+        }
+        self.payload.clear();
+        self.payload_events = 0;
+        Ok(())
+    }
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Small numbers of either sign become small numbers.
+fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
