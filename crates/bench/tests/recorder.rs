@@ -3,6 +3,7 @@
 //! Needs root, FUSE and loop devices; where they are missing it says so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[expect(dead_code, reason = "no server is recorded here")]
 mod common;
 
 use std::fs::{File, OpenOptions};
@@ -73,7 +74,7 @@ fn joined(records: &[TraceRecord]) -> Vec<TraceEvent> {
             | (Some(TraceEvent::Deallocate { range: last }), TraceEvent::Deallocate { range })
                 if last.end == range.start =>
             {
-                last.end = range.end
+                last.end = range.end;
             }
             _ => events.push(event.clone()),
         }
