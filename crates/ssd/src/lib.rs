@@ -3,7 +3,7 @@
 //! [`Ftl`] is the flash translation layer alone: a mapping of logical blocks to NAND pages, reclaim
 //! units, handles and the collector. It does no I/O, holds no data and reads no clock: the same
 //! writes and deallocations give the same state and the same [`Counters`]. What happens to the NAND
-//! it tells an [`Observer`] as it happens.
+//! it tells an [`Observer`] as it happens. [`Clocked`] adds when: every die and channel has a clock.
 //!
 //! ```
 //! use slimio_ssd::{Config, Ftl};
@@ -22,11 +22,13 @@
 //!
 //! What a host asked of a device, recorded for a replay, is in [`trace`].
 
+mod clocked;
 mod config;
 mod ftl;
 mod geometry;
 pub mod trace;
 
+pub use clocked::Clocked;
 pub use config::{
     Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
 };

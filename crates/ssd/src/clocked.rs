@@ -1,0 +1,299 @@
+//! A drive with clocks: when each of its dies and channels is free again.
+//!
+//! Every die does one thing at a time, and every channel moves one page at a time. What the host asks
+//! for queues behind what its die has been given before, the collector's work included: that is how
+//! garbage collection is felt.
+//!
+//! ```text
+//! write    channel |transfer|            read   die     |read|
+//!          die               |program|          channel      |transfer|
+//! ```
+//!
+//! Source of the model: a time for each die at which it is free, as in MoatLab/FEMU,
+//! `hw/femu/bbssd/ftl.c`; the latency of a request is that of its slowest page.
+
+use std::time::Duration;
+
+use crate::{Config, ConfigError, Ftl, FtlError, Geometry, NandPage, Observer, Timing};
+
+/// A [`Ftl`] whose work takes time. Times are counted from when the drive was made, and requests are
+/// expected in the order of theirs.
+#[derive(Clone, Debug)]
+pub struct Clocked {
+    ftl: Ftl,
+    dies: Dies,
+}
+
+impl Clocked {
+    /// A drive that holds nothing and has nothing to do.
+    ///
+    /// # Errors
+    /// When such a drive can't work.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let dies = Dies::new(config.geometry, config.timing);
+        Ok(Self { ftl: Ftl::new(config)?, dies })
+    }
+
+    /// The mapping and its counters.
+    pub fn ftl(&self) -> &Ftl {
+        &self.ftl
+    }
+
+    /// The mapping, for what takes no time.
+    pub fn ftl_mut(&mut self) -> &mut Ftl {
+        &mut self.ftl
+    }
+
+    /// Writes `count` blocks from `lba` on, asked for at `now`. Returns when the last of them is on the
+    /// media.
+    ///
+    /// # Errors
+    /// As [`Ftl::write`]; nothing has changed then.
+    pub fn write(
+        &mut self,
+        now: Duration,
+        lba: u64,
+        count: u64,
+        handle: u16,
+    ) -> Result<Duration, FtlError> {
+        let lba_count = self.ftl.config().lba_count;
+        if lba.checked_add(count).is_none_or(|end| end > lba_count) {
+            return Err(FtlError::OutOfRange { lba: lba.max(lba_count), lba_count });
+        }
+        let mut work = self.dies.begin(now);
+        for lba in lba..lba + count {
+            self.ftl.write_observed(lba, handle, &mut work)?;
+        }
+        Ok(work.end())
+    }
+
+    /// Reads `count` blocks from `lba` on, asked for at `now`. Returns when the last of them is there;
+    /// blocks that hold nothing are there at once.
+    pub fn read(&mut self, now: Duration, lba: u64, count: u64) -> Duration {
+        let mut work = self.dies.begin(now);
+        for page in (lba..lba.saturating_add(count)).filter_map(|lba| self.ftl.page_of(lba)) {
+            work.read(page);
+        }
+        work.end()
+    }
+
+    /// Lets blocks hold nothing. It takes no time: the mapping is in the drive's memory.
+    ///
+    /// # Errors
+    /// As [`Ftl::deallocate`].
+    pub fn deallocate(&mut self, lba: u64, count: u64) -> Result<(), FtlError> {
+        self.ftl.deallocate(lba, count)
+    }
+
+    /// Lets a handle go on in a fresh unit, at `now`.
+    ///
+    /// # Errors
+    /// As [`Ftl::start_fresh_unit`].
+    pub fn start_fresh_unit(&mut self, now: Duration, handle: u16) -> Result<(), FtlError> {
+        self.ftl.start_fresh_unit(handle, &mut self.dies.begin(now))
+    }
+
+    /// When all that was asked for until now is over.
+    pub fn idle_at(&self) -> Duration {
+        let last = self.dies.die_free.iter().chain(&self.dies.channel_free).max();
+        Duration::from_nanos(last.copied().unwrap_or(0))
+    }
+
+    /// How long the dies have worked, all of them together.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.dies.busy)
+    }
+}
+
+/// When each die and channel is free, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Dies {
+    geometry: Geometry,
+    die_free: Vec<u64>,
+    channel_free: Vec<u64>,
+    busy: u64,
+    read: u64,
+    program: u64,
+    erase: u64,
+    transfer: u64,
+}
+
+impl Dies {
+    fn new(geometry: Geometry, timing: Timing) -> Self {
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        Self {
+            geometry,
+            die_free: vec![0; geometry.die_count() as usize],
+            channel_free: vec![0; geometry.channels as usize],
+            busy: 0,
+            read: nanos(timing.read),
+            program: nanos(timing.program),
+            erase: nanos(timing.erase),
+            transfer: nanos(timing.transfer),
+        }
+    }
+
+    fn begin(&mut self, now: Duration) -> Work<'_> {
+        let now = now.as_nanos() as u64;
+        Work { dies: self, now, end: now }
+    }
+
+    /// Has a die work for so long, not before `from`. Returns when that is over.
+    fn work(&mut self, die: u32, from: u64, time: u64) -> u64 {
+        let free = &mut self.die_free[die as usize];
+        *free = from.max(*free) + time;
+        self.busy += time;
+        *free
+    }
+
+    /// Moves a page over a die's channel, not before `from`. Returns when it is over.
+    fn transfer(&mut self, die: u32, from: u64) -> u64 {
+        if self.transfer == 0 {
+            return from;
+        }
+        let free = &mut self.channel_free[self.geometry.channel_of(die) as usize];
+        *free = from.max(*free) + self.transfer;
+        *free
+    }
+
+    fn read(&mut self, page: NandPage, from: u64) -> u64 {
+        let die = self.geometry.die_of(page.0);
+        let read = self.work(die, from, self.read);
+        self.transfer(die, read)
+    }
+
+    fn program(&mut self, page: NandPage, from: u64) -> u64 {
+        let die = self.geometry.die_of(page.0);
+        let there = self.transfer(die, from);
+        self.work(die, there, self.program)
+    }
+}
+
+/// One request, and what it sets off.
+struct Work<'a> {
+    dies: &'a mut Dies,
+    now: u64,
+    /// When what the host has asked for is over.
+    end: u64,
+}
+
+impl Work<'_> {
+    fn read(&mut self, page: NandPage) {
+        let there = self.dies.read(page, self.now);
+        self.end = self.end.max(there);
+    }
+
+    fn end(&self) -> Duration {
+        Duration::from_nanos(self.end)
+    }
+}
+
+impl Observer for Work<'_> {
+    fn program(&mut self, page: NandPage, _: u64) {
+        let there = self.dies.program(page, self.now);
+        self.end = self.end.max(there);
+    }
+
+    fn pad(&mut self, page: NandPage) {
+        self.dies.program(page, self.now);
+    }
+
+    fn copy(&mut self, from: NandPage, to: NandPage) {
+        let read = self.dies.read(from, self.now);
+        self.dies.program(to, read);
+    }
+
+    fn erase(&mut self, unit: u32) {
+        let first = unit * self.dies.geometry.unit_pages();
+        for page in first..first + self.dies.geometry.unit_dies() {
+            let die = self.dies.geometry.die_of(page);
+            self.dies.work(die, self.now, self.dies.erase);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Thresholds;
+
+    fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// 64 dies, units of 1024 pages.
+    fn drive(timing: Timing) -> Clocked {
+        let mut config = Config { timing, ..Config::scaled(720 << 20) };
+        config.thresholds = Thresholds::LAST_MOMENT;
+        assert_eq!((config.geometry.die_count(), config.geometry.unit_pages()), (64, 1024));
+        Clocked::new(config).expect("it can work")
+    }
+
+    #[test]
+    fn dies_work_beside_each_other_and_each_alone() {
+        let mut drive = drive(Timing::PAPER);
+        assert_eq!(drive.write(micros(0), 0, 64, 0), Ok(micros(200)), "one page for each die");
+        assert_eq!(drive.write(micros(0), 64, 1, 0), Ok(micros(400)), "behind the first");
+        assert_eq!(drive.write(micros(0), 65, 63, 0), Ok(micros(400)));
+        assert_eq!(drive.read(micros(0), 1, 1), micros(440), "behind what its die does");
+        assert_eq!(drive.read(micros(1000), 0, 64), micros(1040));
+        assert_eq!(drive.read(micros(1000), 5000, 64), micros(1000), "nothing is there");
+        assert_eq!(drive.idle_at(), micros(1040));
+        assert_eq!(drive.busy(), 128 * micros(200) + 65 * micros(40));
+    }
+
+    #[test]
+    fn a_channel_moves_one_page_at_a_time() {
+        let mut drive = drive(Timing::PAPER_EMULATOR);
+        assert_eq!(drive.write(micros(0), 0, 1, 0), Ok(micros(225)));
+        let mut all = super::tests::drive(Timing::PAPER_EMULATOR);
+        // Eight dies on each channel: the last page is there after eight transfers.
+        assert_eq!(all.write(micros(0), 0, 64, 0), Ok(micros(400)));
+        assert_eq!(all.read(micros(1000), 0, 1), micros(1065), "first read, then moved");
+    }
+
+    #[test]
+    fn the_host_waits_behind_the_collector() {
+        let mut drive = drive(Timing::PAPER);
+        let lbas = drive.ftl().config().lba_count;
+        let mut now = micros(0);
+        let mut slowest = micros(0);
+        // Each second block twice: what is collected is half valid.
+        for step in (1..=2).cycle().take(8) {
+            for lba in (0..lbas).step_by(step) {
+                let end = drive.write(now, lba, 1, 0).expect("it is within the drive");
+                slowest = slowest.max(end.saturating_sub(now));
+                now = end;
+            }
+        }
+        assert!(drive.ftl().counters().copied_bytes() > 0, "it has collected");
+        // A die copies some of 16 pages of a unit and erases, but never waits for two units.
+        assert!(slowest > Timing::PAPER.erase, "{slowest:?}");
+        assert!(slowest < 2 * Timing::PAPER.erase + 40 * micros(240), "{slowest:?}");
+    }
+
+    #[test]
+    fn the_same_requests_take_the_same_time() {
+        let run = || {
+            let mut drive = drive(Timing::PAPER_EMULATOR);
+            let lbas = drive.ftl().config().lba_count;
+            let mut now = micros(0);
+            for round in 0..3 * lbas / 8 {
+                let lba = round * 8 * 7919 % (lbas - 8);
+                now = drive.write(now, lba, 8, (round % 8) as u16).expect("it is within the drive");
+            }
+            (now, drive.idle_at(), drive.ftl().counters().clone())
+        };
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn what_is_refused_takes_no_time() {
+        let mut drive = drive(Timing::PAPER);
+        let lbas = drive.ftl().config().lba_count;
+        assert!(drive.write(micros(0), lbas - 1, 2, 0).is_err());
+        assert!(drive.write(micros(0), u64::MAX, 2, 0).is_err());
+        assert!(drive.write(micros(0), 0, 1, 8).is_err());
+        assert_eq!((drive.idle_at(), drive.ftl().mapped_count()), (micros(0), 0));
+    }
+}
