@@ -26,7 +26,9 @@ mod clocked;
 mod config;
 mod ftl;
 mod geometry;
+pub mod model;
 pub mod trace;
+pub mod workload;
 
 pub use clocked::Clocked;
 pub use config::{

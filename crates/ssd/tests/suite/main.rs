@@ -2,3 +2,4 @@
 
 mod ftl;
 mod naive;
+mod steady;

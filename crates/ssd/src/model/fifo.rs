@@ -1,0 +1,139 @@
+//! Units are collected in the order in which they were filled.
+
+use super::{ModelError, check_alpha, effective_alpha, lambert_w0};
+
+/// Write amplification under FIFO cleaning (also called LRU, or least recently written), for a drive
+/// of many units: the solution of `1 - 1/A = e^(-alpha / A)`, which is
+/// `A = alpha / (alpha + W0(-alpha e^-alpha))`.
+///
+/// A page is copied if it is still valid when its unit's turn comes, `T Np / A` host writes after it
+/// was written, and each host write leaves it valid with probability `1 - 1 / (U Np)`. W0 is the
+/// principal branch; the other one gives the trivial root `-alpha`, an infinite A. How many pages a
+/// unit has does not matter.
+///
+/// For a drive with trimmed pages `alpha` is that of [`effective_alpha`](super::effective_alpha).
+///
+/// Range: `alpha >= ALPHA_MIN`; uniform writes, many units ([`fifo_finite`] is for few), one frontier.
+///
+/// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012 (and ACM Transactions
+/// on Storage 10(2), 2014), LRU cleaning; the same form in Xiang and Kurkoski, arXiv 1110.4245, 2011.
+///
+/// # Errors
+/// When alpha is out of range.
+pub fn fifo(alpha: f64) -> Result<f64, ModelError> {
+    check_alpha(alpha)?;
+    let w = lambert_w0(-alpha * (-alpha).exp()).ok_or(ModelError::Alpha { alpha })?;
+    Ok(alpha / (alpha + w))
+}
+
+/// A drive of so many units, for the form that knows of sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Units {
+    /// Units that the exported capacity would fill.
+    pub user_units: u32,
+    /// Units that data may lie in; one that is kept back for the collector is not among them.
+    pub unit_count: u32,
+    /// Pages of a unit.
+    pub unit_pages: u32,
+    /// Part of the logical pages that holds data, as in [`effective_alpha`].
+    pub live_share: f64,
+}
+
+/// As [`fifo`], for a drive of a given size: the solution of
+/// `A = 1 / (1 - (1 - 1 / L)^(T' Np / A))` with `L` live pages and `T' = T - 1 / (2 A)`.
+///
+/// The power is `e^(-c / A)` with `c = -T' Np ln(1 - 1 / L)`, so the closed form of [`fifo`] solves
+/// this one too, with `c` in place of alpha.
+///
+/// Range: as [`fifo`], for any number of units.
+///
+/// Source: Desnoyers 2012 and, with trims, Lee et al., `HotStorage` 2025, before the size goes to
+/// infinity. What T' takes off is derived here: a unit is collected as a whole, and it began with
+/// copies, which the host's writes follow; a page of those has `Np / (2 A)` fewer host writes behind it
+/// on average, and they are one part in A of the unit.
+///
+/// # Errors
+/// When the drive has no pages, or no spare ones.
+pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
+    if units.user_units == 0 || units.unit_pages == 0 {
+        return Err(ModelError::NoPages);
+    }
+    let (user, count) = (f64::from(units.user_units), f64::from(units.unit_count));
+    let live = user * f64::from(units.unit_pages) * units.live_share;
+    let mut waf = fifo(effective_alpha(count / user, units.live_share)?)?;
+    if live <= 1.0 {
+        return Ok(1.0);
+    }
+    // T' hardly depends on A: each step gains digits as there are units.
+    for _ in 0..STEPS {
+        let written = count - 0.5 / waf;
+        let alpha = effective_alpha(written / user, units.live_share)?;
+        waf = fifo(-alpha * live * (-1.0 / live).ln_1p())?;
+    }
+    Ok(waf)
+}
+
+/// Steps of the fixed point in [`fifo_finite`].
+const STEPS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Trims, alpha_of_spare};
+    use super::*;
+
+    fn with_trims(spare: f64, ratio: f64, trims: Trims) -> f64 {
+        let live_share = trims.live_share(ratio).unwrap();
+        fifo(effective_alpha(alpha_of_spare(spare).unwrap(), live_share).unwrap()).unwrap()
+    }
+
+    /// Computed apart from this code, from the implicit equation.
+    #[test]
+    fn fifo_has_its_known_values() {
+        for (spare, ratio, any, live) in [
+            (0.10, 0.0, 5.1787, 5.1787),
+            (0.10, 0.1, 2.9400, 2.8228),
+            (0.10, 0.2, 2.2007, 1.9916),
+            (0.07, 0.1, 3.4213, f64::NAN),
+            (0.20, 0.1, 2.0379, f64::NAN),
+        ] {
+            let found = with_trims(spare, ratio, Trims::AnyPage);
+            assert!((found - any).abs() < 6e-5, "spare {spare}, any {ratio}: {found}");
+            let found = with_trims(spare, ratio, Trims::LivePage);
+            assert!(live.is_nan() || (found - live).abs() < 6e-5, "live {ratio}: {found}");
+        }
+        // Overprovisioning 0.3, Xiang and Kurkoski.
+        assert!((fifo(1.3).unwrap() - 2.36).abs() < 0.005);
+    }
+
+    #[test]
+    fn fifo_solves_its_equation_over_the_whole_range() {
+        for exponent in -50..30 {
+            let alpha = 1.0 + 10f64.powf(f64::from(exponent) / 10.0);
+            let waf = fifo(alpha).unwrap();
+            let error = 1.0 - 1.0 / waf - (-alpha / waf).exp();
+            assert!(waf >= 1.0 && error.abs() < 1e-9, "alpha {alpha}: {waf}, {error}");
+            // The trivial root, 1/A = 0, solves it too.
+            assert!(waf < 2.0 / (alpha - 1.0) + 2.0, "alpha {alpha}: {waf}");
+        }
+    }
+
+    #[test]
+    fn the_finite_form_solves_its_equation_and_tends_to_the_closed_one() {
+        let of = |user_units| Units {
+            user_units,
+            unit_count: user_units * 10 / 9,
+            unit_pages: 128,
+            live_share: 1.0 / 1.1,
+        };
+        let small = of(90);
+        let (pages, waf): (f64, f64) = (90.0 * 128.0, fifo_finite(&small).unwrap());
+        let power = (1.0 - 1.1 / pages).powf((100.0 - 0.5 / waf) * 128.0 / waf);
+        assert!((waf - 1.0 / (1.0 - power)).abs() < 1e-9, "{waf}");
+        let closed = with_trims(0.1, 0.1, Trims::AnyPage);
+        let distance = |user_units| (fifo_finite(&of(user_units)).unwrap() - closed).abs() / closed;
+        assert!(distance(90) > 0.005, "part of a unit of a hundred shows: {}", distance(90));
+        assert!(distance(9_000_000) < 1e-6);
+        assert!(fifo_finite(&Units { unit_count: 90, live_share: 1.0, ..small }).is_err());
+        assert_eq!(fifo_finite(&Units { user_units: 0, ..small }), Err(ModelError::NoPages));
+    }
+}

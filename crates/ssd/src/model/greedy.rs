@@ -1,0 +1,95 @@
+//! The unit with the fewest valid pages is collected next.
+
+use super::{ModelError, check_alpha};
+
+/// Write amplification under greedy cleaning with units of `unit_pages` pages, for a drive of many
+/// units.
+///
+/// In steady state as many units a second go from `i` to `i - 1` valid pages as are collected, so with
+/// `V` victims per host write there are `V U Np / i` units with `i` valid pages, for each `i` down to
+/// the one at which units are collected. Victims have `k` valid pages, or `k - 1`: of the units that
+/// come to `k`, a share `q` loses one more before its turn comes. All units together are T, and each
+/// victim gives `Np - (k - q)` pages to host writes:
+///
+/// ```text
+/// alpha = A (H(Np) - H(k) + q / k)      A = Np / (Np - k + q)      H: harmonic numbers
+/// ```
+///
+/// which has one solution with a whole `k` and `0 <= q <= 1`, found by going down from `Np`. As units
+/// get large, the harmonic numbers become logarithms and this becomes [`fifo`](super::fifo).
+///
+/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`; uniform writes, many units (some hundred: valid
+/// counts have to spread out), one frontier. Above `H(Np)` victims hold nothing that is valid and A is 1.
+///
+/// Source: the balance is that of the mean-field models (Van Houdt, "A mean field model for a class of
+/// garbage collection algorithms in flash-based solid state drives", SIGMETRICS 2013), in the limit of
+/// greedy choice; Desnoyers 2012 has a closed form of the same kind. The interpolation with `q` is
+/// derived here, and checked against simulation.
+///
+/// # Errors
+/// When alpha is out of range, or units have no pages.
+pub fn greedy(alpha: f64, unit_pages: u32) -> Result<f64, ModelError> {
+    check_alpha(alpha)?;
+    if unit_pages == 0 {
+        return Err(ModelError::NoPages);
+    }
+    let pages = f64::from(unit_pages);
+    // H(Np) - H(k)
+    let mut above = 0.0;
+    for k in (1..=unit_pages).rev().map(f64::from) {
+        // What alpha would be if all victims had k - 1 valid pages.
+        let reached = pages * (above + 1.0 / k) / (pages - k + 1.0);
+        if reached >= alpha {
+            let q = (alpha * (pages - k) - pages * above) / (pages / k - alpha);
+            return Ok(pages / (pages - k + q));
+        }
+        above += 1.0 / k;
+    }
+    Ok(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fifo;
+    use super::*;
+
+    #[test]
+    fn greedy_has_its_known_values() {
+        // Simulated apart from this code: spare factor 0.1 without trims, and with a tenth of any page.
+        for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
+            let waf = greedy(alpha, 128).unwrap();
+            assert!((waf / simulated - 1.0).abs() < 0.005, "{waf} for {simulated}");
+        }
+    }
+
+    #[test]
+    fn greedy_solves_its_equations() {
+        for unit_pages in [2, 3, 16, 128, 4096] {
+            for alpha in [1.001, 1.02, 1.1, 1.3, 2.0, 4.0] {
+                let waf = greedy(alpha, unit_pages).unwrap();
+                let pages = f64::from(unit_pages);
+                let left = pages * (1.0 - 1.0 / waf);
+                let whole = left.floor();
+                let harmonic = |n: f64| (1..=n as u32).map(|i| 1.0 / f64::from(i)).sum::<f64>();
+                // Victims with a fraction of a page: between the two whole numbers.
+                let between = (left - whole) / (whole + 1.0);
+                let found = waf * (harmonic(pages) - harmonic(whole) - between);
+                let all_empty = harmonic(pages) <= alpha;
+                assert!(
+                    if all_empty { waf <= 1.0 } else { (found / alpha - 1.0).abs() < 1e-9 },
+                    "{unit_pages} pages, alpha {alpha}: {waf} gives {found}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_is_better_than_fifo_and_tends_to_it_with_large_units() {
+        for alpha in [1.01, 1.1, 1.5, 3.0] {
+            let fifo = fifo(alpha).unwrap();
+            let of = |unit_pages| greedy(alpha, unit_pages).unwrap() / fifo;
+            assert!(of(16) < of(128) && of(128) < of(4096) && of(4096) < 1.0, "alpha {alpha}");
+            assert!(of(1 << 20) > 0.9999, "alpha {alpha}: {}", of(1 << 20));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Write amplification by formula: how much spare space, and how much TRIM, a drive needs.
+//!
+//! Everything here speaks of uniform writes of single pages to a page-mapped drive in steady state,
+//! whose collector writes where the host writes. Two numbers decide then:
+//!
+//! * **alpha**, NAND pages that data may lie in over logical pages ([`alpha_of_spare`]);
+//! * the **live share**, the part of the logical pages that holds data ([`Trims::live_share`]).
+//!
+//! To the collector a trimmed page is spare space like any other, so what counts is alpha over the
+//! live share ([`effective_alpha`]), and the two readings of a "trim ratio" differ in nothing but the
+//! live share that they lead to.
+//!
+//! ```
+//! use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo, greedy};
+//!
+//! let alpha = alpha_of_spare(0.1)?;
+//! let any = effective_alpha(alpha, Trims::AnyPage.live_share(0.1)?)?;
+//! let live = effective_alpha(alpha, Trims::LivePage.live_share(0.1)?)?;
+//! let rounded = |waf: f64| (waf * 1000.0).round() / 1000.0;
+//! assert_eq!([alpha, any, live].map(|alpha| rounded(fifo(alpha).unwrap())), [5.179, 2.940, 2.823]);
+//! assert_eq!(rounded(greedy(alpha, 128)?), 4.992);
+//! # Ok::<(), slimio_ssd::model::ModelError>(())
+//! ```
+
+mod fifo;
+mod greedy;
+mod lambert;
+
+use std::fmt;
+
+pub use fifo::{Units, fifo, fifo_finite};
+pub use greedy::greedy;
+pub use lambert::lambert_w0;
+
+/// The least spare factor for which the formulas are evaluated: below it, rounding shows in the
+/// fourth digit.
+pub const SPARE_MIN: f64 = 1e-5;
+
+/// The least alpha for which the formulas are evaluated; that of [`SPARE_MIN`].
+pub const ALPHA_MIN: f64 = 1.0 + SPARE_MIN;
+
+/// What the ratio of trims to writes counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trims {
+    /// Trims of pages drawn from all logical pages, those included that hold nothing: some of them
+    /// trim nothing. This is what the term `(1 + D) / (U Np)` of the CXL flash model means: each page
+    /// is hit by a write or a trim equally often.
+    ///
+    /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
+    AnyPage,
+    /// Trims of pages that hold data, each of which makes one page free. What a store does that
+    /// deallocates the blocks of its own files or segments.
+    ///
+    /// Source: Frankie, Hughes, Kreutz-Delgado, "Analysis of Trim Commands on Overprovisioning and
+    /// Write Amplification in Solid State Drives", arXiv 1208.1794, 2012.
+    LivePage,
+}
+
+impl Trims {
+    /// Share of the logical pages that hold data in steady state, with `ratio` trims per write.
+    ///
+    /// A write hits a page without data with probability `1 - live`. Trims of any page undo
+    /// `ratio * live` of it: `live = 1 / (1 + ratio)`. Trims of live pages undo `ratio`:
+    /// `live = 1 - ratio`.
+    ///
+    /// Range: `ratio >= 0` for any pages, `0 <= ratio < 1` for live ones: who deletes as much as he
+    /// writes keeps nothing.
+    ///
+    /// # Errors
+    /// When the ratio is outside of that.
+    pub fn live_share(self, ratio: f64) -> Result<f64, ModelError> {
+        if !(ratio.is_finite() && ratio >= 0.0) {
+            return Err(ModelError::TrimRatio { ratio });
+        }
+        match self {
+            Self::AnyPage => Ok(1.0 / (1.0 + ratio)),
+            Self::LivePage if ratio < 1.0 => Ok(1.0 - ratio),
+            Self::LivePage => Err(ModelError::NothingLives { ratio }),
+        }
+    }
+
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AnyPage => "trims of any page",
+            Self::LivePage => "trims of live pages",
+        }
+    }
+}
+
+/// Alpha of a drive that keeps `spare` of its NAND to itself: `1 / (1 - spare)`.
+///
+/// The spare factor counts from all of the NAND, overprovisioning from what is exported: with a spare
+/// factor of 0.1, overprovisioning is 0.111.
+///
+/// Range: `SPARE_MIN <= spare < 1`.
+///
+/// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012.
+///
+/// # Errors
+/// When the factor is outside of that.
+pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
+    if (SPARE_MIN..1.0).contains(&spare) {
+        Ok(1.0 / (1.0 - spare))
+    } else {
+        Err(ModelError::Spare { spare })
+    }
+}
+
+/// Alpha as the collector sees it where only `live_share` of the logical pages hold data: everything
+/// else is spare.
+///
+/// With [`Trims::AnyPage`] this is `alpha * (1 + ratio)`, the extension of the FIFO formula in Lee et
+/// al.; with [`Trims::LivePage`] it is `alpha / (1 - ratio)`, the effective overprovisioning of Frankie
+/// et al. It holds for every way to choose victims that knows pages only as valid or not.
+///
+/// Range: `0 < live_share <= 1`; writes and trims that hit every page equally often.
+///
+/// # Errors
+/// When one of the two is out of range.
+pub fn effective_alpha(alpha: f64, live_share: f64) -> Result<f64, ModelError> {
+    check_alpha(alpha)?;
+    if live_share > 0.0 && live_share <= 1.0 {
+        Ok(alpha / live_share)
+    } else {
+        Err(ModelError::LiveShare { live_share })
+    }
+}
+
+fn check_alpha(alpha: f64) -> Result<(), ModelError> {
+    if alpha.is_finite() && alpha >= ALPHA_MIN { Ok(()) } else { Err(ModelError::Alpha { alpha }) }
+}
+
+/// What a formula can't be asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ModelError {
+    /// No spare space, or nothing else.
+    Spare {
+        /// The spare factor.
+        spare: f64,
+    },
+    /// No more NAND than logical pages, or without bound.
+    Alpha {
+        /// NAND pages over logical pages.
+        alpha: f64,
+    },
+    /// Not a ratio.
+    TrimRatio {
+        /// Trims per write.
+        ratio: f64,
+    },
+    /// As many trims of live pages as writes, or more.
+    NothingLives {
+        /// Trims per write.
+        ratio: f64,
+    },
+    /// Not a share above zero.
+    LiveShare {
+        /// Live pages over logical pages.
+        live_share: f64,
+    },
+    /// A drive without pages.
+    NoPages,
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spare { spare } if *spare < SPARE_MIN => write!(
+                f,
+                "a spare factor of {spare}: without spare space nothing can be collected; give a \
+                 number between {SPARE_MIN} and 1"
+            ),
+            Self::Spare { spare } => write!(
+                f,
+                "a spare factor of {spare}: it is a part of the NAND; give a number between \
+                 {SPARE_MIN} and 1"
+            ),
+            Self::Alpha { alpha } => write!(
+                f,
+                "{alpha} NAND pages for each logical page: the formulas need at least {ALPHA_MIN}, and \
+                 an end"
+            ),
+            Self::TrimRatio { ratio } => {
+                write!(f, "a trim ratio of {ratio}: it is trims per write, 0 or more")
+            }
+            Self::NothingLives { ratio } => write!(
+                f,
+                "a trim ratio of {ratio} of live pages: who trims as many live pages as he writes keeps \
+                 nothing; give less than 1"
+            ),
+            Self::LiveShare { live_share } => {
+                write!(f, "a live share of {live_share}: it is above 0, and 1 at most")
+            }
+            Self::NoPages => write!(f, "a drive without pages"),
+        }
+    }
+}
+
+impl std::error::Error for ModelError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_readings_of_the_trim_ratio_are_an_effective_alpha() {
+        let alpha = alpha_of_spare(0.1).unwrap();
+        let of = |trims: Trims| effective_alpha(alpha, trims.live_share(0.2).unwrap()).unwrap();
+        assert!((of(Trims::AnyPage) - alpha * 1.2).abs() < 1e-12);
+        assert!((of(Trims::LivePage) - alpha / 0.8).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_a_formula_cannot_be_asked_is_a_sentence() {
+        let spare = |spare| alpha_of_spare(spare).unwrap_err().to_string();
+        assert!(spare(0.0).contains("without spare space nothing can be collected"));
+        assert!(spare(-0.1).contains("without spare space"));
+        assert!(spare(1.0).contains("part of the NAND"));
+        assert!(spare(f64::NAN).contains("between"));
+        let trim = |trims: Trims, ratio| trims.live_share(ratio).unwrap_err().to_string();
+        assert!(trim(Trims::LivePage, 1.0).contains("keeps nothing"));
+        assert!(trim(Trims::AnyPage, -0.1).contains("0 or more"));
+        assert!(trim(Trims::AnyPage, f64::INFINITY).contains("0 or more"));
+        assert!(Trims::AnyPage.live_share(3.0).is_ok(), "some of these trim nothing");
+        assert!(effective_alpha(1.1, 0.0).unwrap_err().to_string().contains("above 0"));
+        for alpha in [1.0, 0.9, f64::NAN, f64::INFINITY] {
+            let sentence = fifo(alpha).unwrap_err().to_string();
+            assert!(sentence.contains("at least 1.00001"), "{sentence}");
+            assert_eq!(greedy(alpha, 128).unwrap_err().to_string(), sentence);
+        }
+        assert_eq!(greedy(1.1, 0), Err(ModelError::NoPages));
+    }
+}

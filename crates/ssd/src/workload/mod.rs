@@ -1,0 +1,42 @@
+//! Streams of host writes and deallocations, made up from a seed, and what a drive makes of them.
+//!
+//! Invariant: the seed decides the whole stream, and the drive has no random source, so a run can be
+//! repeated on any machine.
+
+mod steady;
+mod uniform;
+
+pub use steady::{Steady, SteadyError, WINDOWS_MAX, run_to_steady_state};
+pub use uniform::UniformWrites;
+
+use crate::{Ftl, FtlError};
+
+/// What a host asks a drive to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostOp {
+    /// Write one logical block.
+    Write {
+        /// Which.
+        lba: u64,
+    },
+    /// Let blocks hold nothing.
+    Deallocate {
+        /// The first.
+        lba: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+impl HostOp {
+    /// Does it, by the drive's first handle.
+    ///
+    /// # Errors
+    /// When it is beyond the drive.
+    pub fn run(self, drive: &mut Ftl) -> Result<(), FtlError> {
+        match self {
+            Self::Write { lba } => drive.write(lba, 0),
+            Self::Deallocate { lba, count } => drive.deallocate(lba, count),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Write amplification at true steady state.
+//!
+//! A drive that was filled in sequence is far from it: all units are whole, and what is collected
+//! first is better than it will ever be again. A window is as many host writes as the drive has blocks. After
+//! one, a block has been left alone with probability 1/e; the state forgets at that rate, so windows
+//! become alike. When the last [`ALIKE`] windows lie within [`CLOSE`] of one another, and do not go in
+//! one direction, the state is taken for steady, and the WAF is measured over [`MEASURED`] windows
+//! *after* those, which had no part in the decision.
+
+use std::fmt;
+
+use super::HostOp;
+use crate::{Ftl, FtlError};
+
+/// Windows that must be alike.
+const ALIKE: usize = 3;
+/// How far windows that are alike may lie apart, relative to their mean.
+const CLOSE: f64 = 0.004;
+/// Windows that are measured.
+const MEASURED: usize = 6;
+/// Windows after which a stream counts as never steady.
+pub const WINDOWS_MAX: usize = 100;
+
+/// What was measured at steady state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steady {
+    /// Bytes written to the media for each that the host wrote.
+    pub waf: f64,
+    /// How far the measured windows lie apart, relative to their mean.
+    pub spread: f64,
+    /// Part of the blocks that held data, at the ends of the measured windows.
+    pub live_share: f64,
+    /// How often the host had written the drive's capacity before the state was steady, without the
+    /// first time.
+    pub settled_after: usize,
+}
+
+/// Why there is no steady state to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SteadyError {
+    /// The stream does not fit the drive.
+    Drive(FtlError),
+    /// The stream ended, or had no end of deallocations.
+    Ended,
+    /// Windows did not become alike.
+    Restless {
+        /// WAF of the last window.
+        last: f64,
+        /// And of the one before.
+        before: f64,
+    },
+}
+
+impl From<FtlError> for SteadyError {
+    fn from(error: FtlError) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl fmt::Display for SteadyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drive(error) => error.fmt(f),
+            Self::Ended => write!(f, "the stream of writes ended before the drive was steady"),
+            Self::Restless { last, before } => write!(
+                f,
+                "no steady state after writing the capacity {WINDOWS_MAX} times: WAF {before:.3}, then \
+                 {last:.3}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SteadyError {}
+
+/// Writes the whole of `drive` in sequence, then runs `stream` until the state is steady, and
+/// measures.
+///
+/// # Errors
+/// When the stream does not fit the drive, ends, or never gets steady.
+pub fn run_to_steady_state(
+    drive: &mut Ftl,
+    mut stream: impl Iterator<Item = HostOp>,
+) -> Result<Steady, SteadyError> {
+    let lba_count = drive.config().lba_count;
+    for lba in 0..lba_count {
+        drive.write(lba, 0)?;
+    }
+    let mut wafs = Vec::new();
+    while !is_settled(&wafs) {
+        if wafs.len() == WINDOWS_MAX {
+            let [.., before, last] = wafs[..] else { unreachable!("there were many") };
+            return Err(SteadyError::Restless { last, before });
+        }
+        wafs.push(window(drive, &mut stream)?);
+    }
+    let settled_after = wafs.len();
+    let mut measured = [0.0; MEASURED];
+    let mut live = 0.0;
+    for waf in &mut measured {
+        *waf = window(drive, &mut stream)?;
+        live += drive.mapped_count() as f64 / lba_count as f64;
+    }
+    Ok(Steady {
+        waf: mean(&measured),
+        spread: spread(&measured),
+        live_share: live / MEASURED as f64,
+        settled_after,
+    })
+}
+
+/// WAF while the host writes as many blocks as there are.
+fn window(drive: &mut Ftl, stream: &mut impl Iterator<Item = HostOp>) -> Result<f64, SteadyError> {
+    let before = (drive.counters().host_bytes(), drive.counters().media_bytes());
+    let end = drive.counters().host_pages() + drive.config().lba_count;
+    while drive.counters().host_pages() < end {
+        stream.next().ok_or(SteadyError::Ended)?.run(drive)?;
+    }
+    let now = (drive.counters().host_bytes(), drive.counters().media_bytes());
+    Ok((now.1 - before.1) as f64 / (now.0 - before.0) as f64)
+}
+
+fn is_settled(wafs: &[f64]) -> bool {
+    let Some(last) = wafs.last_chunk::<ALIKE>() else { return false };
+    let rises = last.is_sorted_by(|a, b| a < b);
+    let falls = last.is_sorted_by(|a, b| a > b);
+    spread(last) <= CLOSE && !rises && !falls
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn spread(values: &[f64]) -> f64 {
+    let most = values.iter().copied().fold(f64::MIN, f64::max);
+    let least = values.iter().copied().fold(f64::MAX, f64::min);
+    (most - least) / mean(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trend_is_not_steady() {
+        assert!(!is_settled(&[2.0, 2.0]));
+        assert!(is_settled(&[1.0, 2.0, 2.002, 2.001]));
+        assert!(!is_settled(&[2.0, 2.001, 2.002]), "it rises");
+        assert!(!is_settled(&[2.002, 2.001, 2.0]), "it falls");
+        assert!(!is_settled(&[2.0, 2.02, 2.01]), "too far apart");
+        assert!(is_settled(&[1.0, 1.0, 1.0]));
+    }
+}
