@@ -1,16 +1,14 @@
 //! A comparison as pictures: bars per row, latency by percentile, throughput over time. Fonts are compiled in.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::Path;
+
+use slimio_plot::{Canvas, Ink};
 
 use crate::compare::Comparison;
 use crate::error::{Doing, Result};
-use crate::plot::canvas::{Canvas, Ink};
 use crate::scenario::Work;
 use crate::server::ServerKind;
 
-mod canvas;
 mod series;
 
 /// Metrics shown as bars: file, metric, title.
@@ -180,13 +178,5 @@ fn number(value: f64) -> String {
 }
 
 fn write_png(canvas: &Canvas, path: &Path) -> Result<()> {
-    let what = || format!("writing {}", path.display());
-    let file = BufWriter::new(File::create(path).doing(what())?);
-    let (width, height) = canvas.size();
-    let mut encoder = png::Encoder::new(file, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header().doing(what())?;
-    writer.write_image_data(canvas.bytes()).doing(what())?;
-    writer.finish().doing(what())
+    slimio_plot::write_png(canvas, path).doing(format!("writing {}", path.display()))
 }

@@ -1,9 +1,10 @@
 //! Requests per second over time, a panel per server, snapshots shaded. All panels of a row have the
 //! same axes. Shown is the first round: medians over time would hide what happens at a moment.
 
+use slimio_plot::{Canvas, Ink, grid, rounded};
+
 use super::{HEAD_HEIGHT, MARGIN, WIDTH, head, ink};
 use crate::compare::Comparison;
-use crate::plot::canvas::{Canvas, Ink};
 use crate::series::Series;
 use crate::server::ServerKind;
 
@@ -11,8 +12,6 @@ const LEFT: i32 = 90;
 const PANEL_HEIGHT: i32 = 260;
 /// Between a panel and the next: the axis with its numbers.
 const GAP: i32 = 50;
-/// Lines of the grid in each direction; about so many.
-const GRID_COUNT: f64 = 6.0;
 
 /// `None` when the row has no times.
 pub(super) fn panels(comparison: &Comparison, index: usize) -> Option<Canvas> {
@@ -77,32 +76,5 @@ impl Panel {
             let [from, to] = [pair[0], pair[1]].map(|(time, rate)| (self.x(time), self.y(rate)));
             canvas.line(from, to, ink);
         }
-    }
-}
-
-/// Round numbers from 0 to `max`.
-fn grid(max: f64) -> impl Iterator<Item = f64> {
-    let rough = max / GRID_COUNT;
-    let decade = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * decade);
-    let step = step.into_iter().find(|&step| step >= rough).unwrap_or(rough);
-    (0..=(max / step) as u32).map(move |index| f64::from(index) * step)
-}
-
-/// Without the dust of binary fractions.
-fn rounded(number: f64) -> f64 {
-    (number * 1000.0).round() / 1000.0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_grid_has_round_numbers() {
-        let lines = |max| grid(max).map(rounded).collect::<Vec<_>>();
-        assert_eq!(lines(60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
-        assert_eq!(lines(70_000.0), [0.0, 20_000.0, 40_000.0, 60_000.0]);
-        assert_eq!(lines(0.9), [0.0, 0.2, 0.4, 0.6, 0.8]);
     }
 }

@@ -13,7 +13,7 @@ use embedded_graphics::text::{Baseline, Text};
 
 /// Colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ink {
+pub enum Ink {
     /// Grid lines.
     Pale,
     /// The time of a snapshot.
@@ -22,6 +22,14 @@ pub(super) enum Ink {
     Grey,
     /// SlimIO.
     Blue,
+    /// A second of a kind.
+    Red,
+    /// A third.
+    Green,
+    /// A fourth.
+    Orange,
+    /// A fifth.
+    Violet,
 }
 
 impl Ink {
@@ -31,38 +39,45 @@ impl Ink {
             Self::Shade => Rgb888::new(255, 240, 200),
             Self::Grey => Rgb888::new(130, 130, 130),
             Self::Blue => Rgb888::new(30, 100, 200),
+            Self::Red => Rgb888::new(200, 40, 40),
+            Self::Green => Rgb888::new(30, 140, 60),
+            Self::Orange => Rgb888::new(225, 130, 20),
+            Self::Violet => Rgb888::new(130, 60, 170),
         }
     }
 }
 
 /// White until drawn on. What lies outside is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Canvas {
+pub struct Canvas {
     width: i32,
     height: i32,
     bytes: Vec<u8>,
 }
 
 impl Canvas {
-    pub(super) fn new(width: i32, height: i32) -> Self {
+    /// Of so many pixels, all of them white.
+    pub fn new(width: i32, height: i32) -> Self {
         Self { width, height, bytes: vec![255; (width * height * 3) as usize] }
     }
 
     /// Width and height in pixels.
-    pub(super) fn size(&self) -> (u32, u32) {
+    pub fn size(&self) -> (u32, u32) {
         (self.width as u32, self.height as u32)
     }
 
     /// Rows from the top, three bytes per pixel.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(super) fn text(&mut self, x: i32, y: i32, text: &str) {
+    /// A line of text; its upper left corner is at `x`, `y`.
+    pub fn text(&mut self, x: i32, y: i32, text: &str) {
         self.write((x, y), text, &FONT_7X13);
     }
 
-    pub(super) fn title(&mut self, x: i32, y: i32, text: &str) {
+    /// As [`text`](Self::text), larger.
+    pub fn title(&mut self, x: i32, y: i32, text: &str) {
         self.write((x, y), text, &FONT_9X15_BOLD);
     }
 
@@ -72,13 +87,15 @@ impl Canvas {
         let Ok(_) = text.draw(self);
     }
 
-    pub(super) fn bar(&mut self, (x, y): (i32, i32), (width, height): (i32, i32), ink: Ink) {
+    /// A filled rectangle from its upper left corner.
+    pub fn bar(&mut self, (x, y): (i32, i32), (width, height): (i32, i32), ink: Ink) {
         let size = Size::new(width.max(0) as u32, height.max(0) as u32);
         let style = PrimitiveStyle::with_fill(ink.color());
         let Ok(()) = Rectangle::new(Point::new(x, y), size).into_styled(style).draw(self);
     }
 
-    pub(super) fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink) {
+    /// A straight line: thin where it is pale.
+    pub fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink) {
         let width = if ink == Ink::Pale { 1 } else { 3 };
         let style = PrimitiveStyle::with_stroke(ink.color(), width);
         let line = Line::new(Point::new(from.0, from.1), Point::new(to.0, to.1));

@@ -1,0 +1,207 @@
+//! Curves over two axes, in panels below one another.
+
+use crate::{Canvas, Ink};
+
+/// A title and its panels.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// From the top.
+    pub panels: Vec<Panel>,
+}
+
+/// Curves that share their axes, which begin at the least number of any of them.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// What goes from left to right, with its unit.
+    pub x_title: String,
+    /// The number at the bottom; at least some curve must rise above it.
+    pub y_min: f64,
+    /// The curves, later ones above earlier ones.
+    pub curves: Vec<Curve>,
+}
+
+/// Points of one kind.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// In the legend; a curve without a name is not in it.
+    pub name: String,
+    /// Its colour.
+    pub ink: Ink,
+    /// How it is drawn.
+    pub mark: Mark,
+    /// Pairs of x and y; those that are no numbers are left out.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How points are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// One joined with the next.
+    Line,
+    /// A square each.
+    Squares,
+}
+
+const WIDTH: i32 = 1100;
+const LEFT: i32 = 90;
+const RIGHT: i32 = WIDTH - 30;
+const HEAD_HEIGHT: i32 = 60;
+/// The axis below a panel, and the next one's title and legend.
+const GAP: i32 = 110;
+const PANEL_HEIGHT: i32 = 300;
+/// Between names in the legend.
+const LEGEND_GAP: i32 = 40;
+/// Width of a letter of the font.
+const LETTER: i32 = 7;
+const SQUARE: i32 = 7;
+/// Lines of the grid in each direction; about so many.
+const GRID_COUNT: f64 = 6.0;
+
+impl Chart {
+    /// The picture.
+    pub fn draw(&self) -> Canvas {
+        let height = HEAD_HEIGHT + (PANEL_HEIGHT + GAP) * self.panels.len() as i32;
+        let mut canvas = Canvas::new(WIDTH, height);
+        canvas.title(30, 18, &self.title);
+        for (index, panel) in self.panels.iter().enumerate() {
+            let top = HEAD_HEIGHT + index as i32 * (PANEL_HEIGHT + GAP) + 50;
+            panel.draw(&mut canvas, top);
+        }
+        canvas
+    }
+}
+
+impl Panel {
+    fn draw(&self, canvas: &mut Canvas, top: i32) {
+        canvas.text(LEFT, top - 42, &self.title);
+        self.legend(canvas, top - 22);
+        let Some(scale) = Scale::of(self, top) else {
+            canvas.text(LEFT, top, "nothing to show");
+            return;
+        };
+        let bottom = top + PANEL_HEIGHT;
+        for y in grid(scale.y_max - self.y_min).map(|y| y + self.y_min) {
+            canvas.line((LEFT, scale.y(y)), (RIGHT, scale.y(y)), Ink::Pale);
+            canvas.text(20, scale.y(y) - 6, &rounded(y).to_string());
+        }
+        for x in grid(scale.x_max - scale.x_min).map(|x| x + scale.x_min) {
+            canvas.line((scale.x(x), top), (scale.x(x), bottom), Ink::Pale);
+            canvas.text(scale.x(x) - 8, bottom + 8, &rounded(x).to_string());
+        }
+        canvas.text(RIGHT - self.x_title.len() as i32 * LETTER, bottom + 26, &self.x_title);
+        for curve in &self.curves {
+            curve.draw(canvas, &scale);
+        }
+    }
+
+    fn legend(&self, canvas: &mut Canvas, y: i32) {
+        let mut x = LEFT;
+        for curve in self.curves.iter().filter(|curve| !curve.name.is_empty()) {
+            match curve.mark {
+                Mark::Line => canvas.line((x, y + 6), (x + 14, y + 6), curve.ink),
+                Mark::Squares => canvas.bar((x + 4, y + 3), (SQUARE, SQUARE), curve.ink),
+            }
+            canvas.text(x + 20, y, &curve.name);
+            x += 20 + curve.name.len() as i32 * LETTER + LEGEND_GAP;
+        }
+    }
+}
+
+impl Curve {
+    fn numbers(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
+    }
+
+    fn draw(&self, canvas: &mut Canvas, scale: &Scale) {
+        let places = self.numbers().map(|(x, y)| (scale.x(x), scale.y(y)));
+        match self.mark {
+            Mark::Line => {
+                let mut before = None;
+                for place in places {
+                    canvas.line(before.unwrap_or(place), place, self.ink);
+                    before = Some(place);
+                }
+            }
+            Mark::Squares => {
+                for (x, y) in places {
+                    canvas.bar((x - SQUARE / 2, y - SQUARE / 2), (SQUARE, SQUARE), self.ink);
+                }
+            }
+        }
+    }
+}
+
+/// From numbers to pixels.
+struct Scale {
+    top: i32,
+    x_min: f64,
+    x_max: f64,
+    y_min: f64,
+    y_max: f64,
+}
+
+impl Scale {
+    /// `None` where the numbers have no extent.
+    fn of(panel: &Panel, top: i32) -> Option<Self> {
+        let points = || panel.curves.iter().flat_map(Curve::numbers);
+        let x_min = points().map(|(x, _)| x).fold(f64::INFINITY, f64::min);
+        let x_max = points().map(|(x, _)| x).fold(f64::NEG_INFINITY, f64::max);
+        let y_max = points().map(|(_, y)| y).fold(f64::NEG_INFINITY, f64::max);
+        let has_extent = x_max > x_min && y_max > panel.y_min;
+        has_extent.then_some(Self { top, x_min, x_max, y_min: panel.y_min, y_max })
+    }
+
+    fn x(&self, x: f64) -> i32 {
+        LEFT + ((x - self.x_min) / (self.x_max - self.x_min) * f64::from(RIGHT - LEFT)) as i32
+    }
+
+    fn y(&self, y: f64) -> i32 {
+        let share = (y - self.y_min) / (self.y_max - self.y_min);
+        self.top + PANEL_HEIGHT - (share * f64::from(PANEL_HEIGHT)) as i32
+    }
+}
+
+/// Round numbers from 0 to `max`, about six.
+pub fn grid(max: f64) -> impl Iterator<Item = f64> {
+    let rough = max / GRID_COUNT;
+    let decade = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * decade);
+    let step = step.into_iter().find(|&step| step >= rough).unwrap_or(rough);
+    (0..=(max / step) as u32).map(move |index| f64::from(index) * step)
+}
+
+/// Without the dust of binary fractions.
+pub fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_has_round_numbers() {
+        let lines = |max| grid(max).map(rounded).collect::<Vec<_>>();
+        assert_eq!(lines(60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
+        assert_eq!(lines(70_000.0), [0.0, 20_000.0, 40_000.0, 60_000.0]);
+        assert_eq!(lines(0.9), [0.0, 0.2, 0.4, 0.6, 0.8]);
+    }
+
+    #[test]
+    fn a_point_lies_where_its_numbers_say() {
+        let points = vec![(0.0, 1.0), (10.0, 2.0), (5.0, f64::NAN)];
+        let curve = Curve { name: String::new(), ink: Ink::Blue, mark: Mark::Squares, points };
+        let panel =
+            Panel { title: String::new(), x_title: String::new(), y_min: 1.0, curves: vec![curve] };
+        let scale = Scale::of(&panel, 0).unwrap();
+        assert_eq!((scale.x(0.0), scale.x(10.0)), (LEFT, RIGHT));
+        assert_eq!((scale.y(1.0), scale.y(2.0)), (PANEL_HEIGHT, 0));
+        let drawn = Chart { title: String::new(), panels: vec![panel.clone()] }.draw();
+        let empty = Chart { title: String::new(), panels: vec![Panel { curves: vec![], ..panel }] };
+        assert_ne!(drawn.bytes(), empty.draw().bytes());
+    }
+}
