@@ -22,11 +22,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it over a volume and waits until it answers. What it says goes to a file in `folder`.
+    /// Starts it over a volume, which may be a copy of another device's, and waits until it answers.
+    /// What it says goes to a file in `folder`.
     pub(crate) fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
         let port = free_port()?;
         let mut serve: Command = command(target_dir().join("debug/slimio"));
-        serve.args(["serve", "--port", &port.to_string(), "--appendfsync", policy, "--volume"]);
+        serve.args(["serve", "--port", &port.to_string(), "--appendfsync", policy]);
+        serve.args(["--volume-identity", "accept", "--volume"]);
         let log = File::options().create(true).append(true).open(folder.join(LOG));
         let log = log.map_err(|error| format!("{}: {error}", folder.display()))?;
         serve.arg(volume).stdout(Stdio::null()).stderr(log);

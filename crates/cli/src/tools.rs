@@ -143,6 +143,9 @@ fn as_text(name: &str, found: &Inspection) -> String {
     }
     if let Some(superblock) = &found.superblock {
         lines.push(format!("{:<20} {:032x}", "volume_id", superblock.volume_id.0));
+        if !superblock.identity.is_empty() {
+            lines.push(format!("{:<20} {}", "device", superblock.identity));
+        }
         for (name, value) in fields(superblock) {
             lines.push(format!("{name:<20} {value}"));
         }
@@ -245,10 +248,13 @@ fn as_json(name: &str, found: &Inspection) -> String {
         || "null".to_owned(),
         |superblock| {
             let id = quote(&format!("{:032x}", superblock.volume_id.0));
+            let device = quote(&superblock.identity);
             let fields = fields(superblock);
             let fields = fields.iter().map(|(name, value)| format!("{}:{value}", quote(name)));
-            let all: Vec<String> =
-                std::iter::once(format!("\"volume_id\":{id}")).chain(fields).collect();
+            let all: Vec<String> = [format!("\"volume_id\":{id}"), format!("\"device\":{device}")]
+                .into_iter()
+                .chain(fields)
+                .collect();
             format!("{{{}}}", all.join(","))
         },
     );

@@ -13,7 +13,7 @@ use crate::surroundings::{write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
 use crate::{
     Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
-    WriteCache, nvme, sys,
+    WriteCache, identity, nvme, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -111,17 +111,23 @@ impl WholeDevice for BlockDevice {
         &self.streams
     }
 
+    fn identity(&self) -> Option<String> {
+        identity::of_block_device(&self.path)
+    }
+
     fn is_best(&self) -> bool {
         self.engine.is_best() && !self.no_passthrough.1
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let mut facts = vec![
             ("device", self.path.display().to_string()),
             ("size", format!("{} bytes", self.size)),
             ("write streams", self.streams.len().to_string()),
             ("write cache", self.write_cache.to_string()),
-        ]
+        ];
+        facts.extend(self.identity().map(|identity| ("identity", identity)));
+        facts
     }
 
     fn describe(&self) -> String {

@@ -33,6 +33,7 @@ mod contents;
 mod directory;
 mod engine;
 mod error;
+mod identity;
 mod layer;
 mod mapped;
 mod nvme;

@@ -383,6 +383,10 @@ pub fn explain(error: &Error) -> String {
              --force, and import"
         }
         Error::OtherSize { .. } => "give the device back the size that it had",
+        Error::OtherDevice { .. } => {
+            "look for that one (names such as nvme0n1 may change), or, where this is a copy made on \
+             purpose, start the server once with --volume-identity accept"
+        }
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
         Error::Truncated { .. } => "restore the missing end of its file, or a backup",
         Error::Damaged { .. } => {

@@ -29,6 +29,13 @@ pub enum Error {
         /// Blocks that it had.
         made_lbas: u64,
     },
+    /// The volume was last written on another device: look for that one, or accept this one.
+    OtherDevice {
+        /// What that one is.
+        made_on: String,
+        /// What this one is; empty where nothing tells.
+        found: String,
+    },
     /// No copy of the superblock can be read: restore the volume from a backup.
     SuperblocksDamaged {
         /// One line for each copy: what is wrong with it.
@@ -102,6 +109,15 @@ impl fmt::Display for Error {
                     f,
                     "the device has {found_lbas} blocks, but the volume was made on {made_lbas}"
                 )
+            }
+            Self::OtherDevice { made_on, found } if found.is_empty() => {
+                write!(
+                    f,
+                    "the volume is on another device ({made_on}); this one does not say what it is"
+                )
+            }
+            Self::OtherDevice { made_on, found } => {
+                write!(f, "the volume is on another device ({made_on}); this one is {found}")
             }
             Self::SuperblocksDamaged { copies } => {
                 write!(f, "no copy of the superblock can be read ({})", copies.join("; "))

@@ -2,7 +2,7 @@
 
 use slimio_device::Device;
 
-use crate::recover::examine::{Examined, examine, load_extents};
+use crate::recover::examine::{Examined, Wanted, examine, load_extents};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
     Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
@@ -111,7 +111,9 @@ fn examine_root(
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let mut wal = media.open_path(Area::Wal)?;
     let mut slots = SlotPaths::open(media)?;
-    examine(media, &mut *superblock_path, &mut *wal, &mut slots, false, root, sink)
+    // Reading a copy does no harm.
+    let wanted = Wanted { salvage: false, root, accept_device: true };
+    examine(media, &mut *superblock_path, &mut *wal, &mut slots, wanted, sink)
 }
 
 /// As [`check_slot`], of a slot that may be missing.

@@ -10,6 +10,9 @@ pub const FORMAT_VERSION: u32 = 2;
 /// Version of the format of a volume on a device. Up to version 2 a device was cut in fixed shares.
 pub const FORMAT_VERSION_EXTENTS: u32 = 3;
 
+/// Version of the format of a volume on a device that is known by more than its name.
+pub const FORMAT_VERSION_IDENTITY: u32 = 4;
+
 /// Most extents of a device: as many as the superblock's map has room for.
 pub const EXTENTS_MAX: usize = 1024;
 
@@ -117,6 +120,8 @@ pub mod superblock {
     pub(crate) const FIRST_EXTENT: usize = 648;
     pub(crate) const EXTENT_LBAS: usize = 656;
     pub(crate) const EXTENT_COUNT: usize = 664;
+    pub(crate) const IDENTITY: usize = 1024;
+    pub(crate) const IDENTITY_SIZE: usize = 256;
     pub(crate) const EXTENTS: usize = 2048;
     /// What an extent's entry has above this bit is its area; below, its place in that.
     pub(crate) const EXTENT_AREA_SHIFT: u32 = 13;
@@ -128,7 +133,7 @@ pub mod superblock {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimIO\\r\\n`"),
-        field("version", VERSION, 4, "format version: 2 in files, 3 on a device"),
+        field("version", VERSION, 4, "format version: 2 in files, 3 or 4 on a device"),
         field("copy_size", COPY_SIZE, 4, "length of a copy in bytes"),
         field("checksum", CHECKSUM, 8, "of all other bytes of the copy"),
         field("parent", PARENT, 8, "checksum of the superblock before"),
@@ -170,6 +175,12 @@ pub mod superblock {
         field("first_extent", FIRST_EXTENT, 8, "block of the device where the first extent starts"),
         field("extent_lbas", EXTENT_LBAS, 8, "blocks of an extent"),
         field("extent_count", EXTENT_COUNT, 4, "extents that there are"),
+        field(
+            "identity",
+            IDENTITY,
+            IDENTITY_SIZE,
+            "what the device is, in ASCII, then zeros; version 4",
+        ),
         field("extents", EXTENTS, 2 * super::EXTENTS_MAX, "for each extent, what it is: see below"),
         field(
             "map",
@@ -398,6 +409,7 @@ pub mod record {
 
 const _: () =
     assert!(superblock::SLOTS + SLOT_COUNT * slot_record::SIZE <= superblock::DEVICE_LBAS);
+const _: () = assert!(superblock::IDENTITY + superblock::IDENTITY_SIZE <= superblock::EXTENTS);
 const _: () = assert!(superblock::EXTENTS + 2 * EXTENTS_MAX <= superblock::MAP);
 const _: () = assert!(EXTENTS_MAX <= 1 << superblock::EXTENT_AREA_SHIFT);
 const _: () = assert!(superblock::MAP + 8 * WAL_SLOTS_MAX as usize == superblock::SIZE);

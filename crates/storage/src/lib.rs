@@ -18,6 +18,7 @@ mod batch;
 mod checksum;
 mod error;
 mod extents;
+mod identity;
 mod inspect;
 mod io;
 mod keeper;

@@ -159,6 +159,12 @@ pub trait Media {
         Ok(None)
     }
 
+    /// What tells the device from every other one, whatever its name is today; `None` for files, and
+    /// where nothing does.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
     /// Opens one more path to an area. Paths share nothing above the kernel. Nothing is written.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::layout::{
     self, SUPERBLOCK_COPIES, SUPERBLOCK_COPY_LBAS, put_u32, put_u64, superblock as at, u32_at,
     u64_at,
 };
-use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, io};
+use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, identity, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
 /// together with it, so nothing of another volume is ever taken for its own.
@@ -85,6 +85,9 @@ pub struct Superblock {
     pub wal_slots: Vec<Option<u64>>,
     /// What the areas are made of, on a device; `None` where each is a file.
     pub extents: Option<ExtentMap>,
+    /// What the device is that the volume was last written on, whatever its name is; empty for
+    /// files, and where nothing tells.
+    pub identity: String,
 }
 
 /// What was found where a copy should be.
@@ -155,6 +158,7 @@ impl Superblock {
         if let Some(extents) = &self.extents {
             extents.encode(&mut bytes);
         }
+        bytes[at::IDENTITY..][..self.identity.len()].copy_from_slice(self.identity.as_bytes());
         let checksum = checksum_of(&bytes);
         put_u64(&mut bytes, at::CHECKSUM, checksum);
         (bytes, checksum)
@@ -169,7 +173,7 @@ impl Superblock {
             return SuperblockCopy::damaged("it does not start as a superblock does", false);
         }
         let version = u32_at(bytes, at::VERSION);
-        if ![layout::FORMAT_VERSION, layout::FORMAT_VERSION_EXTENTS].contains(&version) {
+        if !(layout::FORMAT_VERSION..=layout::FORMAT_VERSION_IDENTITY).contains(&version) {
             return SuperblockCopy::OtherVersion(version);
         }
         let checksum = u64_at(bytes, at::CHECKSUM);
@@ -227,9 +231,10 @@ impl Superblock {
             snapshots: Snapshots::decode(bytes)?,
             wal_slots,
             extents: match u32_at(bytes, at::VERSION) {
-                layout::FORMAT_VERSION_EXTENTS => Some(ExtentMap::decode(bytes)?),
-                _ => None,
+                layout::FORMAT_VERSION => None,
+                _ => Some(ExtentMap::decode(bytes)?),
             },
+            identity: identity::decode(bytes)?,
         };
         superblock.geometry.check()?;
         // What this version does not know must be zero: encoding again gives the same bytes.
@@ -242,7 +247,8 @@ impl Superblock {
     /// The version of the format that it is in.
     pub(crate) fn version(&self) -> u32 {
         match self.extents {
-            Some(_) => layout::FORMAT_VERSION_EXTENTS,
+            Some(_) if self.identity.is_empty() => layout::FORMAT_VERSION_EXTENTS,
+            Some(_) => layout::FORMAT_VERSION_IDENTITY,
             None => layout::FORMAT_VERSION,
         }
     }

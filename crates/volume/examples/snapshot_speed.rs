@@ -56,6 +56,7 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
         commits_in_flight: 2,
         salvage: false,
         root: RootChoice::InForce,
+        accept_device: false,
         is_log_on: true,
         now: Instant::now(),
     };

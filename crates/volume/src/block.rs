@@ -107,6 +107,10 @@ impl Media for BlockMedia {
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))
     }
 
+    fn identity(&self) -> Option<String> {
+        self.device.identity()
+    }
+
     fn pool(&self) -> Option<&Pool> {
         Some(&self.pool)
     }

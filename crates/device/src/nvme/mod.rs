@@ -23,12 +23,12 @@ use self::path::NvmePath;
 use self::sysfs::Nodes;
 pub(crate) use self::sysfs::{holders, nodes};
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
-use crate::block;
 use crate::contents::{self, Contents};
 use crate::{
     Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
     OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
 };
+use crate::{block, identity};
 
 /// Longest command where neither kernel nor device says how long it may be.
 const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
@@ -58,7 +58,7 @@ pub struct NvmeDevice {
     /// Opened exclusively; nothing is read or written through it.
     _holder: File,
     namespace: Arc<Namespace>,
-    identity: String,
+    identity: Option<String>,
     model: String,
     /// Bytes that are written whole or not at all when power fails.
     atomic_size: u64,
@@ -146,7 +146,7 @@ impl NvmeDevice {
             generic,
             _holder: holder,
             namespace: Arc::new(namespace),
-            identity: identity(&controller, &about, nsid),
+            identity: identity::of_namespace(&controller.serial, nsid),
             atomic_size: (u64::from(controller.atomic_write_power_fail) + 1) << about.block_shift,
             model: controller.model,
             in_flight_max: options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
@@ -247,7 +247,7 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn identity(&self) -> Option<String> {
-        Some(self.identity.clone())
+        self.identity.clone()
     }
 
     fn fdp(&self) -> Option<FdpAccount> {
@@ -266,13 +266,13 @@ impl WholeDevice for NvmeDevice {
         let mut facts = vec![
             ("device", format!("{generic}, {block}")),
             ("model", self.model.clone()),
-            ("identity", self.identity.clone()),
             ("size", format!("{} bytes", self.lba_count() * LBA_SIZE as u64)),
             ("blocks", format!("{} bytes", self.block_size())),
             ("longest command", format!("{} bytes", self.command_size_max())),
             ("written whole at a power cut", format!("{} bytes", self.atomic_size)),
             ("write cache", self.namespace.write_cache.to_string()),
         ];
+        facts.extend(self.identity.clone().map(|identity| ("identity", identity)));
         match &self.fdp {
             Fdp::Off(why) => facts.push(("FDP", format!("no: {why}"))),
             Fdp::On { handles, configuration, .. } => {
@@ -375,16 +375,6 @@ fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -
     let size = kernel_size_max.or(device_size_max).unwrap_or(COMMAND_SIZE_DEFAULT);
     let field_max = u64::from(wire::BLOCKS_MAX >> blocks_shift);
     (size / LBA_SIZE as u64).clamp(1, field_max) as u32
-}
-
-/// What tells a namespace from every other one.
-fn identity(controller: &IdentifyController, about: &IdentifyNamespace, nsid: u32) -> String {
-    let serial = format!("nvme serial {} namespace {nsid}", controller.serial);
-    match (u128::from_be_bytes(about.nguid), u64::from_be_bytes(about.eui64)) {
-        (0, 0) => serial,
-        (0, eui64) => format!("{serial} eui64 {eui64:016x}"),
-        (nguid, _) => format!("{serial} nguid {nguid:032x}"),
-    }
 }
 
 /// Finds out what placements there are.

@@ -86,8 +86,6 @@ pub(crate) struct IdentifyNamespace {
     pub(crate) metadata_size: u16,
     /// The endurance group it is in; zero for none.
     pub(crate) endurance_group: u16,
-    pub(crate) nguid: [u8; 16],
-    pub(crate) eui64: [u8; 8],
 }
 
 impl IdentifyNamespace {
@@ -100,8 +98,6 @@ impl IdentifyNamespace {
             block_shift: format[2],
             metadata_size: le16(format, 0),
             endurance_group: le16(data, 102),
-            nguid: data[104..120].try_into().expect("16 bytes"),
-            eui64: data[120..128].try_into().expect("8 bytes"),
         }
     }
 }
@@ -197,11 +193,9 @@ mod tests {
         data[26] = 0x21; // Format 17: the index has bits at both ends.
         data[128 + 4 * 17..][..4].copy_from_slice(&[8, 0, 12, 0]);
         data[102..104].copy_from_slice(&[5, 0]);
-        data[104] = 0xaa;
-        data[127] = 0xbb;
         let found = IdentifyNamespace::parse(&data);
         assert_eq!((found.block_count, found.block_shift, found.metadata_size), (1000, 12, 8));
-        assert_eq!((found.endurance_group, found.nguid[0], found.eui64[7]), (5, 0xaa, 0xbb));
+        assert_eq!(found.endurance_group, 5);
     }
 
     #[test]

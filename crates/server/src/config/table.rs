@@ -86,6 +86,8 @@ pub const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
 pub const LOGLEVEL: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
 /// Which kernel interfaces may be used.
 pub const IO_BACKEND: &[&str] = &["auto", "uring", "plain"];
+/// What to do with a volume that was last written on another device.
+const VOLUME_IDENTITY: &[&str] = &["check", "accept"];
 /// What to do when the volume's best path is not available.
 pub const VOLUME_FALLBACK: &[&str] = &["allow", "require"];
 
@@ -138,6 +140,7 @@ pub static DIRECTIVES: &[Directive] = &[
     own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace or block device that holds the data")),
     own(row("volume-passthrough", Kind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
     own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
+    own(row("volume-identity", Kind::Choice(VOLUME_IDENTITY), "check", Effect::AtStart, "refuse a volume that was last written on another device, or accept it once, as this one's from then on")),
     own(row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume; on a device it leaves room for the snapshots besides")),
     own(row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made, on a device a power of two and a sixty-fourth of it at most")),
     own(row("log-buffers", Kind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once")),

@@ -164,6 +164,7 @@ pub fn write_volume(
         commits_in_flight: 1,
         salvage: false,
         root: RootChoice::InForce,
+        accept_device: false,
         is_log_on: true,
         now: Instant::now(),
     };

@@ -34,6 +34,7 @@ pub fn roll_back(storage: &mut Storage, heard: Heard<'_>) -> Result<Report, Stri
         commits_in_flight: 1,
         salvage: false,
         root: RootChoice::OnDemand,
+        accept_device: false,
         is_log_on: has_log,
         now: Instant::now(),
     };

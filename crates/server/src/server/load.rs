@@ -31,6 +31,7 @@ impl Server {
             commits_in_flight: COMMITS_IN_FLIGHT,
             salvage: config.yes("salvage"),
             root: RootChoice::InForce,
+            accept_device: config.choice("volume-identity") == "accept",
             is_log_on: config.yes("appendonly"),
             now: Instant::now(),
         };

@@ -10,7 +10,7 @@ use crate::batch::{is_whole, read_header};
 use crate::layout::{self, FIRST_SEGMENT};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
-    Area, Error, Lsn, Media, RecoverSink, Report, RootChoice, SlotPaths, SnapshotKind, io,
+    Area, Error, Lsn, Media, RecoverSink, Report, RootChoice, SlotPaths, SnapshotKind, identity, io,
 };
 
 /// What a volume holds, and how its log ends.
@@ -28,7 +28,18 @@ pub(crate) struct Examined {
     pub(crate) report: Report,
 }
 
-/// Reads everything and decides how the log ends; `salvage` turns damage into an end.
+/// What is to be read, and what is put up with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Damage is an end.
+    pub(crate) salvage: bool,
+    /// What to start from.
+    pub(crate) root: RootChoice,
+    /// A volume of another device will do.
+    pub(crate) accept_device: bool,
+}
+
+/// Reads everything and decides how the log ends.
 ///
 /// With the on-demand snapshot as the root, the log only matters for where it ends: the next one
 /// starts there, so whatever is wrong with it is no reason to refuse.
@@ -37,12 +48,13 @@ pub(crate) fn examine(
     superblock_path: &mut dyn Device,
     wal: &mut dyn Device,
     slots: &mut SlotPaths,
-    salvage: bool,
-    choice: RootChoice,
+    wanted: Wanted,
     sink: &mut dyn RecoverSink,
 ) -> Result<Examined, Error> {
+    let Wanted { salvage, root: choice, accept_device } = wanted;
     let copies = read_copies(superblock_path)?;
     let (superblock, checksum) = choose(&copies, version_of(media))?;
+    let moved_from = identity::check(&superblock, media, accept_device)?;
     load_extents(media, &superblock)?;
     check_areas(&superblock, superblock_path, wal)?;
     let segments = log_segments(&superblock)?;
@@ -52,6 +64,7 @@ pub(crate) fn examine(
         volume_id: superblock.volume_id,
         epoch: superblock.epoch,
         start: superblock.start.lsn,
+        moved_from,
         ..Report::default()
     };
 
@@ -183,7 +196,7 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
 /// The version of the format of a volume there.
 fn version_of(media: &dyn Media) -> u32 {
     match media.pool() {
-        Some(_) => layout::FORMAT_VERSION_EXTENTS,
+        Some(_) => layout::FORMAT_VERSION_IDENTITY,
         None => layout::FORMAT_VERSION,
     }
 }

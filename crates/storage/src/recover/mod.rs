@@ -25,8 +25,8 @@ use crate::superblock::{Superblock, SuperblockCopy, VolumeGeometry, copy_lba, re
 use crate::{
     Area, Cut, Error, Keeper, KeeperPaths, Log, LogStart, Lsn, Media, Policy, Pool, VolumeId,
 };
-use crate::{Chunk, SlotPaths, Snapshots, io, layout};
-use examine::{Examined, examine};
+use crate::{Chunk, SlotPaths, Snapshots, identity, io, layout};
+use examine::{Examined, Wanted, examine};
 pub use report::Report;
 
 /// How a new volume is laid out. Can't be changed later.
@@ -58,6 +58,8 @@ pub struct RecoverOptions {
     pub salvage: bool,
     /// What to recover from.
     pub root: RootChoice,
+    /// Open a volume that was last written on another device; it is on this one from then on.
+    pub accept_device: bool,
     /// `appendonly`: whether records count from here on. If not, the log ends where recovery found
     /// its end.
     pub is_log_on: bool,
@@ -221,6 +223,7 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         snapshots: Snapshots::default(),
         wal_slots: vec![Some(start.segment)],
         extents: media.pool().map(Pool::map),
+        identity: identity::of(media),
     };
     superblock.write(&mut *superblock_path).map_err(failed)?;
     // The second update fills the other two copies.
@@ -243,15 +246,10 @@ pub fn recover(
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let mut log_path = media.open_path(Area::Wal)?;
     let mut slot_paths = SlotPaths::open(media)?;
-    let examined = examine(
-        media,
-        &mut *superblock_path,
-        &mut *log_path,
-        &mut slot_paths,
-        options.salvage,
-        options.root,
-        sink,
-    )?;
+    let RecoverOptions { salvage, root, accept_device, .. } = *options;
+    let wanted = Wanted { salvage, root, accept_device };
+    let superblock_area = &mut *superblock_path;
+    let examined = examine(media, superblock_area, &mut *log_path, &mut slot_paths, wanted, sink)?;
     let Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report } =
         examined;
     let failed = |error| Error::Device { doing: "writing the superblock", error };
@@ -264,9 +262,11 @@ pub fn recover(
             .map_err(|error| Error::Device { doing: "flushing the log", error })?;
     }
     let mut keeper = Keeper::new(superblock, checksum, media);
+    let device = identity::of(media);
     let (place, lsn) = cut;
     keeper
         .update(&mut *superblock_path, |superblock| {
+            superblock.identity = device;
             if !is_planted("no-epoch") {
                 superblock.epoch += 1;
             }

@@ -35,6 +35,8 @@ pub struct Report {
     pub rescued_bytes: u64,
     /// Bytes dropped: the fragments of a record that was not complete.
     pub dropped_bytes: u64,
+    /// The device that the volume was on before, where another was accepted.
+    pub moved_from: Option<String>,
     /// Snapshot slots that were missing, and what each of them should have held; none of it was
     /// needed.
     pub missing_slots: Vec<(SlotName, Option<SlotSummary>)>,
@@ -67,6 +69,9 @@ impl fmt::Display for Report {
         }
         if self.batches_ignored > 0 {
             write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;
+        }
+        if let Some(other) = &self.moved_from {
+            write!(f, "; until now it was on {other}")?;
         }
         for (slot, held) in &self.missing_slots {
             write!(f, "; the file {} is missing", Area::Snapshot(*slot).name())?;

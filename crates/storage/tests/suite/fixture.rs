@@ -1,8 +1,9 @@
-//! A volume of format version 2 stays readable, byte for byte as it was written then; one of version
-//! 1 is refused with a sentence.
+//! A volume of format version 2 in files, or of version 3 or 4 on a device, stays readable, byte for
+//! byte as it was written then; one of version 1 is refused with a sentence.
 //!
-//! The fixture holds the blocks of both areas and the mapped buffers, each run of 64 bytes that are
-//! not all zero with its place. `MAKE_FIXTURE=1` makes it again; a released one is never changed.
+//! A fixture holds the blocks of all areas, or of the device, and the mapped buffers, each run of 64
+//! bytes that are not all zero with its place. `MAKE_FIXTURE=4` makes that of version 4
+//! again; a released one is never changed.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,9 @@ use crate::common::{
 };
 use slimio_device::{Device as _, LBA_SIZE};
 use slimio_sim::{Limits, SimConfig};
-use slimio_storage::{Error, Policy, RootChoice, SlotName, SnapshotKind, layout, verify};
+use slimio_storage::{
+    Area, Error, Policy, RootChoice, SlotName, SnapshotKind, format, layout, verify,
+};
 
 const RUN: usize = 64;
 const AREAS: usize = 5;
@@ -22,7 +25,15 @@ fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The records of the fixture: small ones committed one at a time, so that they share a tail; one
+/// What the device of the fixture of version 4 is.
+const IDENTITY: &str = "nvme serial S1234 namespace 1";
+
+/// What a fixture was made on.
+fn kind_of(version: u32) -> Kind {
+    if version < layout::FORMAT_VERSION_EXTENTS { Kind::Files } else { Kind::Device }
+}
+
+/// The records of a fixture: small ones committed one at a time, so that they share a tail; one
 /// of several batches; and the last ones, which never left the mapped buffers.
 fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
@@ -31,20 +42,20 @@ fn records() -> Vec<(u16, Vec<u8>)> {
     small.chain([large]).chain(last).collect()
 }
 
-/// What is in the areas, each with so many blocks, and in the mapped buffers.
-fn pack(media: &SimMedia, mapped: &[u8], lbas: [u64; AREAS]) -> Vec<u8> {
+/// What is in the areas, each with so many blocks, and in the mapped buffers, each with its space.
+fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8> {
     let mut packed = Vec::new();
-    let mut add = |area: u8, base: usize, bytes: &[u8]| {
+    let mut add = |space: u8, base: usize, bytes: &[u8]| {
         for (index, run) in bytes.chunks_exact(RUN).enumerate() {
             if run.iter().any(|&byte| byte != 0) {
-                packed.push(area);
+                packed.push(space);
                 packed.extend(((base + index * RUN) as u32).to_le_bytes());
                 packed.extend(run);
             }
         }
     };
-    for (space, lbas) in lbas.into_iter().enumerate() {
-        for lba in 0..lbas {
+    for (area, lbas) in areas {
+        for (space, lba) in (0..lbas).filter_map(|lba| place(media, area, lba)) {
             add(space as u8, lba as usize * LBA_SIZE, &media.disk.peek(space, lba));
         }
     }
@@ -52,10 +63,27 @@ fn pack(media: &SimMedia, mapped: &[u8], lbas: [u64; AREAS]) -> Vec<u8> {
     packed
 }
 
-fn make() {
-    let config = SimConfig::default();
+/// Where a block of an area is; half of the superblock's are at either end of a device.
+fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
+    if area != Area::Superblock || media.kind == Kind::Files {
+        return media.place(area, lba);
+    }
+    let is_head = lba < layout::SUPERBLOCK_AREA_LBAS_MIN / 2;
+    let before = if is_head { 0 } else { device_lbas(media) - layout::SUPERBLOCK_AREA_LBAS_MIN };
+    Some((SUPER, before + lba))
+}
+
+/// A volume on a device that says what it is, if the version has room for that.
+fn new_media(version: u32) -> SimMedia {
+    let mut media = SimMedia::new(SimConfig::default(), kind_of(version));
+    media.identity = (version >= layout::FORMAT_VERSION_IDENTITY).then(|| IDENTITY.to_owned());
+    media
+}
+
+fn make(version: u32) {
     let records = records();
-    let mut media = formatted(config, Kind::Files);
+    let mut media = new_media(version);
+    format(&mut media, &SMALL).expect("there is room");
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     for record in &records[..3] {
@@ -86,10 +114,15 @@ fn make() {
     let superblock = client.volume.keeper.superblock();
     let wal_lbas = superblock.wal_slots.len() as u64 * SMALL.segment_lbas;
     let held = |slot| superblock.snapshots.get(slot).map_or(0, |held| held.len_lbas);
-    let [a, b, c] = SlotName::ALL.map(held);
-    let lbas = [layout::SUPERBLOCK_AREA_LBAS_MIN, wal_lbas, a, b, c];
-    std::fs::write(path(layout::FORMAT_VERSION), pack(&media, &mapped, lbas))
+    let [a, b, c] = SlotName::ALL.map(|slot| (Area::Snapshot(slot), held(slot)));
+    let superblock_area = (Area::Superblock, layout::SUPERBLOCK_AREA_LBAS_MIN);
+    let areas = [superblock_area, (Area::Wal, wal_lbas), a, b, c];
+    std::fs::write(path(version), pack(&media, &mapped, areas))
         .expect("the fixture can be written");
+}
+
+fn device_lbas(media: &SimMedia) -> u64 {
+    media.disk.open_path(SUPER).geometry().lba_count
 }
 
 /// A fixture as a medium.
@@ -102,14 +135,24 @@ fn open(version: u32) -> SimMedia {
         bytes.resize(bytes.len().max((at / LBA_SIZE + 1) * LBA_SIZE), 0);
         bytes[at..at + RUN].copy_from_slice(&entry[5..]);
     }
-    let segment_size = SMALL.segment_lbas as usize * LBA_SIZE;
     // What holds nothing left no trace.
-    areas[SUPER].resize(layout::SUPERBLOCK_AREA_LBAS_MIN as usize * LBA_SIZE, 0);
-    areas[WAL].resize(8 * segment_size, 0);
+    let segment_size = SMALL.segment_lbas as usize * LBA_SIZE;
+    let spaces = match kind_of(version) {
+        Kind::Files => {
+            areas[SUPER].resize(layout::SUPERBLOCK_AREA_LBAS_MIN as usize * LBA_SIZE, 0);
+            areas[WAL].resize(8 * segment_size, 0);
+            AREAS
+        }
+        Kind::Device => {
+            let lbas = device_lbas(&formatted(SimConfig::default(), Kind::Device));
+            areas[SUPER].resize(lbas as usize * LBA_SIZE, 0);
+            1
+        }
+    };
     let [areas @ .., mut mapped] = areas;
     mapped.resize(4 * BATCH_SIZE, 0);
-    let scratch = SimMedia::new(SimConfig::default(), Kind::Files);
-    for (space, bytes) in areas.iter().enumerate() {
+    let scratch = new_media(version);
+    for (space, bytes) in areas[..spaces].iter().enumerate() {
         assert_eq!(scratch.disk.add_space((bytes.len() / LBA_SIZE) as u64), space);
         for (lba, block) in (0..).zip(bytes.chunks_exact(LBA_SIZE)) {
             scratch.disk.poke(space, lba, block);
@@ -118,7 +161,9 @@ fn open(version: u32) -> SimMedia {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let mut image = scratch.disk.crash_now().power_images(&limits).swap_remove(0);
     image.mapped = mapped;
-    SimMedia::from_image(SimConfig::default(), Kind::Files, &image)
+    let mut media = SimMedia::from_image(SimConfig::default(), kind_of(version), &image);
+    media.identity = scratch.identity;
+    media
 }
 
 #[test]
@@ -132,20 +177,18 @@ fn a_volume_of_version_1_is_refused() {
 fn a_volume_of_version_2_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
     let mut media = formatted(SimConfig::default(), Kind::Device);
-    let device_lbas = media.disk.open_path(SUPER).geometry().lba_count;
-    let area_lbas = layout::SUPERBLOCK_AREA_LBAS_MIN;
-    for lba in 0..area_lbas {
-        let place = if lba < area_lbas / 2 { lba } else { device_lbas - area_lbas + lba };
-        media.disk.poke(SUPER, place, &files.disk.peek(SUPER, lba));
+    for lba in 0..layout::SUPERBLOCK_AREA_LBAS_MIN {
+        let (space, place) = place(&media, Area::Superblock, lba).expect("it is somewhere");
+        media.disk.poke(space, place, &files.disk.peek(SUPER, lba));
     }
     let refused = reopen(&mut media, &options(Policy::EverySec)).expect_err("it is too old");
-    assert_eq!(refused.to_string(), "the volume has format version 2; this program reads 3");
+    assert_eq!(refused.to_string(), "the volume has format version 2; this program reads 4");
 }
 
 #[test]
 fn a_device_that_has_lost_its_end_is_refused() {
     let media = formatted(SimConfig::default(), Kind::Device);
-    let device_lbas = media.disk.open_path(SUPER).geometry().lba_count;
+    let device_lbas = device_lbas(&media);
     media.disk.truncate(SUPER, device_lbas - 5);
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
@@ -157,16 +200,30 @@ fn a_device_that_has_lost_its_end_is_refused() {
 
 #[test]
 fn a_volume_of_version_2_can_be_read() {
-    if std::env::var_os("MAKE_FIXTURE").is_some() {
-        make();
+    can_be_read_and_goes_on(2);
+}
+
+#[test]
+fn a_volume_of_version_3_can_be_read() {
+    can_be_read_and_goes_on(3);
+}
+
+#[test]
+fn a_volume_of_version_4_can_be_read() {
+    can_be_read_and_goes_on(4);
+}
+
+fn can_be_read_and_goes_on(version: u32) {
+    if std::env::var("MAKE_FIXTURE").is_ok_and(|wanted| wanted == version.to_string()) {
+        make(version);
     }
-    let mut media = open(2);
+    let mut media = open(version);
     let report = verify(&mut media, &mut |_| {}).expect("it is whole");
     assert_eq!(report.records, records().len() as u64 - 3);
     assert_eq!(report.root.map(|root| root.entry_count), Some(3));
     let mut on_demand = options(Policy::EverySec);
     on_demand.root = RootChoice::OnDemand;
-    let (_, recovered) = reopen(&mut open(2), &on_demand).expect("it opens");
+    let (_, recovered) = reopen(&mut open(version), &on_demand).expect("it opens");
     assert_eq!(recovered, records()[..3]);
     let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     assert_eq!(recovered, records());

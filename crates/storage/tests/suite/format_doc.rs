@@ -15,7 +15,7 @@ fn table(text: &mut String, fields: &[Field]) {
 
 fn render() -> String {
     let mut text = format!(
-        "# What is on the volume: format versions 2 and 3
+        "# What is on the volume: format versions 2 to 4
 
 Rendered from the constants in `crates/storage/src/layout.rs` by a test; change those, then run the
 test with `UPDATE_EXPECT=1`.
@@ -56,9 +56,10 @@ The mapped buffers on a device are 64 MiB; no block behind them says how many by
 |---|---|---|
 | 1 | before snapshots | no: export and import with the programs that made and make it |
 | 2 | files; up to this version also a device, in four fixed shares | files, yes; a device, no: export it with the program that made it, make a new volume with `slimio format --force`, and import |
-| 3 | a device in extents | yes |
+| 3 | a device in extents | yes; where the device says what it is, it becomes one of version 4 |
+| 4 | a device in extents, whose superblock says what the device is | yes |
 
-Everything but the superblock is the same in versions 2 and 3, and says 2.
+Everything but the superblock is the same in all of them, and says 2.
 
 ## Superblock
 
@@ -80,6 +81,14 @@ c) and its place in the area, counted from 0, in bits 0-12. Block `n` of an area
 `n % extent_lbas` of its extent `n / extent_lbas`. The log's area may have holes, where nothing is.
 The map is that of the moment when the superblock was written. Extents that were taken since belong to
 nobody by it: nothing in them counts.
+
+### Identity in the superblock
+
+What tells the device from every other one, whatever its name is today: serial number and namespace id
+of an NVMe namespace, as `nvme serial SERIAL namespace ID`; of another block device what the kernel
+says (device-mapper uuid, wwid, serial number), with the number of the partition. A volume whose
+identity is not that of its device is a copy, and is refused unless that is accepted; one without
+takes its device's when it is opened.
 
 ### Snapshot slots in the superblock
 

@@ -11,6 +11,7 @@ mod fixture;
 mod format_doc;
 mod full_device;
 mod history;
+mod identity;
 mod model;
 mod on_demand;
 mod snapshot_damage;

@@ -30,6 +30,7 @@ pub(crate) fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Er
         commits_in_flight: 2,
         salvage: false,
         root: RootChoice::InForce,
+        accept_device: false,
         is_log_on: true,
         now: Instant::now(),
     };

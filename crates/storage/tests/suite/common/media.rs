@@ -37,6 +37,8 @@ pub(crate) struct SimMedia {
     pub(crate) is_feigned: bool,
     /// How many extents a device is made with: two for each segment.
     pub(crate) extent_count: u64,
+    /// What the device says that it is.
+    pub(crate) identity: Option<String>,
     pool: Option<Pool>,
     mapped: Vec<u8>,
     missing: Vec<SlotName>,
@@ -50,6 +52,7 @@ impl SimMedia {
             can_map: true,
             is_feigned: false,
             extent_count: EXTENT_COUNT,
+            identity: None,
             pool: None,
             mapped: Vec::new(),
             missing: Vec::new(),
@@ -112,6 +115,10 @@ impl Media for SimMedia {
             }
             (None, _) => Ok(Box::new(self.disk.open_path(space_of(area)))),
         }
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.identity.clone()
     }
 
     fn pool(&self) -> Option<&Pool> {

@@ -43,6 +43,7 @@ pub(crate) fn options(policy: Policy) -> RecoverOptions {
         commits_in_flight: 2,
         salvage: false,
         root: RootChoice::InForce,
+        accept_device: false,
         is_log_on: true,
         now: epoch(),
     }

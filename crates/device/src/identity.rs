@@ -1,0 +1,94 @@
+//! What a device is, whatever its name is today.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// What the kernel may say of a block device that tells it from every other one, best first: the
+/// file below the device's directory in `/sys`, and what that is called here.
+const NAMES: [(&str, &str); 5] = [
+    ("dm/uuid", "device-mapper uuid"),
+    ("device/wwid", "wwid"),
+    ("wwid", "wwid"),
+    ("serial", "serial"),
+    ("device/serial", "serial"),
+];
+
+/// An NVMe namespace, by either of its nodes; `None` where the controller has no serial number.
+pub(crate) fn of_namespace(serial: &str, nsid: u32) -> Option<String> {
+    let serial = printable(serial);
+    (!serial.is_empty()).then(|| format!("nvme serial {serial} namespace {nsid}"))
+}
+
+/// A block device or a partition of one, as the kernel knows it; `None` where it does not.
+pub(crate) fn of_block_device(path: &Path) -> Option<String> {
+    let number = path.metadata().ok()?.rdev();
+    let number = format!("{}:{}", libc::major(number), libc::minor(number));
+    of_node(&Path::new("/sys/dev/block").join(number).canonicalize().ok()?)
+}
+
+/// From a block device's directory in `/sys`.
+fn of_node(node: &Path) -> Option<String> {
+    if let Some(partition) = read(&node.join("partition")) {
+        return Some(format!("{} partition {partition}", of_node(node.parent()?)?));
+    }
+    if let Some(nsid) = read(&node.join("nsid")).and_then(|nsid| nsid.parse().ok()) {
+        return of_namespace(&read(&node.join("device/serial"))?, nsid);
+    }
+    NAMES.iter().find_map(|(file, name)| Some(format!("{name} {}", read(&node.join(file))?)))
+}
+
+/// What a file holds, if that is anything.
+fn read(path: &Path) -> Option<String> {
+    let text = printable(&fs::read_to_string(path).ok()?);
+    (!text.is_empty()).then_some(text)
+}
+
+/// Devices pad their names with blanks, and some with worse.
+fn printable(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_graphic()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        for (file, text) in files {
+            let path = directory.path().join(file);
+            fs::create_dir_all(path.parent().expect("it is in the directory")).expect("it is ours");
+            fs::write(path, text).expect("it is ours");
+        }
+        directory
+    }
+
+    #[test]
+    fn a_namespace_has_one_identity_by_either_of_its_nodes() {
+        let block = node(&[("nsid", "3\n"), ("device/serial", "S1234   \n"), ("wwid", "eui.00")]);
+        assert_eq!(of_node(block.path()), of_namespace("S1234", 3));
+        assert_eq!(of_namespace("S1234", 3).as_deref(), Some("nvme serial S1234 namespace 3"));
+        assert_ne!(of_namespace("S1234", 3), of_namespace("S1234", 4));
+        assert_eq!(of_namespace(" \0", 3), None);
+    }
+
+    #[test]
+    fn a_piece_is_one_of_its_device() {
+        let disk = node(&[("device/wwid", "naa.5002538e\n"), ("sda2/partition", "2\n")]);
+        let found = of_node(&disk.path().join("sda2"));
+        assert_eq!(found.as_deref(), Some("wwid naa.5002538e partition 2"));
+        let nameless = node(&[("loop0p1/partition", "1\n")]);
+        assert_eq!(of_node(&nameless.path().join("loop0p1")), None);
+    }
+
+    #[test]
+    fn what_the_kernel_says_first_counts() {
+        let device = |files| of_node(node(files).path());
+        let logical = device(&[("dm/uuid", "LVM-abc"), ("serial", "x")]);
+        assert_eq!(logical.as_deref(), Some("device-mapper uuid LVM-abc"));
+        assert_eq!(device(&[("serial", "disk-1\n")]).as_deref(), Some("serial disk-1"));
+        assert_eq!(device(&[("device/wwid", "\n"), ("serial", "")]), None);
+        assert_eq!(device(&[]), None);
+    }
+}
