@@ -192,6 +192,10 @@ impl Server {
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
         let timeout = self.core.timeout();
+        // What the command thread has waited for itself wakes it no second time.
+        if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
+            self.net.expect(LOG);
+        }
         self.net.wait(timeout);
         self.core.tick();
         let had_events = self.take_events();
@@ -304,7 +308,7 @@ impl Server {
         let snapshots = SnapshotThread::start(slot_paths)
             .map_err(|e| format!("cannot start the snapshot thread: {e}"))?;
         let (device, keeper) = wal.readiness();
-        let watched = device.map_or(Ok(()), |fd| self.net.watch(fd, LOG));
+        let watched = device.map_or(Ok(()), |fd| self.net.watch_on_demand(fd, LOG));
         watched
             .and_then(|()| self.net.watch(keeper, KEEPER))
             .and_then(|()| self.net.watch(snapshots.readiness(), SNAPSHOT))

@@ -263,6 +263,13 @@ impl Net for EpollNet {
         epoll::add(&self.epoll, fd, data, EventFlags::IN)
     }
 
+    fn watch_on_demand(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno> {
+        self.watch(fd, id)
+    }
+
+    // It is always told what is ready.
+    fn expect(&mut self, _id: WatchId) {}
+
     fn receive(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.reading = true;

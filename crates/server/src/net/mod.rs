@@ -79,6 +79,18 @@ pub trait Net {
     /// When the kernel refuses.
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
+    /// As [`watch`](Self::watch), but told of reliably only once after each
+    /// [`expect`](Self::expect): what completes while nobody expects it wakes nobody. At most one
+    /// descriptor has the id.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn watch_on_demand(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
+
+    /// Reports [`Event::Ready`] when the descriptor watched on demand is readable, at once if it is
+    /// already.
+    fn expect(&mut self, id: WatchId);
+
     /// Starts or goes on to read.
     fn receive(&mut self, conn: ConnId);
 

@@ -204,3 +204,31 @@ fn another_ring_is_reported_each_time_that_it_completes_something() {
         assert_eq!(completions.len(), 3);
     });
 }
+
+#[test]
+fn a_descriptor_that_nobody_expects_wakes_nobody() {
+    let (mut reader, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut net = match uring::UringNet::new() {
+        Ok(net) => net,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    net.watch_on_demand(std::os::fd::AsFd::as_fd(&reader), WatchId(7)).unwrap();
+    for _ in 0..2 {
+        writer.write_all(b"x").unwrap();
+        net.wait(Some(Duration::from_millis(20)));
+        assert!(net.next().is_none(), "nobody asked");
+        // It is ready before it is expected, and then again after.
+        net.expect(WatchId(7));
+        net.expect(WatchId(7));
+        assert!(matches!(next(&mut net), Came::Ready(WatchId(7))));
+        assert!(net.next().is_none(), "it is told once");
+        reader.read_exact(&mut [0]).unwrap();
+        net.expect(WatchId(7));
+        writer.write_all(b"y").unwrap();
+        assert!(matches!(next(&mut net), Came::Ready(WatchId(7))));
+        reader.read_exact(&mut [0]).unwrap();
+    }
+}

@@ -27,6 +27,7 @@ enum Tag {
     Fill(ConnId),
     Send(ConnId),
     Watch(Fd, WatchId),
+    Expect(WatchId),
 }
 
 /// The back end.
@@ -46,7 +47,15 @@ pub struct UringNet {
     /// Connections whose end is to be reported.
     ended: VecDeque<ConnId>,
     accept_retry_at: Option<Instant>,
+    on_demand: Vec<OnDemand>,
     syscalls: u64,
+}
+
+/// A descriptor that is polled when it is expected to become ready.
+struct OnDemand {
+    id: WatchId,
+    fd: Fd,
+    is_expected: bool,
 }
 
 struct Listening {
@@ -91,6 +100,7 @@ impl UringNet {
             unarmed: Vec::new(),
             ended: VecDeque::new(),
             accept_retry_at: None,
+            on_demand: Vec::new(),
             syscalls: 0,
         })
     }
@@ -251,6 +261,12 @@ impl UringNet {
                 }
                 result.is_ok().then_some(Judged::Event(Event::Ready(id)))
             }
+            (Tag::Expect(id), Outcome::Polled(result)) => {
+                let mut watches = self.on_demand.iter_mut();
+                let watch = watches.find(|watch| watch.id == id).expect("a watch is for ever");
+                watch.is_expected = false;
+                result.is_ok().then_some(Judged::Event(Event::Ready(id)))
+            }
             (tag, outcome) => unreachable!("{tag:?} does not end as {outcome:?}"),
         }
     }
@@ -288,6 +304,21 @@ impl Net for UringNet {
         let fd = self.ring.adopt(copy);
         self.ring.poll_repeatedly(fd, Interest::Readable, Tag::Watch(fd, id));
         Ok(())
+    }
+
+    fn watch_on_demand(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno> {
+        let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+        let fd = self.ring.adopt(copy);
+        self.on_demand.push(OnDemand { id, fd, is_expected: false });
+        Ok(())
+    }
+
+    fn expect(&mut self, id: WatchId) {
+        let mut watches = self.on_demand.iter_mut();
+        if let Some(watch) = watches.find(|watch| watch.id == id && !watch.is_expected) {
+            watch.is_expected = true;
+            self.ring.poll(watch.fd, Interest::Readable, Tag::Expect(id));
+        }
     }
 
     fn receive(&mut self, id: ConnId) {
