@@ -10,7 +10,9 @@ mod qmp;
 mod record;
 mod steer;
 mod suite;
+mod tables;
 pub(crate) mod tools;
+mod trace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +30,7 @@ use tools::{Tools, lab_dir};
 const USAGE: &str =
     "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
        cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N] -- CMD ARG…
-       cargo x lab compare
+       cargo x lab compare [ROUNDS]
        cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
@@ -38,7 +40,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     match args.split_first() {
         Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
-        Some((verb, [])) if verb == "compare" => compare::run_all(),
+        Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
         Some((flag, _)) if flag.starts_with('-') => Err(format!("{USAGE}\n\n{}", kinds()).into()),
         _ => {
             let mut report = Report::default();

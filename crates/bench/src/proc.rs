@@ -110,6 +110,47 @@ impl RunTime {
     }
 }
 
+/// What the threads of a process that are alive have used since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadsUse {
+    /// CPU time, to the nanosecond. What the kernel does in threads of its own is not in it.
+    pub cpu: Duration,
+    /// How often a thread gave its core away, asked or not.
+    pub switches: u64,
+}
+
+impl ThreadsUse {
+    /// Of the process's threads and those that io_uring has made for it.
+    pub fn of_process(pid: u32) -> Result<Self> {
+        let mut sum = Self::default();
+        for thread in numbered_entries(&format!("/proc/{pid}/task"))? {
+            let directory = format!("/proc/{pid}/task/{thread}");
+            // A thread may end between two looks.
+            let schedule = fs::read_to_string(format!("{directory}/schedstat")).unwrap_or_default();
+            let status = fs::read_to_string(format!("{directory}/status")).unwrap_or_default();
+            let cpu_ns = schedule.split_whitespace().next().and_then(|text| text.parse().ok());
+            sum.cpu += Duration::from_nanos(cpu_ns.unwrap_or(0));
+            sum.switches += switches(&status);
+        }
+        Ok(sum)
+    }
+
+    /// What was used since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            switches: self.switches.saturating_sub(earlier.switches),
+        }
+    }
+}
+
+/// `voluntary_ctxt_switches` and `nonvoluntary_ctxt_switches` of `/proc/PID/status`.
+fn switches(status: &str) -> u64 {
+    let lines = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
+    lines.map(|(_, count)| count.trim().parse().unwrap_or(0)).sum()
+}
+
 /// Processes that `pid` has started and not yet waited for.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
     let mut children = numbered_entries("/proc")?;
@@ -185,6 +226,32 @@ mod tests {
         assert_ne!(x, 0);
         let machine = CpuTime::of_machine().unwrap().since(machine_before);
         assert!(machine.total() >= Duration::from_millis(30), "{machine:?}");
+    }
+
+    #[test]
+    fn work_and_sleep_show_in_the_use_of_threads() {
+        let pid = std::process::id();
+        let before = ThreadsUse::of_process(pid).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let (answer, answered) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let began = CpuTime::of_self().unwrap();
+            while CpuTime::of_self().unwrap().since(began).total() < Duration::from_millis(50) {}
+            while receiver.recv().is_ok() {
+                answer.send(()).unwrap();
+            }
+        });
+        for _ in 0..10 {
+            sender.send(()).unwrap();
+            answered.recv().unwrap();
+        }
+        let used = ThreadsUse::of_process(pid).unwrap().since(before);
+        drop(sender);
+        thread.join().unwrap();
+        assert!(used.cpu >= Duration::from_millis(10), "{used:?}");
+        assert!(used.switches > 0, "{used:?}");
+        let status = "x: 1\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n";
+        assert_eq!(switches(status), 42);
     }
 
     #[test]

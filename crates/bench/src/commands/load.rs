@@ -9,7 +9,7 @@ use crate::error::{BenchError, Result};
 use crate::keys::KeyDistribution;
 use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use crate::mix::Mix;
-use crate::proc::CpuTime;
+use crate::proc::{CpuTime, ThreadsUse};
 use crate::request::RequestWriter;
 use crate::run::{preload, without_errors};
 use crate::values::ValuePool;
@@ -35,6 +35,7 @@ load: drives a running server, prints throughput and latency
   --preload          sets every key once before the run
   --check-values     a value read must be one that this generator wrote
   --allow-errors     error replies are counted but do not fail the run
+  --server-pid N     tells what the threads of that process used per request
   --seed N           of every random choice (1)";
 
 /// Runs the load that `args` describe; the result is the text to print.
@@ -66,6 +67,7 @@ pub fn run(mut args: Args) -> Result<String> {
         None => Until::Elapsed(length),
     };
     let allow_errors = args.switch("allow-errors");
+    let server = args.optional("server-pid")?;
     args.finish()?;
 
     let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));
@@ -76,14 +78,38 @@ pub fn run(mut args: Args) -> Result<String> {
     if !warmup.is_zero() && matches!(until, Until::Elapsed(_)) {
         generator.run(Until::Elapsed(warmup))?;
     }
-    let cpu_before = CpuTime::of_self()?;
+    let before = Use::now(server)?;
     let report = generator.run(until)?;
-    let cpu = CpuTime::of_self()?.since(cpu_before);
+    let used = Use::now(server)?.since(before);
     let report = if allow_errors { report } else { without_errors(report)? };
-    Ok(describe(&report, cpu.total()))
+    Ok(describe(&report, used))
 }
 
-fn describe(report: &PhaseReport, cpu: Duration) -> String {
+/// CPU time and more that were used until some moment.
+#[derive(Clone, Copy)]
+struct Use {
+    own: Duration,
+    server: Option<ThreadsUse>,
+}
+
+impl Use {
+    fn now(server: Option<u32>) -> Result<Self> {
+        Ok(Self {
+            own: CpuTime::of_self()?.total(),
+            server: server.map(ThreadsUse::of_process).transpose()?,
+        })
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        let server = self.server.zip(earlier.server);
+        Self {
+            own: self.own.saturating_sub(earlier.own),
+            server: server.map(|(now, earlier)| now.since(earlier)),
+        }
+    }
+}
+
+fn describe(report: &PhaseReport, used: Use) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<26}{value}");
@@ -101,8 +127,13 @@ fn describe(report: &PhaseReport, cpu: Duration) -> String {
         line("never sent", report.never_sent.to_string());
     }
     line("hits, misses, errors", format!("{} {} {}", report.hits, report.misses, report.errors));
-    let per_request = cpu.as_secs_f64() * 1e6 / report.requests.max(1) as f64;
-    line("generator CPU us/request", format!("{per_request:.2}"));
+    let requests = report.requests.max(1) as f64;
+    let per_request = |cpu: Duration| format!("{:.2}", cpu.as_secs_f64() * 1e6 / requests);
+    line("generator CPU us/request", per_request(used.own));
+    if let Some(server) = used.server {
+        line("server CPU us/request", per_request(server.cpu));
+        line("server switches/request", format!("{:.2}", server.switches as f64 / requests));
+    }
     text
 }
 
