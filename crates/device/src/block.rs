@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::contents::{self, Contents};
+use crate::contents::Contents;
 use crate::engine::Engine;
 use crate::surroundings::{write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
@@ -82,7 +82,7 @@ impl WholeDevice for BlockDevice {
     }
 
     fn contents(&self) -> Result<Contents, OpenError> {
-        contents::examine(&self.holder, self.size)
+        Contents::of_file(&self.holder, self.size)
             .map_err(|error| OpenError::io("reading", &self.path, &error))
     }
 

@@ -19,6 +19,16 @@ pub enum Contents {
     Unknown,
 }
 
+impl Contents {
+    /// Looks at a file or device of `size` bytes.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn of_file(file: &File, size: u64) -> io::Result<Self> {
+        examine_by(size, |bytes, offset| file.read_exact_at(bytes, offset))
+    }
+}
+
 impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -67,11 +77,6 @@ const BCACHE_MAGIC: [u8; 16] = [
 
 /// Magic of a ZFS uberblock, which is somewhere in a ring of them.
 const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
-
-/// Looks at a file or device of `size` bytes.
-pub(crate) fn examine(file: &File, size: u64) -> io::Result<Contents> {
-    examine_by(size, |bytes, offset| file.read_exact_at(bytes, offset))
-}
 
 /// Looks at something of `size` bytes, of which `read` reads what begins at an offset.
 pub(crate) fn examine_by<E>(

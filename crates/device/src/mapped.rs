@@ -202,6 +202,27 @@ impl MappedFile {
         Self::map(file, offset, size, true, path)
     }
 
+    /// Maps a range of a file that stands for a device, with what is in it, after reserving its space.
+    /// Nothing else may write to the range.
+    ///
+    /// # Errors
+    /// When there is no room for it.
+    ///
+    /// # Panics
+    /// As [`device_range`](Self::device_range).
+    pub fn file_range(path: &Path, offset: u64, size: usize) -> Result<Self, OpenError> {
+        assert_whole_blocks(size);
+        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range starts with a block");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| OpenError::io("opening", path, &error))?;
+        sys::allocate(&file, 0, offset, size as u64)
+            .map_err(|error| OpenError::io("making room in", path, &error))?;
+        Self::map(file, offset, size, true, path)
+    }
+
     fn map(
         file: File,
         offset: u64,

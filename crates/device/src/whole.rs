@@ -39,7 +39,7 @@ pub trait WholeDevice: Send {
 
     /// What it says of its data placement, to be asked on another thread; `None` where there is
     /// nothing to say.
-    fn fdp(&self) -> Option<FdpAccount> {
+    fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
         None
     }
 

@@ -4,6 +4,7 @@
 //! units, handles and the collector. It does no I/O, holds no data and reads no clock: the same
 //! writes and deallocations give the same state and the same [`Counters`]. What happens to the NAND
 //! it tells an [`Observer`] as it happens. [`Clocked`] adds when: every die and channel has a clock.
+//! [`EmulatedDrive`] adds the bytes, and is a device like any other.
 //!
 //! ```
 //! use slimio_ssd::{Config, Ftl};
@@ -24,6 +25,7 @@
 
 mod clocked;
 mod config;
+mod drive;
 mod ftl;
 mod geometry;
 pub mod model;
@@ -34,6 +36,7 @@ pub use clocked::Clocked;
 pub use config::{
     Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
 };
+pub use drive::{Clock, DataPlace, DriveOptions, DriveWatch, EmulatedDrive, size_of_drive_in};
 pub use ftl::{
     Counters, EVENTS_MAX, Event, EventKind, Ftl, FtlError, HandleCounters, NandPage, Observer,
     Owner, UnitReport, UnitState,

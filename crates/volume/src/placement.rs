@@ -60,7 +60,7 @@ pub(crate) struct Placements {
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
     /// Asked on a snapshot's own thread, when one begins.
-    account: Option<Arc<FdpAccount>>,
+    account: Option<Arc<dyn FdpAccount>>,
 }
 
 impl Placements {
@@ -71,7 +71,7 @@ impl Placements {
             ids: assign(placements),
             sent: Arc::default(),
             is_snapshot: false,
-            account: device.fdp().map(Arc::new),
+            account: device.fdp().map(Arc::from),
         }
     }
 
@@ -133,12 +133,13 @@ pub(crate) struct Monitor {
 type Counted = Result<DeviceCounts, String>;
 
 impl Monitor {
-    /// `None` where the device does not tell placements apart.
+    /// `None` where the device neither tells placements apart nor says what it has counted.
     pub(crate) fn new(device: &dyn WholeDevice, placements: &Placements) -> Option<Self> {
-        if placements.count == 0 {
+        let account = device.fdp();
+        if placements.count == 0 && account.is_none() {
             return None;
         }
-        let Some(account) = device.fdp() else {
+        let Some(account) = account else {
             let why = "a block device does not pass on what its drive has counted".to_owned();
             let counted = Arc::new(Mutex::new(Err(why)));
             return Some(Self { placements: placements.clone(), counted, end: None, thread: None });
@@ -155,7 +156,7 @@ impl Monitor {
             let counted = counted.clone();
             let ask = move || {
                 while ended.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                    ask_again(&account, at_open, &counted);
+                    ask_again(&*account, at_open, &counted);
                 }
             };
             std::thread::Builder::new().name("placement".into()).spawn(ask).ok()
@@ -164,7 +165,7 @@ impl Monitor {
     }
 }
 
-fn ask_again(account: &FdpAccount, at_open: FdpStatistics, counted: &Mutex<Counted>) {
+fn ask_again(account: &dyn FdpAccount, at_open: FdpStatistics, counted: &Mutex<Counted>) {
     let now = match account.statistics() {
         Ok(now) => Ok(counts(now, at_open)),
         Err(error) => Err(format!("the device's counters can't be read any more: {error}")),

@@ -31,7 +31,7 @@ fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
 }
 
 /// Writes zeros where anything begins or ends. Returns what the device says of its placement.
-fn wipe(path: &Path) -> Option<FdpAccount> {
+fn wipe(path: &Path) -> Option<Box<dyn FdpAccount>> {
     let mut device = NvmeDevice::open(path, PathOptions::default()).expect("nobody has it");
     let mut io = device.open_path().expect("it can be opened");
     let mut completions = Vec::new();

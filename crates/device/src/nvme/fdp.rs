@@ -88,16 +88,53 @@ impl FdpEvent {
 
 /// What a device says of its data placement, and the handles' turn to fresh reclaim units. Each
 /// question is a command that the calling thread waits for: not for the command thread.
+pub trait FdpAccount: Send + Sync {
+    /// Blocks, of the device's size, in a reclaim unit; `None` where the device does not say.
+    fn unit_blocks(&self) -> Option<u64>;
+
+    /// What the device has counted in the namespace's endurance group, for whoever wrote there.
+    ///
+    /// # Errors
+    /// When the device or the kernel refuses: it is for administrators alone.
+    fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
+
+    /// The latest events that hosts have caused.
+    ///
+    /// # Errors
+    /// As [`statistics`](Self::statistics).
+    fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError>;
+
+    /// How many of the endurance group's handles hosts use.
+    ///
+    /// # Errors
+    /// As [`statistics`](Self::statistics).
+    fn handles_used(&self) -> Result<usize, DeviceError>;
+
+    /// The namespace's placements, in the device's order.
+    ///
+    /// # Errors
+    /// When the device or the kernel refuses.
+    fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError>;
+
+    /// Lets a placement go on in a fresh reclaim unit: what is written to it from now on does not
+    /// share a unit with what was written before. The rest of the old one stays empty.
+    ///
+    /// # Errors
+    /// When the device or the kernel refuses.
+    fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError>;
+}
+
+/// The account of an NVMe namespace, by its generic device.
 #[derive(Debug)]
-pub struct FdpAccount {
+pub(super) struct NvmeAccount {
     generic: File,
     nsid: u32,
     group: u16,
     unit_blocks: Option<u64>,
 }
 
-impl FdpAccount {
-    pub(crate) fn new(
+impl NvmeAccount {
+    pub(super) fn new(
         generic: &File,
         nsid: u32,
         group: u16,
@@ -105,55 +142,35 @@ impl FdpAccount {
     ) -> io::Result<Self> {
         Ok(Self { generic: generic.try_clone()?, nsid, group, unit_blocks })
     }
+}
 
-    /// Blocks, of the device's size, in a reclaim unit; `None` where the device does not say.
-    pub fn unit_blocks(&self) -> Option<u64> {
+impl FdpAccount for NvmeAccount {
+    fn unit_blocks(&self) -> Option<u64> {
         self.unit_blocks
     }
 
-    /// What the device has counted in the namespace's endurance group, for whoever wrote there.
-    ///
-    /// # Errors
-    /// When the device or the kernel refuses: it is for administrators alone.
-    pub fn statistics(&self) -> Result<FdpStatistics, DeviceError> {
+    fn statistics(&self) -> Result<FdpStatistics, DeviceError> {
         let page = admin::log_page(&self.generic, STATISTICS, 0, self.group, 64)?;
         Ok(parse_statistics(&page))
     }
 
-    /// The latest events that hosts have caused.
-    ///
-    /// # Errors
-    /// As [`statistics`](Self::statistics).
-    pub fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError> {
+    fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError> {
         let page = admin::log_page(&self.generic, EVENTS, 1, self.group, PAGE_SIZE)?;
         Ok(parse_events(&page))
     }
 
-    /// How many of the endurance group's handles hosts use.
-    ///
-    /// # Errors
-    /// As [`statistics`](Self::statistics).
-    pub fn handles_used(&self) -> Result<usize, DeviceError> {
+    fn handles_used(&self) -> Result<usize, DeviceError> {
         let header = admin::log_page(&self.generic, USAGE, 0, self.group, 8)?;
         let size = 8 + 8 * usize::from(le16(&header, 0));
         let page = admin::log_page(&self.generic, USAGE, 0, self.group, size)?;
         Ok(parse_usage(&page))
     }
 
-    /// The namespace's placements, in the device's order.
-    ///
-    /// # Errors
-    /// When the device or the kernel refuses.
-    pub fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError> {
+    fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError> {
         handles(&self.generic, self.nsid)
     }
 
-    /// Lets a placement go on in a fresh reclaim unit: what is written to it from now on does not
-    /// share a unit with what was written before. The rest of the old one stays empty.
-    ///
-    /// # Errors
-    /// When the device or the kernel refuses.
-    pub fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError> {
+    fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError> {
         admin::update_handles(&self.generic, self.nsid, &[placement.0])
     }
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use slimio_ring::NvmeStatus;
 
+use self::fdp::NvmeAccount;
 pub use self::fdp::{FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, PlacementHandle};
 use self::path::NvmePath;
 use self::sysfs::Nodes;
@@ -250,11 +251,12 @@ impl WholeDevice for NvmeDevice {
         self.identity.clone()
     }
 
-    fn fdp(&self) -> Option<FdpAccount> {
+    fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
         let Fdp::On { group, .. } = &self.fdp else { return None };
         let unit_size = self.fdp_configuration().map(|configuration| configuration.unit_size);
         let unit_blocks = unit_size.map(|size| size / self.block_size());
-        FdpAccount::new(&self.generic, self.namespace.nsid, *group, unit_blocks).ok()
+        let account = NvmeAccount::new(&self.generic, self.namespace.nsid, *group, unit_blocks);
+        Some(Box::new(account.ok()?))
     }
 
     fn is_best(&self) -> bool {

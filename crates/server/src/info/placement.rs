@@ -4,7 +4,7 @@ use slimio_storage::{Lifetime, PlacementMonitor};
 
 use super::Text;
 
-/// Nothing where the device does not tell placements apart.
+/// What is sent with which placement, and what the device has counted.
 pub(super) fn fields(text: &mut Text, monitor: &dyn PlacementMonitor) {
     let report = monitor.report();
     text.field("placement_count", report.placement_count);

@@ -91,6 +91,12 @@ impl Counters {
         &self.owners[self.owners.len() - 1]
     }
 
+    /// Begins to count anew.
+    pub(super) fn forget(&mut self) {
+        self.owners.fill(HandleCounters::default());
+        self.host_pages = 0;
+    }
+
     #[inline]
     pub(super) fn wrote(&mut self, owner: Owner, cause: Cause, pages: u64) {
         if cause == Cause::Host {

@@ -216,6 +216,14 @@ impl Ftl {
         self.write_observed(lba, handle, &mut ())
     }
 
+    /// Takes a block for written before anything is counted, by the first handle. One that is beyond
+    /// the drive is passed over.
+    pub(crate) fn preload(&mut self, lba: u64) {
+        if self.write(lba, 0).is_ok() {
+            self.counters.forget();
+        }
+    }
+
     /// As [`write`](Self::write), with what happens to the NAND told to `observer`.
     ///
     /// # Errors

@@ -60,8 +60,13 @@ impl VictimIndex {
             Self::Greedy(by_valid) => by_valid.first(),
             Self::Fifo(by_age) => by_age.front().copied(),
             Self::CostBenefit => {
-                let score =
-                    |unit| benefit(units.valid(unit), unit_pages, now - units.closed_at(unit));
+                let score = |unit| {
+                    benefit(
+                        units.valid(unit),
+                        unit_pages,
+                        now.saturating_sub(units.closed_at(unit)),
+                    )
+                };
                 (0..units.count())
                     .filter(|unit| units.is_closed(*unit))
                     .max_by(|a, b| score(*a).total_cmp(&score(*b)))

@@ -1,5 +1,6 @@
 //! Tests of the SSD from outside.
 
+mod drive;
 mod ftl;
 mod naive;
 mod steady;

@@ -1,0 +1,67 @@
+//! What an emulated drive says of its data placement: as an NVMe drive with FDP does.
+
+use slimio_device::{
+    DeviceError, FdpAccount, FdpEvent, FdpStatistics, PlacementHandle, PlacementId,
+};
+
+use super::Shared;
+
+#[derive(Debug)]
+pub(super) struct Account {
+    core: Shared,
+    /// Handles that hosts see.
+    handles: u16,
+}
+
+impl Account {
+    pub(super) fn new(core: Shared, handles: u16) -> Self {
+        Self { core, handles }
+    }
+}
+
+impl FdpAccount for Account {
+    fn unit_blocks(&self) -> Option<u64> {
+        Some(u64::from(self.core.lock().drive.ftl().config().geometry.unit_pages()))
+    }
+
+    fn statistics(&self) -> Result<FdpStatistics, DeviceError> {
+        let core = self.core.lock();
+        let counters = core.drive.ftl().counters();
+        Ok(FdpStatistics {
+            host_bytes: counters.host_bytes().into(),
+            media_bytes: counters.media_bytes().into(),
+            erased_bytes: counters.erased_bytes().into(),
+        })
+    }
+
+    fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError> {
+        let core = self.core.lock();
+        let events = core
+            .drive
+            .ftl()
+            .events()
+            .map(|event| FdpEvent { kind: event.kind.code(), placement: Some(event.handle) });
+        // Those that the collector causes are the controller's own.
+        Ok(events.filter(|event| event.kind < 0x80).collect())
+    }
+
+    fn handles_used(&self) -> Result<usize, DeviceError> {
+        Ok(usize::from(self.handles))
+    }
+
+    fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError> {
+        let core = self.core.lock();
+        let of_handle = |handle| PlacementHandle {
+            placement: handle,
+            handle,
+            unit_blocks_left: core.drive.ftl().handle_pages_left(handle).map_or(0, u64::from),
+        };
+        Ok((0..self.handles).map(of_handle).collect())
+    }
+
+    fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError> {
+        let mut core = self.core.lock();
+        let now = core.drive_now(&self.core);
+        core.drive.start_fresh_unit(now, placement.0).map_err(|_| DeviceError::OutOfRange)
+    }
+}

@@ -1,0 +1,343 @@
+//! What all paths of a drive share: its mapping and clocks, its cache, and what a power cut undoes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slimio_device::{
+    Buffer, DeviceError, Geometry, LBA_SIZE, LbaRange, Op, PlacementId, WriteCache,
+};
+
+use super::data::Data;
+use super::undo::Undo;
+use super::{Clock, DriveOptions, Shared};
+use crate::Clocked;
+
+/// Longest transfer of one operation, in blocks: 8 MiB.
+const TRANSFER_LBAS_MAX: u32 = 2048;
+
+/// What a block that holds nothing reads as.
+const HOLDS_NOTHING: u8 = 0xDD;
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) drive: Clocked,
+    /// The drive's own time, where that is what counts.
+    pub(super) now: Duration,
+    clock: Clock,
+    data: Arc<Data>,
+    has_fdp: bool,
+    cache: Option<Cache>,
+    deallocate_latency: Duration,
+    undo: Option<Undo>,
+    /// How often the power was cut.
+    cuts: u64,
+}
+
+/// An operation that has begun.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// When it is over.
+    pub(super) due: Duration,
+    pub(super) buffer: Option<Buffer>,
+    result: Result<(), DeviceError>,
+    what: What,
+    cuts: u64,
+}
+
+#[derive(Debug)]
+enum What {
+    Read {
+        lba: u64,
+        /// Blocks of it that hold nothing.
+        empty: Vec<usize>,
+    },
+    Write {
+        lba: u64,
+        id: u64,
+        durable: bool,
+    },
+    Flush {
+        /// Writes that it makes stable.
+        covers: Vec<u64>,
+    },
+    Deallocate(LbaRange),
+    Refused,
+}
+
+impl Core {
+    pub(super) fn new(drive: Clocked, data: Arc<Data>, options: &DriveOptions) -> Self {
+        Self {
+            drive,
+            now: Duration::ZERO,
+            clock: options.clock,
+            data,
+            has_fdp: options.has_fdp,
+            cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
+            deallocate_latency: options.deallocate_latency,
+            undo: options.can_lose_power.then(Undo::default),
+            cuts: 0,
+        }
+    }
+
+    pub(super) fn geometry(&self, in_flight_max: u32) -> Geometry {
+        Geometry {
+            lba_count: self.drive.ftl().config().lba_count,
+            transfer_lbas_max: TRANSFER_LBAS_MAX,
+            in_flight_max,
+            write_cache: match self.cache {
+                None => WriteCache::Stable,
+                Some(_) => WriteCache::VolatileWithFua,
+            },
+        }
+    }
+
+    /// The time by the clock that counts.
+    pub(super) fn drive_now(&self, shared: &Shared) -> Duration {
+        match self.clock {
+            Clock::Real => shared.real_now(),
+            Clock::Virtual => self.now,
+        }
+    }
+
+    pub(super) fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// Gives the drive an operation at `now`, by a path that was opened after `cuts` power cuts. Its
+    /// bytes are to be [moved](Begun::transfer) next.
+    pub(super) fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> Begun {
+        let (buffer, asked) = match op {
+            Op::Read { lba, buffer } => (Some(buffer), Asked::Read(lba.0)),
+            Op::Write { lba, buffer, placement, durable } => {
+                (Some(buffer), Asked::Write(lba.0, placement, durable))
+            }
+            Op::Flush => (None, Asked::Flush),
+            Op::Deallocate { range } => (None, Asked::Deallocate(range)),
+        };
+        let lbas = buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
+        let begun = self.check(&asked, lbas, cuts).and_then(|()| match asked {
+            Asked::Read(lba) => Ok(self.begin_read(lba, lbas, now)),
+            Asked::Write(lba, placement, durable) => {
+                self.begin_write(lba, lbas, placement, durable, now)
+            }
+            Asked::Flush => {
+                let due = self.cache.as_mut().map_or(now, |cache| now.max(cache.empty_at()));
+                let covers = self.undo.as_ref().map_or_else(Vec::new, Undo::over);
+                Ok((due, What::Flush { covers }))
+            }
+            Asked::Deallocate(range) => {
+                Ok((now + self.deallocate_latency, What::Deallocate(range)))
+            }
+        });
+        match begun {
+            Ok((due, what)) => Begun { due, buffer, result: Ok(()), what, cuts },
+            Err(error) => Begun { due: now, buffer, result: Err(error), what: What::Refused, cuts },
+        }
+    }
+
+    fn check(&self, asked: &Asked, lbas: u64, cuts: u64) -> Result<(), DeviceError> {
+        let lba_count = self.drive.ftl().config().lba_count;
+        let (start, lbas) = match asked {
+            Asked::Read(lba) | Asked::Write(lba, ..) => (*lba, lbas),
+            Asked::Flush => (0, 0),
+            Asked::Deallocate(LbaRange { start, end }) => {
+                (start.0, end.0.checked_sub(start.0).ok_or(DeviceError::OutOfRange)?)
+            }
+        };
+        let is_transfer = !matches!(asked, Asked::Deallocate(_));
+        let is_inside = start.checked_add(lbas).is_some_and(|end| end <= lba_count);
+        if cuts != self.cuts {
+            return Err(DeviceError::Gone);
+        }
+        if !is_inside || is_transfer && lbas > u64::from(TRANSFER_LBAS_MAX) {
+            return Err(DeviceError::OutOfRange);
+        }
+        Ok(())
+    }
+
+    fn begin_read(&mut self, lba: u64, lbas: u64, now: Duration) -> (Duration, What) {
+        let ftl = self.drive.ftl();
+        let is_empty = |index: &usize| ftl.page_of(lba + *index as u64).is_none();
+        let empty = (0..lbas as usize).filter(is_empty).collect();
+        (self.drive.read(now, lba, lbas), What::Read { lba, empty })
+    }
+
+    fn begin_write(
+        &mut self,
+        lba: u64,
+        lbas: u64,
+        placement: PlacementId,
+        durable: bool,
+        now: Duration,
+    ) -> Result<(Duration, What), DeviceError> {
+        let id = match &mut self.undo {
+            Some(undo) => undo.begin(&self.data, lba, lbas)?,
+            None => 0,
+        };
+        let handle = self.handle_of(placement);
+        let written = self.drive.write(now, lba, lbas, handle);
+        let written = written.map_err(|_| DeviceError::OutOfRange)?;
+        let due = match &mut self.cache {
+            Some(cache) => {
+                let taken = cache.take(lbas, now, written);
+                if durable { written } else { taken }
+            }
+            None => written,
+        };
+        Ok((due, What::Write { lba, id, durable: durable || self.cache.is_none() }))
+    }
+
+    /// The handle of a placement. One that there is none of is noted, and the first one's is taken, as
+    /// FDP has it.
+    fn handle_of(&mut self, placement: PlacementId) -> u16 {
+        let handles = self.drive.ftl().config().handles;
+        if !self.has_fdp {
+            return 0;
+        }
+        if placement.0 >= handles {
+            self.drive.ftl_mut().note_invalid_handle(placement.0);
+            return 0;
+        }
+        placement.0
+    }
+
+    /// Ends an operation whose time has come.
+    fn end(&mut self, begun: &mut Begun) {
+        if begun.cuts != self.cuts {
+            begun.result = Err(DeviceError::Gone);
+            return;
+        }
+        match &begun.what {
+            What::Write { id, durable, .. } => {
+                if let Some(undo) = &mut self.undo {
+                    undo.end(*id, *durable);
+                }
+            }
+            What::Flush { covers } => {
+                if let Some(undo) = &mut self.undo {
+                    undo.make_stable(covers);
+                }
+            }
+            What::Deallocate(LbaRange { start, end }) => {
+                let freed = self.drive.deallocate(start.0, end.0 - start.0);
+                begun.result = freed.map_err(|_| DeviceError::OutOfRange);
+                if let Some(undo) = &mut self.undo {
+                    undo.forget(start.0..end.0);
+                }
+            }
+            What::Read { .. } | What::Refused => {}
+        }
+    }
+
+    pub(super) fn cut_power(&mut self, survives: impl FnMut(u64) -> bool) {
+        let undo = self.undo.as_mut().expect("the drive was made to lose power");
+        undo.restore(&self.data, survives);
+        self.cuts += 1;
+        if let Some(cache) = &mut self.cache {
+            *cache = Cache::new(cache.lbas_max as u32);
+        }
+    }
+}
+
+/// An operation without its buffer.
+enum Asked {
+    Read(u64),
+    Write(u64, PlacementId, bool),
+    Flush,
+    Deallocate(LbaRange),
+}
+
+impl Begun {
+    /// Moves its bytes.
+    pub(super) fn transfer(&mut self, data: &Data) {
+        let Some(buffer) = &mut self.buffer else { return };
+        match &self.what {
+            What::Read { lba, empty } => {
+                self.result = data.read(*lba, buffer);
+                for index in empty {
+                    buffer[index * LBA_SIZE..][..LBA_SIZE].fill(HOLDS_NOTHING);
+                }
+            }
+            What::Write { lba, .. } => self.result = data.write(*lba, buffer),
+            What::Flush { .. } | What::Deallocate(_) | What::Refused => {}
+        }
+    }
+
+    /// Ends it. Its completion may be told now.
+    pub(super) fn end(
+        mut self,
+        core: &Shared,
+        data: &Data,
+    ) -> (Option<Buffer>, Result<(), DeviceError>) {
+        if self.result.is_ok() {
+            core.lock().end(&mut self);
+        }
+        if let What::Deallocate(range) = self.what
+            && self.result.is_ok()
+        {
+            data.deallocate(range);
+        }
+        (self.buffer, self.result)
+    }
+}
+
+/// A volatile cache, of which only the room is kept: what was taken leaves it, in order, when it is on
+/// the media.
+#[derive(Debug)]
+struct Cache {
+    lbas_max: u64,
+    lbas: u64,
+    /// Blocks, and when they are on the media.
+    taken: VecDeque<(u64, Duration)>,
+    empty_at: Duration,
+}
+
+impl Cache {
+    fn new(lbas_max: u32) -> Self {
+        let taken = VecDeque::new();
+        Self { lbas_max: u64::from(lbas_max), lbas: 0, taken, empty_at: Duration::ZERO }
+    }
+
+    /// Takes blocks that are on the media at `written`. Returns when there is room for them.
+    fn take(&mut self, lbas: u64, now: Duration, written: Duration) -> Duration {
+        self.empty_at = self.empty_at.max(written);
+        if lbas > self.lbas_max {
+            return written;
+        }
+        let mut room_at = now;
+        while let Some(&(others, at)) = self.taken.front() {
+            if at > now && self.lbas + lbas <= self.lbas_max {
+                break;
+            }
+            room_at = room_at.max(at);
+            self.lbas -= others;
+            self.taken.pop_front();
+        }
+        self.taken.push_back((lbas, written));
+        self.lbas += lbas;
+        room_at
+    }
+
+    fn empty_at(&self) -> Duration {
+        self.empty_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_hides_writes_until_it_is_full() {
+        let micros = Duration::from_micros;
+        let mut cache = Cache::new(8);
+        assert_eq!(cache.take(4, micros(0), micros(200)), micros(0));
+        assert_eq!(cache.take(4, micros(0), micros(400)), micros(0));
+        assert_eq!(cache.take(1, micros(1), micros(600)), micros(200), "the first must leave");
+        assert_eq!(cache.take(3, micros(2), micros(700)), micros(2), "it has made room for four");
+        assert_eq!(cache.take(9, micros(3), micros(900)), micros(900), "it never fits");
+        assert_eq!(cache.empty_at(), micros(900));
+        assert_eq!(cache.take(8, micros(1000), micros(1200)), micros(1000), "all have left");
+    }
+}

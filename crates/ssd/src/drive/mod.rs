@@ -1,0 +1,312 @@
+//! An emulated SSD as a device: what is written can be read, and takes as long as on NAND.
+//!
+//! ```text
+//!  path ── op ──► core: mapping, collector, clocks ──► when it is over
+//!     └─── bytes ──► data: a file, block by block where the host put them
+//! ```
+//!
+//! The bytes lie in a file at the logical block's own place: nothing in it moves when the collector
+//! moves a page. Blocks that hold nothing read as bytes `0xDD`, and take no room in the file.
+//!
+//! # What it promises
+//! As the contract of [`Device`] has it. With a cache, a write that is not durable is over when the
+//! cache has room for it, and may be lost by a [power cut](EmulatedDrive::cut_power) until a flush.
+//! The cache hides how long writes take; it never saves one. A deallocation takes effect when it is
+//! acknowledged, and whatever was written to these blocks meanwhile is gone with it.
+
+mod account;
+mod core;
+mod data;
+mod real_time;
+mod undo;
+mod virtual_time;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use slimio_device::{
+    Contents, Device, FdpAccount, IN_FLIGHT_DEFAULT, LBA_SIZE, MappedFile, OpenError, PlacementId,
+    WholeDevice,
+};
+
+use self::account::Account;
+use self::core::Core;
+use self::data::Data;
+use self::real_time::RealTimePath;
+use self::virtual_time::VirtualTimePath;
+use crate::{Clocked, Config, Counters, Ftl, Isolation};
+
+/// By which clock a drive's operations end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The machine's: each path has a thread that waits as long as NAND would take.
+    Real,
+    /// Its own, which moves only when somebody waits for the drive: nobody sleeps, and the same work
+    /// takes the same time each time.
+    Virtual,
+}
+
+/// Where a drive's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataPlace {
+    /// In a file without a name, which is gone with the drive.
+    Temporary,
+    /// In the file at this path, which is made if it is missing. What the file holds when it is opened
+    /// counts as written by the first handle, in the order of the blocks.
+    File(PathBuf),
+    /// Nowhere: a block that was written reads as a pattern made of its address.
+    Dropped,
+}
+
+/// How an emulated drive is made.
+#[derive(Clone, Debug)]
+pub struct DriveOptions {
+    /// What it is made of.
+    pub config: Config,
+    /// Whether hosts see its handles; without, it is a conventional drive.
+    pub has_fdp: bool,
+    /// By which clock its operations end.
+    pub clock: Clock,
+    /// Where its bytes are.
+    pub data: DataPlace,
+    /// Blocks that its volatile cache holds; 0: it has none, and what was written is stable.
+    pub cache_lbas: u32,
+    /// From when a deallocation is asked for until it takes effect and is acknowledged.
+    pub deallocate_latency: Duration,
+    /// Whether its power may be cut: it keeps what was before each write that is not stable, in memory.
+    pub can_lose_power: bool,
+    /// Most operations in flight on one path.
+    pub in_flight_max: u32,
+}
+
+impl DriveOptions {
+    /// A drive with data placement, no volatile cache, and bytes that are gone with it.
+    pub fn new(config: Config, clock: Clock) -> Self {
+        Self {
+            has_fdp: config.handles > 1,
+            config,
+            clock,
+            data: DataPlace::Temporary,
+            cache_lbas: 0,
+            deallocate_latency: Duration::ZERO,
+            can_lose_power: false,
+            in_flight_max: IN_FLIGHT_DEFAULT,
+        }
+    }
+}
+
+/// An SSD in this process, which opens paths to itself.
+pub struct EmulatedDrive {
+    core: Shared,
+    data: Arc<Data>,
+    options: DriveOptions,
+    placements: Vec<PlacementId>,
+}
+
+/// What all paths of a drive share.
+#[derive(Clone, Debug)]
+struct Shared {
+    core: Arc<Mutex<Core>>,
+    /// When the drive was made, by the machine's clock.
+    start: Instant,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic while it was held has been reported where it happened.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine's time, as the drive counts.
+    fn real_now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+impl EmulatedDrive {
+    /// Makes a drive, or opens the file of one.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsuitable`] when such a drive can't work, or the file is not of its size;
+    /// [`OpenError::InUse`] when another process has the file.
+    pub fn open(options: DriveOptions) -> Result<Self, OpenError> {
+        let name = match &options.data {
+            DataPlace::File(path) => path.clone(),
+            DataPlace::Temporary | DataPlace::Dropped => "emulated".into(),
+        };
+        let mut drive = Clocked::new(options.config.clone())
+            .map_err(|error| OpenError::Unsuitable { path: name, why: error.to_string() })?;
+        let data = Data::open(&options.data, options.config.lba_count)?;
+        data.each_written(|lba| drive.ftl_mut().preload(lba))?;
+        let data = Arc::new(data);
+        let handles = if options.has_fdp { options.config.handles } else { 0 };
+        Ok(Self {
+            core: Shared {
+                core: Arc::new(Mutex::new(Core::new(drive, data.clone(), &options))),
+                start: Instant::now(),
+            },
+            data,
+            placements: (0..handles).map(PlacementId).collect(),
+            options,
+        })
+    }
+
+    /// Cuts the power and turns it on again. Of the writes that were not stable, those of the blocks
+    /// that `survives` names are there, and the others are as if they had never been asked for. Paths
+    /// that are open fail from now on.
+    ///
+    /// # Panics
+    /// When the drive was not made to lose power.
+    pub fn cut_power(&self, survives: impl FnMut(u64) -> bool) {
+        self.core.lock().cut_power(survives);
+    }
+
+    /// What it has counted until now.
+    pub fn counters(&self) -> Counters {
+        self.core.lock().drive.ftl().counters().clone()
+    }
+
+    /// The mapping as it is now.
+    pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
+        look(self.core.lock().drive.ftl())
+    }
+
+    /// A look at the drive while it is in use elsewhere.
+    pub fn watch(&self) -> DriveWatch {
+        DriveWatch(self.core.clone())
+    }
+
+    /// How long the drive has been there, by its own clock.
+    pub fn now(&self) -> Duration {
+        self.core.lock().drive_now(&self.core)
+    }
+}
+
+/// A look at a drive that somebody else uses.
+#[derive(Clone, Debug)]
+pub struct DriveWatch(Shared);
+
+impl DriveWatch {
+    /// The mapping as it is now. The drive stands still meanwhile.
+    pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
+        look(self.0.lock().drive.ftl())
+    }
+}
+
+impl WholeDevice for EmulatedDrive {
+    fn lba_count(&self) -> u64 {
+        self.options.config.lba_count
+    }
+
+    fn contents(&self) -> Result<Contents, OpenError> {
+        self.data.contents()
+    }
+
+    fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        let (core, data) = (self.core.clone(), self.data.clone());
+        let in_flight_max = self.options.in_flight_max;
+        Ok(match self.options.clock {
+            Clock::Virtual => Box::new(VirtualTimePath::new(core, data, in_flight_max)),
+            Clock::Real => Box::new(RealTimePath::new(core, data, in_flight_max)?),
+        })
+    }
+
+    fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
+        match &self.options.data {
+            DataPlace::File(path) => MappedFile::file_range(path, offset, size),
+            DataPlace::Temporary | DataPlace::Dropped => Err(OpenError::Unsuitable {
+                path: "emulated".into(),
+                why: "what is on it is gone with the process anyway".into(),
+            }),
+        }
+    }
+
+    fn placements(&self) -> &[PlacementId] {
+        &self.placements
+    }
+
+    fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
+        Some(Box::new(Account::new(self.core.clone(), self.placements.len() as u16)))
+    }
+
+    fn identity(&self) -> Option<String> {
+        match &self.options.data {
+            DataPlace::File(path) => Some(format!("emulated SSD in {}", path.display())),
+            DataPlace::Temporary | DataPlace::Dropped => None,
+        }
+    }
+
+    fn is_best(&self) -> bool {
+        // Whoever names it wants it.
+        true
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let config = &self.options.config;
+        let geometry = &config.geometry;
+        vec![
+            ("device", "emulated SSD".into()),
+            ("size", format!("{} bytes", config.lba_count * LBA_SIZE as u64)),
+            ("NAND", format!("{} bytes", geometry.page_count() * LBA_SIZE as u64)),
+            ("dies", format!("{} on {} channels", geometry.die_count(), geometry.channels)),
+            ("reclaim unit", format!("{} bytes", geometry.unit_size())),
+            ("placements", self.placements.len().to_string()),
+            ("collector", format!("{:?}, {:?}", config.victims, config.thresholds)),
+            ("timing", format!("{:?}", config.timing)),
+        ]
+    }
+
+    fn describe(&self) -> String {
+        let config = &self.options.config;
+        let isolation = match config.isolation {
+            Isolation::Initial => "initially",
+            Isolation::Persistent => "persistently",
+        };
+        let placement = match self.placements.len() {
+            0 => "no data placement".to_owned(),
+            count => format!("{count} {isolation} isolated handles"),
+        };
+        let cache = match self.options.cache_lbas {
+            0 => "no volatile write cache".to_owned(),
+            lbas => format!("volatile write cache of {}", Size(u64::from(lbas) * LBA_SIZE as u64)),
+        };
+        format!(
+            "emulated SSD of {}, {} reclaim units of {}, {placement}, {cache}, data in {}",
+            Size(config.lba_count * LBA_SIZE as u64),
+            config.geometry.unit_count(),
+            Size(config.geometry.unit_size()),
+            self.data
+        )
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            "the SSD is emulated: it shows what one would do, and keeps what its file keeps".into(),
+        ]
+    }
+}
+
+/// Bytes, for people.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
+            Some((shift, name)) if self.0.is_multiple_of(1 << shift) => {
+                write!(f, "{} {name}", self.0 >> shift)
+            }
+            Some((shift, name)) => {
+                write!(f, "{:.1} {name}", self.0 as f64 / (1_u64 << shift) as f64)
+            }
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+/// The size of the drive whose bytes are in a file, if there is such a file.
+pub fn size_of_drive_in(path: &Path) -> Option<u64> {
+    path.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len())
+}

@@ -1,0 +1,252 @@
+//! A path whose operations end by the machine's clock: a thread moves their bytes and waits.
+//!
+//! ```text
+//!  submit ──► queued ──kick──► arrived ──► thread: begin, bytes, sleep ──► finished ──poll──►
+//!             (ours)           └──────────────── shared ─────────────────────┘
+//! ```
+//!
+//! The event descriptor is raised whenever something is put into `finished`, and lowered when that is
+//! emptied, both under the lock: it is readable exactly while there is something.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use slimio_device::{Completion, Device, DeviceError, Geometry, Op, OpenError, Token};
+
+use super::Shared;
+use super::core::Begun;
+use super::data::Data;
+
+pub(super) struct RealTimePath {
+    core: Shared,
+    in_flight_max: u32,
+    queued: Vec<(Token, Op)>,
+    in_flight: usize,
+    meeting: Arc<Meeting>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where path and thread meet.
+struct Meeting {
+    state: Mutex<State>,
+    /// Something has arrived, or it is over.
+    work: Condvar,
+    /// Something has finished.
+    done: Condvar,
+    event: OwnedFd,
+}
+
+#[derive(Default)]
+struct State {
+    arrived: VecDeque<(Token, Op, Duration)>,
+    finished: Vec<Completion>,
+    is_over: bool,
+}
+
+impl Meeting {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while it was held has been reported where it happened.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RealTimePath {
+    pub(super) fn new(
+        core: Shared,
+        data: Arc<Data>,
+        in_flight_max: u32,
+    ) -> Result<Self, OpenError> {
+        let failed = |doing, errno: Option<i32>| OpenError::Io {
+            doing,
+            path: "emulated".into(),
+            errno: errno.unwrap_or_default(),
+        };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = eventfd(0, flags)
+            .map_err(|error| failed("making a descriptor for", Some(error.raw_os_error())))?;
+        let meeting = Arc::new(Meeting {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            event,
+        });
+        let thread = Worker {
+            core: core.clone(),
+            data,
+            meeting: meeting.clone(),
+            cuts: core.lock().cuts(),
+            begun: Vec::new(),
+        };
+        let thread = std::thread::Builder::new().name("emulated".into()).spawn(|| thread.run());
+        let thread =
+            thread.map_err(|error| failed("starting a thread for", error.raw_os_error()))?;
+        Ok(Self {
+            core,
+            in_flight_max,
+            queued: Vec::new(),
+            in_flight: 0,
+            meeting,
+            thread: Some(thread),
+        })
+    }
+
+    fn take(&mut self, state: &mut State, completions: &mut Vec<Completion>) {
+        if !state.finished.is_empty() {
+            self.in_flight -= state.finished.len();
+            completions.append(&mut state.finished);
+            // It was raised when they were put there.
+            let _ = rustix::io::read(&self.meeting.event, &mut [0; 8]);
+        }
+    }
+}
+
+impl Device for RealTimePath {
+    fn geometry(&self) -> Geometry {
+        self.core.lock().geometry(self.in_flight_max)
+    }
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
+        if self.in_flight >= self.in_flight_max as usize {
+            return Err(op);
+        }
+        self.in_flight += 1;
+        self.queued.push((token, op));
+        Ok(())
+    }
+
+    fn kick(&mut self) {
+        if self.queued.is_empty() {
+            return;
+        }
+        let now = self.core.real_now();
+        let mut state = self.meeting.lock();
+        state.arrived.extend(self.queued.drain(..).map(|(token, op)| (token, op, now)));
+        drop(state);
+        self.meeting.work.notify_one();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let meeting = self.meeting.clone();
+        self.take(&mut meeting.lock(), completions);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        self.kick();
+        if self.in_flight == 0 {
+            return;
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let meeting = self.meeting.clone();
+        let mut state = meeting.lock();
+        while state.finished.is_empty() {
+            state = match deadline {
+                None => meeting.done.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return;
+                    }
+                    let waited = meeting.done.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        self.take(&mut state, completions);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.meeting.event.as_fd())
+    }
+
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        let has = self.geometry().lba_count;
+        if lba_count <= has { Ok(()) } else { Err(DeviceError::NoSpace) }
+    }
+}
+
+impl Drop for RealTimePath {
+    fn drop(&mut self) {
+        self.meeting.lock().is_over = true;
+        self.meeting.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It can only have ended early by a panic, which has been reported where it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+/// What the thread has.
+struct Worker {
+    core: Shared,
+    data: Arc<Data>,
+    meeting: Arc<Meeting>,
+    cuts: u64,
+    begun: Vec<(Token, Begun)>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while let Some(arrived) = self.sleep() {
+            for (token, op, now) in arrived {
+                let begun = self.core.lock().begin(op, now, self.cuts);
+                self.begun.push((token, begun));
+                let (_, begun) = self.begun.last_mut().expect("it was just put there");
+                begun.transfer(&self.data);
+            }
+            self.finish();
+        }
+    }
+
+    /// Sleeps until something arrives or the next operation is over. `None` when the path is gone.
+    fn sleep(&self) -> Option<VecDeque<(Token, Op, Duration)>> {
+        let next = self.begun.iter().map(|(_, begun)| begun.due).min();
+        let mut state = self.meeting.lock();
+        loop {
+            if state.is_over {
+                return None;
+            }
+            let left = next.map(|next| next.saturating_sub(self.core.real_now()));
+            if !state.arrived.is_empty() || left.is_some_and(|left| left.is_zero()) {
+                return Some(std::mem::take(&mut state.arrived));
+            }
+            state = match left {
+                None => self.meeting.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.meeting.work.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Ends what is over by now, in the order of time.
+    fn finish(&mut self) {
+        self.begun.sort_by_key(|(_, begun)| begun.due);
+        let now = self.core.real_now();
+        let over = self.begun.partition_point(|(_, begun)| begun.due <= now);
+        if over == 0 {
+            return;
+        }
+        let mut finished = Vec::with_capacity(over);
+        for (token, begun) in self.begun.drain(..over) {
+            let (buffer, result) = begun.end(&self.core, &self.data);
+            finished.push(Completion { token, buffer, result });
+        }
+        let mut state = self.meeting.lock();
+        if state.finished.is_empty() {
+            // It has room for 2^64 - 2 of them.
+            let _ = rustix::io::write(&self.meeting.event, &1_u64.to_ne_bytes());
+        }
+        state.finished.append(&mut finished);
+        drop(state);
+        self.meeting.done.notify_one();
+    }
+}

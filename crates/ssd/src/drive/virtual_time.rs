@@ -1,0 +1,102 @@
+//! A path whose operations end by the drive's own clock, without any thread.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slimio_device::{Completion, Device, DeviceError, Geometry, Op, Token};
+
+use super::Shared;
+use super::core::Begun;
+use super::data::Data;
+
+/// What each look at the drive takes of its time, so that whoever looks often enough gets on.
+const LOOK: Duration = Duration::from_micros(1);
+
+#[derive(Debug)]
+pub(super) struct VirtualTimePath {
+    core: Shared,
+    data: Arc<Data>,
+    in_flight_max: u32,
+    /// Power cuts before it was opened.
+    cuts: u64,
+    /// Submitted but not kicked.
+    queued: VecDeque<(Token, Op)>,
+    begun: Vec<(Token, Begun)>,
+}
+
+impl VirtualTimePath {
+    pub(super) fn new(core: Shared, data: Arc<Data>, in_flight_max: u32) -> Self {
+        let cuts = core.lock().cuts();
+        Self { core, data, in_flight_max, cuts, queued: VecDeque::new(), begun: Vec::new() }
+    }
+
+    /// Ends what is over at `now`, in the order of time.
+    fn reap(&mut self, now: Duration, completions: &mut Vec<Completion>) {
+        self.begun.sort_by_key(|(_, begun)| begun.due);
+        let over = self.begun.partition_point(|(_, begun)| begun.due <= now);
+        for (token, begun) in self.begun.drain(..over) {
+            let (buffer, result) = begun.end(&self.core, &self.data);
+            completions.push(Completion { token, buffer, result });
+        }
+    }
+}
+
+impl Device for VirtualTimePath {
+    fn geometry(&self) -> Geometry {
+        self.core.lock().geometry(self.in_flight_max)
+    }
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
+        if self.in_flight() >= self.in_flight_max as usize {
+            return Err(op);
+        }
+        self.queued.push_back((token, op));
+        Ok(())
+    }
+
+    fn kick(&mut self) {
+        while let Some((token, op)) = self.queued.pop_front() {
+            let mut core = self.core.lock();
+            let now = core.now;
+            let mut begun = core.begin(op, now, self.cuts);
+            // Under the lock: what is undone by a power cut is in order.
+            begun.transfer(&self.data);
+            drop(core);
+            self.begun.push((token, begun));
+        }
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let mut core = self.core.lock();
+        core.now += LOOK;
+        let now = core.now;
+        drop(core);
+        self.reap(now, completions);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        self.kick();
+        let Some(first) = self.begun.iter().map(|(_, begun)| begun.due).min() else { return };
+        let mut core = self.core.lock();
+        let latest = timeout.map_or(first, |timeout| first.min(core.now + timeout.max(LOOK)));
+        core.now = core.now.max(latest);
+        let now = core.now;
+        drop(core);
+        self.reap(now, completions);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queued.len() + self.begun.len()
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
+        let has = self.geometry().lba_count;
+        if lba_count <= has { Ok(()) } else { Err(DeviceError::NoSpace) }
+    }
+}

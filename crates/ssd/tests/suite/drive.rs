@@ -1,0 +1,317 @@
+//! The emulated drive as a device.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use slimio_device::{
+    Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, OpenError, PlacementId, Token,
+    WholeDevice,
+};
+use slimio_sim::{Random, contract};
+use slimio_ssd::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive, Timing};
+
+fn options(clock: Clock) -> DriveOptions {
+    DriveOptions::new(Config::scaled(12 << 20), clock)
+}
+
+fn drive(options: &DriveOptions) -> EmulatedDrive {
+    EmulatedDrive::open(options.clone()).expect("it can be made")
+}
+
+fn buffer(lbas: usize, byte: u8) -> Buffer {
+    let mut buffer = Buffer::zeroed(lbas);
+    buffer.fill(byte);
+    buffer
+}
+
+fn write(lba: u64, lbas: usize, byte: u8, durable: bool) -> Op {
+    let (buffer, placement) = (buffer(lbas, byte), PlacementId(0));
+    Op::Write { lba: Lba(lba), buffer, placement, durable }
+}
+
+fn range(start: u64, end: u64) -> LbaRange {
+    LbaRange { start: Lba(start), end: Lba(end) }
+}
+
+/// Runs one operation to its end.
+fn run(path: &mut dyn Device, op: Op) -> (Option<Buffer>, Result<(), DeviceError>) {
+    path.submit(Token(1), op).expect("nothing is in flight");
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        path.wait(None, &mut completions);
+    }
+    let completion = completions.remove(0);
+    (completion.buffer, completion.result)
+}
+
+fn do_all(path: &mut dyn Device, ops: impl IntoIterator<Item = Op>) {
+    for op in ops {
+        assert_eq!(run(path, op).1, Ok(()));
+    }
+}
+
+/// What a block holds, which is the same byte all over.
+fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
+    let (read, result) = run(path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
+    assert_eq!(result, Ok(()));
+    let read = read.expect("it comes home");
+    assert!(read.iter().all(|byte| *byte == read[0]), "block {lba} is torn");
+    read[0]
+}
+
+fn contract(options: &DriveOptions) {
+    let mut last = None;
+    contract::check_all(|| {
+        let mut drive = drive(options);
+        let path = drive.open_path().expect("there is room for one more");
+        // The one before goes, with its file.
+        last = Some(drive);
+        path
+    });
+    drop(last);
+}
+
+#[test]
+fn in_virtual_time_it_is_a_device_like_any_other() {
+    contract(&options(Clock::Virtual));
+}
+
+#[test]
+fn with_a_cache_in_virtual_time_it_is_a_device_like_any_other() {
+    let deallocate_latency = Duration::from_millis(3);
+    let cached = DriveOptions { cache_lbas: 64, deallocate_latency, ..options(Clock::Virtual) };
+    contract(&DriveOptions { can_lose_power: true, ..cached });
+}
+
+#[test]
+fn in_real_time_it_is_a_device_like_any_other() {
+    contract(&options(Clock::Real));
+}
+
+#[test]
+fn with_a_cache_in_real_time_it_is_a_device_like_any_other() {
+    let deallocate_latency = Duration::from_millis(3);
+    contract(&DriveOptions { cache_lbas: 64, deallocate_latency, ..options(Clock::Real) });
+}
+
+#[test]
+fn a_write_takes_as_long_as_its_die() {
+    let mut drive = drive(&options(Clock::Virtual));
+    let mut path = drive.open_path().expect("there is room");
+    assert_eq!(drive.config_dies(), 8);
+    do_all(&mut *path, [write(0, 8, 1, false)]);
+    assert_eq!(drive.now(), Timing::PAPER.program);
+    let before = drive.now();
+    do_all(&mut *path, [write(8, 9, 1, true)]);
+    assert_eq!(drive.now(), before + 2 * Timing::PAPER.program);
+    let before = drive.now();
+    assert_eq!(byte_at(&mut *path, 3), 1);
+    assert_eq!(drive.now(), before + Timing::PAPER.read);
+}
+
+trait Dies {
+    fn config_dies(&self) -> u32;
+}
+
+impl Dies for EmulatedDrive {
+    fn config_dies(&self) -> u32 {
+        self.with_ftl(|ftl| ftl.config().geometry.die_count())
+    }
+}
+
+#[test]
+fn in_real_time_nothing_is_over_before_its_time() {
+    let mut drive = drive(&options(Clock::Real));
+    let mut path = drive.open_path().expect("there is room");
+    for round in 0..20 {
+        let before = std::time::Instant::now();
+        do_all(&mut *path, [write(round * 16, 16, 1, false)]);
+        assert!(before.elapsed() >= 2 * Timing::PAPER.program);
+    }
+}
+
+#[test]
+fn two_paths_lead_to_the_same_drive() {
+    for clock in [Clock::Virtual, Clock::Real] {
+        let mut drive = drive(&options(clock));
+        let mut one = drive.open_path().expect("there is room");
+        let mut other = drive.open_path().expect("there is room");
+        do_all(&mut *one, [write(5, 3, 7, true)]);
+        assert_eq!(byte_at(&mut *other, 6), 7);
+        do_all(&mut *other, [Op::Deallocate { range: range(5, 7) }]);
+        assert_eq!(byte_at(&mut *one, 6), 0xDD, "it holds nothing");
+        assert_eq!(byte_at(&mut *one, 7), 7);
+        assert_eq!(drive.counters().host_bytes(), 3 * LBA_SIZE as u64);
+        assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 1);
+    }
+}
+
+fn losing_power() -> DriveOptions {
+    DriveOptions { cache_lbas: 256, can_lose_power: true, ..options(Clock::Virtual) }
+}
+
+#[test]
+fn what_was_not_flushed_is_gone_when_power_is_cut() {
+    let mut drive = drive(&losing_power());
+    let mut path = drive.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 8, 1, true)]);
+    // Overwritten: durably, flushed, flushed and again, not flushed.
+    do_all(&mut *path, [write(1, 1, 2, true), write(2, 1, 2, false), write(3, 1, 2, false)]);
+    do_all(&mut *path, [Op::Flush, write(3, 1, 3, false), write(4, 1, 3, false)]);
+    // In flight, and never over.
+    path.submit(Token(9), write(5, 1, 4, true)).expect("there is room");
+    path.kick();
+    drive.cut_power(|_| false);
+    let mut completions = Vec::new();
+    path.wait(None, &mut completions);
+    assert_eq!(completions[0].result, Err(DeviceError::Gone));
+    assert_eq!(run(&mut *path, Op::Flush).1, Err(DeviceError::Gone), "the path is gone for good");
+    let mut path = drive.open_path().expect("there is room");
+    let found: Vec<u8> = (0..6).map(|lba| byte_at(&mut *path, lba)).collect();
+    assert_eq!(found, [1, 2, 2, 2, 1, 1]);
+}
+
+#[test]
+fn any_of_what_was_not_flushed_may_survive() {
+    let mut random = Random::new(3);
+    for _ in 0..20 {
+        let mut drive = drive(&losing_power());
+        let mut path = drive.open_path().expect("there is room");
+        do_all(&mut *path, [write(0, 16, 1, true), write(0, 16, 2, false)]);
+        let survivors: Vec<bool> = (0..16).map(|_| random.coin()).collect();
+        drive.cut_power(|lba| survivors[lba as usize]);
+        let mut path = drive.open_path().expect("there is room");
+        for (lba, survived) in survivors.into_iter().enumerate() {
+            assert_eq!(byte_at(&mut *path, lba as u64), if survived { 2 } else { 1 });
+        }
+    }
+}
+
+#[test]
+fn a_flush_saves_what_was_over_before_it_and_not_more() {
+    let mut drive = drive(&losing_power());
+    let mut path = drive.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 4, 1, true), write(0, 1, 2, false)]);
+    // Both on their way at the same time: the second write is not part of the flush.
+    path.submit(Token(1), Op::Flush).expect("there is room");
+    path.submit(Token(2), write(1, 1, 2, false)).expect("there is room");
+    let mut completions = Vec::new();
+    while path.in_flight() > 0 {
+        path.wait(None, &mut completions);
+    }
+    drive.cut_power(|_| false);
+    let mut path = drive.open_path().expect("there is room");
+    assert_eq!((byte_at(&mut *path, 0), byte_at(&mut *path, 1)), (2, 1));
+}
+
+#[test]
+fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
+    let deallocate_latency = Duration::from_millis(10);
+    let mut drive = drive(&DriveOptions { deallocate_latency, ..options(Clock::Virtual) });
+    let mut path = drive.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 8, 1, true)]);
+    path.submit(Token(2), Op::Deallocate { range: range(0, 8) }).expect("there is room");
+    path.submit(Token(3), write(4, 1, 2, true)).expect("there is room");
+    let mut completions = Vec::new();
+    path.wait(None, &mut completions);
+    assert_eq!(completions[0].token, Token(3), "the deallocation takes longer");
+    assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 8);
+    path.wait(None, &mut completions);
+    assert_eq!(completions[1].token, Token(2));
+    assert!(drive.now() >= deallocate_latency);
+    assert_eq!(byte_at(&mut *path, 4), 0xDD, "the write was before the acknowledgement");
+    do_all(&mut *path, [write(4, 1, 3, true)]);
+    assert_eq!(byte_at(&mut *path, 4), 3);
+}
+
+#[test]
+fn placements_lead_to_handles_and_are_accounted() {
+    let mut drive = drive(&options(Clock::Virtual));
+    assert_eq!(drive.placements().len(), 8);
+    let mut path = drive.open_path().expect("there is room");
+    let to = |placement, lba| Op::Write {
+        lba: Lba(lba),
+        buffer: buffer(2, 1),
+        placement: PlacementId(placement),
+        durable: true,
+    };
+    do_all(&mut *path, [to(0, 0), to(3, 2), to(3, 4), to(99, 6)]);
+    let account = drive.fdp().expect("it has one");
+    let counters = drive.counters();
+    let by_handle: Vec<u64> = counters.handles().iter().map(|of| of.host_pages).collect();
+    assert_eq!(by_handle, [4, 0, 0, 4, 0, 0, 0, 0], "an unknown one is the first one's");
+    let events = account.host_events().expect("it is there");
+    assert_eq!(events.len(), 1);
+    assert_eq!((events[0].name(), events[0].placement), ("invalid placement id", Some(99)));
+    let unit = account.unit_blocks().expect("it says so");
+    let handles = account.handles().expect("it is there");
+    assert_eq!((handles.len(), handles[3].unit_blocks_left), (8, unit - 4));
+    account.start_fresh_unit(PlacementId(3)).expect("there is such a handle");
+    assert_eq!(account.handles().expect("it is there")[3].unit_blocks_left, unit);
+    assert!(account.start_fresh_unit(PlacementId(8)).is_err());
+    let statistics = account.statistics().expect("it is there");
+    assert_eq!(statistics.host_bytes, 8 * LBA_SIZE as u128);
+    assert_eq!(statistics.media_bytes, (8 + u128::from(unit) - 4) * LBA_SIZE as u128);
+}
+
+#[test]
+fn a_conventional_drive_has_one_frontier() {
+    let mut drive = drive(&DriveOptions { has_fdp: false, ..options(Clock::Virtual) });
+    assert!(drive.placements().is_empty());
+    let mut path = drive.open_path().expect("there is room");
+    let placement = PlacementId(2);
+    let op = Op::Write { lba: Lba(1), buffer: buffer(1, 1), placement, durable: true };
+    do_all(&mut *path, [op]);
+    assert_eq!(drive.counters().handles()[0].host_pages, 1);
+    assert_eq!(drive.with_ftl(|ftl| ftl.events().count()), 0);
+    assert_eq!(drive.fdp().expect("it has one").handles().expect("none").len(), 0);
+}
+
+fn in_file(path: PathBuf) -> DriveOptions {
+    DriveOptions { data: DataPlace::File(path), ..options(Clock::Virtual) }
+}
+
+#[test]
+fn a_drive_in_a_file_is_there_again() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(10, 4, 1, true), write(100, 1, 2, true)]);
+    do_all(&mut *path, [Op::Deallocate { range: range(11, 13) }]);
+    let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
+    assert!(matches!(refused, Err(OpenError::InUse { .. })), "{refused:?}");
+    drop((first, path));
+    let mut second = drive(&in_file(file.clone()));
+    let mut path = second.open_path().expect("there is room");
+    let found = [10, 13, 100].map(|lba| byte_at(&mut *path, lba));
+    assert_eq!(found, [1, 1, 2]);
+    assert_eq!(second.counters().host_bytes(), 0, "it counts from when it was opened");
+    let mapped = second.with_ftl(slimio_ssd::Ftl::mapped_count);
+    assert!((3..=5).contains(&mapped), "{mapped}: a hole may stay where there are none");
+    drop((second, path));
+    std::fs::OpenOptions::new().write(true).open(&file).expect("it is there").set_len(8).expect("");
+    let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
+        panic!("it is not of the drive's size")
+    };
+    assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
+}
+
+#[test]
+fn dropped_data_reads_as_its_address() {
+    let mut drive = drive(&DriveOptions { data: DataPlace::Dropped, ..options(Clock::Virtual) });
+    let mut path = drive.open_path().expect("there is room");
+    do_all(&mut *path, [write(0x0101, 1, 9, true)]);
+    let (read, _) = run(&mut *path, Op::Read { lba: Lba(0x0101), buffer: Buffer::zeroed(1) });
+    let read = read.expect("it comes home");
+    assert_eq!(read[LBA_SIZE - 8..], 0x0101_u64.to_le_bytes());
+    assert_eq!(byte_at(&mut *path, 1), 0xDD);
+}
+
+#[test]
+fn a_drive_that_can_not_work_is_refused_with_a_sentence() {
+    let mut bad = options(Clock::Virtual);
+    bad.config.lba_count += 1;
+    let Err(refused) = EmulatedDrive::open(bad).map(drop) else { panic!("it can't work") };
+    assert!(refused.to_string().contains("not whole reclaim units"), "{refused}");
+}
