@@ -3,3 +3,4 @@
 pub mod compare;
 pub mod ledger;
 pub mod load;
+pub mod trace;

@@ -13,7 +13,13 @@
 
 mod disk;
 mod fuse;
+mod mounted;
+mod recording;
 mod tape;
+mod workload;
 
 pub use disk::{BLOCK_SIZE, RecordedDisk};
+pub use mounted::{FileSystemKind, Mounted};
+pub use recording::Recording;
 pub use tape::Tape;
+pub use workload::Workload;

@@ -1,0 +1,50 @@
+//! `slimio-bench trace`: records what a server writes to its device.
+
+use std::path::PathBuf;
+
+use crate::args::Args;
+use crate::error::{BenchError, Result};
+use crate::recorder::{FileSystemKind, Recording, Workload};
+use crate::server::{Policy, find_program};
+
+/// Flags without a value.
+pub const SWITCHES: &[&str] = &["discard"];
+
+/// What the flags of `trace` mean.
+pub const HELP: &str = "\
+trace: records every write, discard and flush of a server's device while clients write and snapshots
+are taken, in the paper's shares of the device's size; needs root
+  --file-system F    stock redis-server on ext4 or xfs (ext4)
+  --discard          the file system tells the device what holds nothing any more
+  --policy P         always, everysec, no (everysec)
+  --size MIB         of the device (1440)
+  --repetitions N    on-demand snapshots, each with its SETs (5)
+  --redis PROGRAM    the server (redis-server)
+  --folder PATH      the device's data lie here meanwhile (a temporary directory)
+  --out FILE         the trace
+  --seed N           of every random choice (1)";
+
+/// Records what `args` describe; the result is the text to print.
+pub fn run(mut args: Args) -> Result<String> {
+    let file_system = FileSystemKind::named(&args.value("file-system", "ext4".to_owned())?)?;
+    let discard = args.switch("discard");
+    let policy = Policy::named(&args.value("policy", "everysec".to_owned())?)?;
+    let device_bytes = args.value("size", 1440u64)? << 20;
+    let mut workload = Workload::scaled(device_bytes);
+    workload.repetitions = args.value("repetitions", workload.repetitions)?;
+    workload.seed = args.value("seed", workload.seed)?;
+    let program = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
+    let program = program
+        .ok_or_else(|| BenchError::Usage("redis-server is not installed; name one".into()))?;
+    let own_folder = format!("slimio-trace-{}", std::process::id());
+    let folder = args.text("folder").map_or_else(std::env::temp_dir, PathBuf::from);
+    let trace = args.text("out").map(PathBuf::from);
+    let trace = trace.ok_or_else(|| BenchError::Usage("--out names the trace".into()))?;
+    args.finish()?;
+
+    let folder = folder.join(own_folder);
+    let recording =
+        Recording { program, file_system, discard, policy, device_bytes, workload, folder, trace };
+    let events = recording.run()?;
+    Ok(format!("{events} events in {}\n", recording.trace.display()))
+}

@@ -1,0 +1,211 @@
+//! What clients do while a server is recorded: the paper's experiment on a drive of any size.
+//!
+//! ```text
+//!  keys set once ─ BGREWRITEAOF ─┬─ BGSAVE, and SETs without a pause ─┬─ the same again ─ ... ─ end
+//!                                │  BGREWRITEAOF when the log is full │
+//! ```
+//!
+//! Its sizes are shares of the drive: the paper's drive has 180 GiB, 5.3 million keys of 4 KiB, five
+//! times 28 million SETs by 50 clients, a snapshot of the log's kind at 50 to 55 GB of log and one on
+//! demand each time. So on-demand snapshots outlive two generations of the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slimio_ssd::trace::TraceEvent;
+
+use super::tape::Tape;
+use crate::client::{Client, Reply};
+use crate::error::{BenchError, Doing as _, Result};
+use crate::keys::KeyDistribution;
+use crate::load::{Arrival, Generator, LoadConfig, Until};
+use crate::mix::Mix;
+use crate::request::RequestWriter;
+use crate::run::{preload, without_errors};
+use crate::server::Server;
+use crate::snapshot::{Kind, take};
+use crate::values::ValuePool;
+
+/// The paper's drive, in bytes, and what ran on it.
+const PAPER_DRIVE_BYTES: f64 = (180_u64 << 30) as f64;
+const PAPER_KEYS: f64 = 5_321_523.0;
+const PAPER_REQUESTS: f64 = 28_835_840.0;
+const PAPER_LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
+/// Distance of the looks at the log's length.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A snapshot that takes longer ends the run.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
+
+/// How much of what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// Keys, each set once before it begins.
+    pub key_count: u64,
+    /// Of a value, in bytes.
+    pub value_size: usize,
+    /// Times that an on-demand snapshot is taken while clients write.
+    pub repetitions: u32,
+    /// SETs of each repetition, of keys drawn uniformly.
+    pub requests: u64,
+    /// The log is rewritten when it has grown by so many bytes.
+    pub log_bytes: u64,
+    /// Connections.
+    pub clients: usize,
+    /// Of every random choice.
+    pub seed: u64,
+}
+
+impl Workload {
+    /// The paper's, on a drive of so many bytes.
+    pub fn scaled(device_bytes: u64) -> Self {
+        let scale = device_bytes as f64 / PAPER_DRIVE_BYTES;
+        Self {
+            key_count: (PAPER_KEYS * scale) as u64,
+            value_size: 4096,
+            repetitions: 5,
+            requests: (PAPER_REQUESTS * scale) as u64,
+            log_bytes: (PAPER_LOG_BYTES * scale) as u64,
+            clients: 50,
+            seed: 1,
+        }
+    }
+
+    /// What it says of itself in a trace's header.
+    pub fn about(&self) -> Vec<(String, String)> {
+        let load = format!(
+            "{} keys, {} times {} SETs of {} incompressible bytes, {} clients, closed loop",
+            self.key_count, self.repetitions, self.requests, self.value_size, self.clients
+        );
+        let snapshots = format!(
+            "BGREWRITEAOF at {} bytes of log, BGSAVE at the beginning of each repetition",
+            self.log_bytes
+        );
+        vec![("workload".into(), load), ("snapshots".into(), snapshots)]
+    }
+
+    /// Drives a server that has no keys yet.
+    pub fn drive(&self, server: &Server, tape: &Tape) -> Result<()> {
+        let writer = RequestWriter::new(ValuePool::new(self.value_size, 0.0, self.seed));
+        mark(tape, "set every key once")?;
+        preload(server.address(), self.key_count, &writer, self.seed)?;
+        let mut client = server.client()?;
+        mark(tape, "BGREWRITEAOF")?;
+        take(&mut client, Kind::Rewrite)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        thread::scope(|scope| {
+            let watching = scope.spawn({
+                let is_over = Arc::clone(&is_over);
+                let client = server.client();
+                move || self.rewrite_when_full(client?, &is_over, tape)
+            });
+            let load = self.load(server, &mut client, writer, tape);
+            is_over.store(true, Ordering::Relaxed);
+            let watched = watching.join().expect("looking at a log does not panic");
+            load.and(watched)
+        })?;
+        wait_for_snapshots(&mut client)
+    }
+
+    fn load(
+        &self,
+        server: &Server,
+        client: &mut Client,
+        writer: RequestWriter,
+        tape: &Tape,
+    ) -> Result<()> {
+        let config = LoadConfig {
+            address: server.address().clone(),
+            clients: self.clients,
+            pipeline: 1,
+            arrival: Arrival::Closed,
+            check_values: true,
+            seed: self.seed,
+        };
+        let mix = Mix::named("set", self.key_count, Some(KeyDistribution::Uniform))?;
+        let mut generator = Generator::connect(config, mix, writer)?;
+        for repetition in 1..=self.repetitions {
+            mark(tape, &format!("repetition {repetition}: BGSAVE"))?;
+            client.expect(&["BGSAVE", "SCHEDULE"])?;
+            without_errors(generator.run(Until::Requests(self.requests))?)?;
+        }
+        mark(tape, "the last SET")
+    }
+
+    fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, tape: &Tape) -> Result<()> {
+        while !over.load(Ordering::Relaxed) {
+            let state = State::of(&mut client)?;
+            if state.log_bytes >= self.log_bytes && !state.is_rewriting {
+                mark(tape, "BGREWRITEAOF")?;
+                if let Reply::Error(text) = client.call(&[b"BGREWRITEAOF"])? {
+                    return Err(BenchError::Reply(format!("BGREWRITEAOF: {text}")));
+                }
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+}
+
+fn mark(tape: &Tape, what: &str) -> Result<()> {
+    tape.record(&TraceEvent::Mark(what.into())).doing("recording")
+}
+
+fn wait_for_snapshots(client: &mut Client) -> Result<()> {
+    let began = Instant::now();
+    while State::of(client)?.is_busy {
+        if began.elapsed() > SNAPSHOT_MAX {
+            let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
+            return Err(BenchError::Server(text));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// What the server says of its log and snapshots.
+struct State {
+    /// By which the log has grown since it was rewritten.
+    log_bytes: u64,
+    /// Now or as soon as it can be.
+    is_rewriting: bool,
+    /// Whether anything is under way.
+    is_busy: bool,
+}
+
+impl State {
+    fn of(client: &mut Client) -> Result<Self> {
+        let info = client.info("persistence")?;
+        let field = |name: &str| -> Result<u64> {
+            let text = info.get(name).map(|text| text.trim());
+            text.and_then(|text| text.parse().ok())
+                .ok_or_else(|| BenchError::Reply(format!("INFO persistence has no number {name}")))
+        };
+        let is = |name| field(name).map(|value| value != 0);
+        let is_rewriting = is("aof_rewrite_in_progress")? || is("aof_rewrite_scheduled")?;
+        Ok(Self {
+            log_bytes: field("aof_current_size")?.saturating_sub(field("aof_base_size")?),
+            is_rewriting,
+            is_busy: is_rewriting || is("rdb_bgsave_in_progress")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scaled_workload_keeps_the_papers_shares() {
+        let paper = Workload::scaled(180 << 30);
+        assert_eq!((paper.key_count, paper.requests), (5_321_523, 28_835_840));
+        let scaled = Workload::scaled(1440 << 20);
+        assert_eq!(scaled.key_count, paper.key_count / 128);
+        assert_eq!(scaled.log_bytes, paper.log_bytes / 128);
+        let share = |workload: &Workload, device: f64| {
+            workload.key_count as f64 * workload.value_size as f64 / device
+        };
+        assert!((share(&scaled, 1440.0) / share(&paper, 180.0 * 1024.0) - 1.0).abs() < 0.001);
+    }
+}
