@@ -5,11 +5,18 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Failure;
-use crate::process::{cargo, command, root, run, run_seeing, target_dir};
+use crate::process::{cargo, command, is_installed, root, run, run_seeing, target_dir};
 use crate::report::Report;
 use crate::{clients, lab, lint, planted, setup};
 
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
+/// What makes and mounts file systems on a recorded device, and the Debian package each comes in.
+const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("losetup", "mount"),
+    ("blkdiscard", "util-linux"),
+];
 /// For each document that is made from the code, a package and the test in it that compares them.
 const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-storage", "format_md_says_what_the_code_does"),
@@ -98,6 +105,18 @@ pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     run(cargo(["build", "--release"]).args(BINARIES))?;
     let slimio = ["--slimio".into(), program("release")];
     run(bench_command("release", "compare").args(slimio).args(args))
+}
+
+/// `cargo x trace [flag]…`: the flags are those of `slimio-bench trace`.
+pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
+    setup::install()?;
+    let packages = FILE_SYSTEM_TOOLS.iter().filter(|(program, _)| !is_installed(program));
+    let packages: Vec<&str> = packages.map(|(_, package)| *package).collect();
+    if !packages.is_empty() {
+        setup::install_packages(&packages, "install e2fsprogs, xfsprogs, mount and util-linux")?;
+    }
+    run(cargo(["build", "--release"]).args(BINARIES))?;
+    run(bench_command("release", "trace").args(args))
 }
 
 /// Each policy, each death; with and without snapshots in the middle.

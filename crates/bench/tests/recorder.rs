@@ -3,7 +3,6 @@
 //! Needs root, FUSE and loop devices; where they are missing it says so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[expect(dead_code, reason = "no server is recorded here")]
 mod common;
 
 use std::fs::{File, OpenOptions};
@@ -15,7 +14,8 @@ use std::sync::Arc;
 
 use common::Scratch;
 use rustix::fs::OFlags;
-use slimio_bench::recorder::{RecordedDisk, Tape};
+use slimio_bench::recorder::{FileSystemKind, RecordedDisk, Recording, Tape, Workload};
+use slimio_bench::server::Policy;
 use slimio_ssd::trace::{ByteRange, TraceError, TraceEvent, TraceHeader, TraceReader, TraceRecord};
 
 const SIZE: u64 = 64 << 20;
@@ -24,13 +24,19 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: SIZE, about: vec![("workload".into(), "a test".into())] }
 }
 
-/// `None`, loudly, where none can be made.
-fn disk(scratch: &Scratch, trace: &Path) -> Option<RecordedDisk> {
+/// Whether devices can be recorded here; says so loudly where not.
+fn can_record() -> bool {
     let missing = ["/dev/fuse", "/dev/loop-control"]
         .into_iter()
         .find(|node| OpenOptions::new().read(true).write(true).open(node).is_err());
     if let Some(node) = missing {
         eprintln!("SKIPPED: {node} can't be opened: no device was recorded");
+    }
+    missing.is_none()
+}
+
+fn disk(scratch: &Scratch, trace: &Path) -> Option<RecordedDisk> {
+    if !can_record() {
         return None;
     }
     let tape = Arc::new(Tape::new(trace, &header()).unwrap());
@@ -153,4 +159,51 @@ fn a_trace_that_can_not_be_written_fails_whoever_is_recorded() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     tape.record(&TraceEvent::Flush).unwrap_err();
     tape.finish().unwrap_err();
+}
+
+/// A file system of so many bytes, with clients for a drive of a fraction of that: there is room
+/// however slowly snapshots are written meanwhile.
+#[test]
+fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
+    let scratch = Scratch::new();
+    if !can_record() {
+        return;
+    }
+    let Some(server) = scratch.stock(Policy::EverySec) else { return };
+    let workload = Workload { repetitions: 2, ..Workload::scaled(64 << 20) };
+    let set_bytes = u64::from(workload.repetitions) * workload.requests * 4096;
+    for (file_system, discard) in [(FileSystemKind::Ext4, true), (FileSystemKind::Xfs, false)] {
+        let device_bytes = 512 << 20;
+        let trace = scratch.path.join("trace");
+        let recording = Recording {
+            program: server.program.clone(),
+            file_system,
+            discard,
+            policy: Policy::EverySec,
+            device_bytes,
+            workload: workload.clone(),
+            folder: scratch.path.join("recording"),
+            trace: trace.clone(),
+        };
+        let events = recording.run().unwrap();
+        let records = read(&trace).unwrap();
+        assert_eq!(events, records.len() as u64);
+        let mut marks = 0;
+        let (mut written, mut discarded) = (0, 0);
+        for record in &records {
+            match &record.event {
+                TraceEvent::Mark(_) => marks += 1,
+                TraceEvent::Write { range, .. } => written += range.size(),
+                // What making the file system discards does not count.
+                TraceEvent::Deallocate { range } if marks > 0 => discarded += range.size(),
+                _ => {}
+            }
+        }
+        assert!(written > set_bytes, "{file_system}: the log alone is {set_bytes}, not {written}");
+        assert!(marks >= 2 + workload.repetitions, "{file_system}: {marks} marks");
+        let header = TraceReader::new(File::open(&trace).unwrap()).unwrap().header().clone();
+        assert_eq!(header.device_bytes, device_bytes);
+        assert_eq!(header.get("discard"), Some(if discard { "yes" } else { "no" }));
+        assert_eq!(discarded > 0, discard, "{file_system}: {discarded} bytes discarded");
+    }
 }

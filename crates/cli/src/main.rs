@@ -7,6 +7,7 @@ mod rollback;
 mod serve;
 mod tools;
 mod volume;
+mod waf;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,8 @@ enum Command {
     Rollback(rollback::Rollback),
     /// Show which I/O paths this machine allows, and which one a device would get
     Probe(probe::Probe),
+    /// Write amplification: what an SSD writes to its media for what a host wrote, by replaying traces
+    Waf(waf::Waf),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             Command::Import(import) => import.run(),
             Command::Rollback(rollback) => rollback.run(),
             Command::Probe(probe) => probe.run(),
+            Command::Waf(waf) => waf.run(),
         },
     };
     match result {

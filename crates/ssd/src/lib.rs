@@ -29,6 +29,7 @@ mod drive;
 mod ftl;
 mod geometry;
 pub mod model;
+pub mod replay;
 pub mod trace;
 pub mod workload;
 

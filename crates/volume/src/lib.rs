@@ -9,7 +9,7 @@ mod directory;
 mod placement;
 
 pub use beside::open_beside;
-pub use placement::sharing;
+pub use placement::{placements_of_lifetimes, sharing};
 
 use std::path::Path;
 

@@ -35,6 +35,13 @@ fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     [superblock, wal, wal_snapshot, snapshot].map(|index: usize| placements[index])
 }
 
+/// The index of the placement that each lifetime gets on a device that has so many, in the order of
+/// [`Lifetime::ALL`].
+pub fn placements_of_lifetimes(placement_count: u16) -> [u16; LIFETIMES] {
+    let placements: Vec<PlacementId> = (0..placement_count).map(PlacementId).collect();
+    assign(&placements).map(|id| id.0)
+}
+
 /// Whether a reclaim unit has so little left that a snapshot had better begin in a fresh one.
 fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
     blocks_left < unit_blocks / FRESH_UNIT_BELOW

@@ -36,7 +36,7 @@ impl FileSystemKind {
     fn maker(self, device_bytes: u64) -> (&'static str, Vec<String>) {
         let (program, words) = match self {
             Self::Ext4 => {
-                let journal_mib = (device_bytes / 180 >> 20).clamp(4, 1024);
+                let journal_mib = ((device_bytes / 180) >> 20).clamp(4, 1024);
                 let words = "-q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 -J size=";
                 ("mkfs.ext4", format!("{words}{journal_mib}"))
             }

@@ -3,4 +3,5 @@
 mod drive;
 mod ftl;
 mod naive;
+mod replay;
 mod steady;

@@ -1,0 +1,238 @@
+//! A recorded trace through a drive: what the drive would have written for it.
+//!
+//! Times of the trace do not matter here, only its order. A write that covers a part of a page writes
+//! that page; a deallocation frees the pages that it covers whole, as a drive may ignore the rest.
+//! Zeros that the host did not send, and that it wants to stay mapped, are written like data.
+
+use std::fmt;
+use std::io::Read;
+
+use slimio_device::LBA_SIZE;
+
+use crate::trace::{ByteRange, STREAMS_MAX, TraceError, TraceEvent, TraceReader};
+use crate::{Config, ConfigError, Counters, Ftl, FtlError};
+
+/// What the drive holds when the trace begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precondition {
+    /// Nothing: it is new, or was deallocated as a whole.
+    Empty,
+    /// Every block was written once, from the first to the last, through handle 0. What is counted
+    /// begins behind that.
+    Written,
+}
+
+/// How a trace is replayed.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// The drive.
+    pub config: Config,
+    /// The handle of each of the trace's streams; those behind the last are on handle 0.
+    pub handles: Vec<u16>,
+    /// What the drive holds at the beginning.
+    pub precondition: Precondition,
+}
+
+/// The drive at one moment of a replay. Counts are those of the trace, without a precondition's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Time in the trace, in nanoseconds.
+    pub time_ns: u64,
+    /// Bytes that the host has written.
+    pub host_bytes: u64,
+    /// Bytes that the media have been written.
+    pub media_bytes: u64,
+    /// Share of the exported blocks that hold something.
+    pub utilization: f64,
+}
+
+impl Point {
+    /// Write amplification since `before`; `None` where the host has not written since.
+    pub fn waf_since(&self, before: &Self) -> Option<f64> {
+        let host = self.host_bytes - before.host_bytes;
+        (host > 0).then(|| (self.media_bytes - before.media_bytes) as f64 / host as f64)
+    }
+}
+
+/// What became of a trace.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The drive over time: at the beginning, whenever a hundredth of its capacity was written, and
+    /// at the end.
+    pub points: Vec<Point>,
+    /// Bytes that the host had written when something began, and what.
+    pub marks: Vec<(u64, String)>,
+    /// What the drive counted, a precondition included.
+    pub counters: Counters,
+    /// Bytes erased, without a precondition's.
+    pub erased_bytes: u64,
+}
+
+impl Outcome {
+    /// Write amplification of the whole trace; `None` where it has no write.
+    pub fn waf(&self) -> Option<f64> {
+        let [first, .., last] = self.points.as_slice() else { return None };
+        last.waf_since(first)
+    }
+
+    /// Write amplification of the trace's second half, by bytes that the host wrote.
+    pub fn waf_of_second_half(&self) -> Option<f64> {
+        let last = self.points.last()?;
+        let middle = self.points.iter().find(|point| point.host_bytes * 2 >= last.host_bytes)?;
+        last.waf_since(middle)
+    }
+}
+
+/// Why a trace can't be replayed.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// The trace can't be read to its end.
+    Trace(TraceError),
+    /// No drive can be made so.
+    Config(ConfigError),
+    /// The drive exports less than the recorded device had.
+    TooSmall {
+        /// Size of the recorded device.
+        device_bytes: u64,
+        /// What the drive exports.
+        exported_bytes: u64,
+    },
+    /// The drive refuses a request.
+    Refused(FtlError),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trace(error) => error.fmt(f),
+            Self::Config(error) => error.fmt(f),
+            Self::TooSmall { device_bytes, exported_bytes } => write!(
+                f,
+                "it is of a device of {device_bytes} bytes, and the drive has {exported_bytes}"
+            ),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl From<TraceError> for ReplayError {
+    fn from(error: TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
+
+impl From<FtlError> for ReplayError {
+    fn from(error: FtlError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Replay {
+    /// Replays a trace to its end.
+    ///
+    /// # Errors
+    /// When the trace is not whole, or the drive can't be made or is not one for this trace.
+    pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
+        let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
+        let exported_bytes = self.config.lba_count * LBA_SIZE as u64;
+        let device_bytes = trace.header().device_bytes;
+        if device_bytes > exported_bytes {
+            return Err(ReplayError::TooSmall { device_bytes, exported_bytes });
+        }
+        let mut run = Run::begin(drive, self)?;
+        for record in trace {
+            let record = record?;
+            run.apply(&record.event)?;
+            run.look(record.time_ns);
+        }
+        Ok(run.finish())
+    }
+}
+
+struct Run {
+    drive: Ftl,
+    handles: [u16; STREAMS_MAX as usize],
+    /// What the precondition cost.
+    before: (u64, u64, u64),
+    look_every: u64,
+    time_ns: u64,
+    points: Vec<Point>,
+    marks: Vec<(u64, String)>,
+}
+
+impl Run {
+    fn begin(mut drive: Ftl, replay: &Replay) -> Result<Self, ReplayError> {
+        let mut handles = [0; STREAMS_MAX as usize];
+        for (of_stream, handle) in handles.iter_mut().zip(&replay.handles) {
+            *of_stream = *handle;
+        }
+        if replay.precondition == Precondition::Written {
+            for lba in 0..drive.config().lba_count {
+                drive.write(lba, 0)?;
+            }
+        }
+        let counters = drive.counters();
+        let before = (counters.host_bytes(), counters.media_bytes(), counters.erased_bytes());
+        let look_every = (drive.config().lba_count * LBA_SIZE as u64 / 100).max(1);
+        let (points, marks) = (Vec::new(), Vec::new());
+        let mut run = Self { drive, handles, before, look_every, time_ns: 0, points, marks };
+        run.points.push(run.point());
+        Ok(run)
+    }
+
+    fn apply(&mut self, event: &TraceEvent) -> Result<(), ReplayError> {
+        match event {
+            TraceEvent::Write { stream, range } => self.write(*stream, *range),
+            TraceEvent::WriteZeros { range } => self.write(0, *range),
+            TraceEvent::Deallocate { range } => {
+                let size = LBA_SIZE as u64;
+                let (start, end) = (range.start.div_ceil(size), range.end / size);
+                Ok(self.drive.deallocate(start, end.saturating_sub(start))?)
+            }
+            TraceEvent::Mark(what) => {
+                self.marks.push((self.host_bytes(), what.clone()));
+                Ok(())
+            }
+            TraceEvent::Flush => Ok(()),
+        }
+    }
+
+    fn write(&mut self, stream: u8, range: ByteRange) -> Result<(), ReplayError> {
+        let handle = self.handles[usize::from(stream)];
+        let size = LBA_SIZE as u64;
+        for lba in range.start / size..range.end.div_ceil(size) {
+            self.drive.write(lba, handle)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, time_ns: u64) {
+        self.time_ns = time_ns;
+        let last = self.points.last().map_or(0, |point| point.host_bytes);
+        if self.host_bytes() - last >= self.look_every {
+            self.points.push(self.point());
+        }
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.drive.counters().host_bytes() - self.before.0
+    }
+
+    fn point(&self) -> Point {
+        Point {
+            time_ns: self.time_ns,
+            host_bytes: self.host_bytes(),
+            media_bytes: self.drive.counters().media_bytes() - self.before.1,
+            utilization: self.drive.mapped_count() as f64 / self.drive.config().lba_count as f64,
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.points.push(self.point());
+        let counters = self.drive.counters().clone();
+        let erased_bytes = counters.erased_bytes() - self.before.2;
+        Outcome { points: self.points, marks: self.marks, counters, erased_bytes }
+    }
+}

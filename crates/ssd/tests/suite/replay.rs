@@ -1,0 +1,100 @@
+//! A trace through a drive.
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+use slimio_ssd::replay::{Outcome, Precondition, Replay, ReplayError};
+use slimio_ssd::trace::{ByteRange, TraceEvent, TraceHeader, TraceReader, TraceWriter};
+use slimio_ssd::{Config, Ftl};
+
+const PAGE: u64 = 4096;
+
+fn config() -> Config {
+    Config { handles: 2, ..Config::scaled(64 << 20) }
+}
+
+fn trace(device_bytes: u64, events: &[TraceEvent]) -> Vec<u8> {
+    let header = TraceHeader { device_bytes, about: Vec::new() };
+    let mut writer = TraceWriter::new(Vec::new(), &header).unwrap();
+    for (index, event) in events.iter().enumerate() {
+        writer.push(index as u64, event).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn replayed(events: &[TraceEvent], precondition: Precondition) -> Result<Outcome, ReplayError> {
+    let config = config();
+    let bytes = trace(config.lba_count * PAGE, events);
+    let replay = Replay { config, handles: vec![0, 1], precondition };
+    replay.run(TraceReader::new(&bytes[..])?)
+}
+
+fn write(stream: u8, start: u64, size: u64) -> TraceEvent {
+    TraceEvent::Write { stream, range: ByteRange::new(start, size) }
+}
+
+#[test]
+fn a_page_is_written_when_a_part_of_it_is_and_freed_when_all_of_it_is() {
+    let deallocate = |start, size| TraceEvent::Deallocate { range: ByteRange::new(start, size) };
+    let events = [
+        TraceEvent::Mark("begin".into()),
+        write(0, PAGE - 512, 1024),
+        write(1, 8 * PAGE, 4 * PAGE),
+        TraceEvent::Mark("a part of two pages, and four".into()),
+        deallocate(8 * PAGE + 512, 4 * PAGE - 1024),
+        TraceEvent::WriteZeros { range: ByteRange::new(20 * PAGE, PAGE) },
+        TraceEvent::Flush,
+    ];
+    let outcome = replayed(&events, Precondition::Empty).unwrap();
+    let last = outcome.points.last().unwrap();
+    assert_eq!((last.host_bytes, last.media_bytes), (7 * PAGE, 7 * PAGE));
+    assert!(
+        (last.utilization * config().lba_count as f64 - 5.0).abs() < 1e-6,
+        "two pages are free"
+    );
+    assert_eq!(outcome.waf(), Some(1.0));
+    let handles: Vec<u64> =
+        outcome.counters.handles().iter().map(|counters| counters.host_pages).collect();
+    assert_eq!(handles, [3, 4]);
+    assert_eq!(outcome.marks[1], (6 * PAGE, "a part of two pages, and four".to_owned()));
+}
+
+/// The same pages written again and again, all over the drive, by a trace and by hand.
+#[test]
+fn what_a_replay_counts_is_what_the_drive_counts() {
+    let config = config();
+    let lbas: Vec<u64> =
+        (0..config.lba_count * 4).map(|index| index * 7919 % config.lba_count).collect();
+    let events: Vec<TraceEvent> =
+        lbas.iter().map(|lba| write((lba % 2) as u8, lba * PAGE, PAGE)).collect();
+    let outcome = replayed(&events, Precondition::Written).unwrap();
+    let mut drive = Ftl::new(config.clone()).unwrap();
+    for lba in 0..config.lba_count {
+        drive.write(lba, 0).unwrap();
+    }
+    let before = drive.counters().clone();
+    for lba in lbas {
+        drive.write(lba, (lba % 2) as u16).unwrap();
+    }
+    assert_eq!(outcome.counters, *drive.counters());
+    let last = outcome.points.last().unwrap();
+    assert_eq!(last.host_bytes, 4 * config.lba_count * PAGE, "without the precondition");
+    assert_eq!(last.media_bytes, drive.counters().media_bytes() - before.media_bytes());
+    assert!(outcome.waf().unwrap() > 1.0 && outcome.waf_of_second_half().unwrap() > 1.0);
+    assert!(outcome.points.len() > 400, "a look at each hundredth of the capacity");
+}
+
+#[test]
+fn a_trace_that_can_not_be_replayed_is_refused_with_a_sentence() {
+    let config = config();
+    let bytes = trace(config.lba_count * PAGE + 512, &[]);
+    let replay = |config: Config, bytes: &[u8]| {
+        let replay = Replay { config, handles: Vec::new(), precondition: Precondition::Empty };
+        replay.run(TraceReader::new(bytes).unwrap()).unwrap_err().to_string()
+    };
+    let text = replay(config.clone(), &bytes);
+    assert!(text.starts_with("it is of a device of 58982912 bytes, and the drive has"), "{text}");
+    let bytes = trace(config.lba_count * PAGE, &[write(0, 0, PAGE), write(0, PAGE, PAGE)]);
+    let text = replay(config.clone(), &bytes[..bytes.len() - 10]);
+    assert_eq!(text, "it is cut off after 2 events: its recording was not finished");
+    let text = replay(Config { handles: 0, ..config }, &bytes);
+    assert!(text.contains("handles, not 0"), "{text}");
+}
