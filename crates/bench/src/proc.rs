@@ -81,17 +81,19 @@ impl RunTime {
         Self::below(&format!("/proc/{pid}"))
     }
 
-    /// Of the thread of this name in a process; `None` without one.
-    pub fn of_thread(pid: u32, name: &str) -> Result<Option<Self>> {
+    /// Of the threads in a process whose names begin so, together; `None` without one.
+    pub fn of_threads(pid: u32, name: &str) -> Result<Option<Self>> {
+        let mut sum: Option<Self> = None;
         for thread in numbered_entries(&format!("/proc/{pid}/task"))? {
             let directory = format!("/proc/{pid}/task/{thread}");
             // A thread may end between two looks.
             let comm = fs::read_to_string(format!("{directory}/comm")).unwrap_or_default();
-            if comm.trim() == name {
-                return Self::below(&directory).map(Some);
+            if comm.starts_with(name) {
+                let thread = Self::below(&directory)?;
+                sum = Some(sum.map_or(thread, |sum| sum.and(thread)));
             }
         }
-        Ok(None)
+        Ok(sum)
     }
 
     fn below(directory: &str) -> Result<Self> {
@@ -100,6 +102,15 @@ impl RunTime {
         let schedule = fs::read_to_string(format!("{directory}/schedstat")).unwrap_or_default();
         let waited_ns = schedule.split_whitespace().nth(1).and_then(|text| text.parse().ok());
         Ok(Self { cpu, core_wait: Duration::from_nanos(waited_ns.unwrap_or(0)) })
+    }
+
+    /// What both did.
+    fn and(self, other: Self) -> Self {
+        let cpu = CpuTime {
+            user: self.cpu.user + other.cpu.user,
+            system: self.cpu.system + other.cpu.system,
+        };
+        Self { cpu, core_wait: self.core_wait + other.core_wait }
     }
 
     /// What was done since `earlier`.

@@ -15,8 +15,8 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 /// The kernel walks a process's pages to tell its memory: of the time, at most one part in so many
 /// goes into that.
 const SAMPLE_SHARE: u32 = 20;
-/// SlimIO's thread that writes snapshots.
-const SNAPSHOT_THREAD: &str = "snapshot";
+/// SlimIO's threads that write snapshots, in turns.
+const SNAPSHOT_THREADS: &str = "snapshot";
 
 /// What was seen between start and end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Seen {
     pub pss_bytes_before: u64,
     /// The most that it came to.
     pub pss_bytes_peak: u64,
-    /// Of the child that saves (stock) or the thread that does (SlimIO), as far as it was seen.
+    /// Of the child that saves (stock) or the threads that do (SlimIO), as far as it was seen.
     pub saver: Option<RunTime>,
 }
 
@@ -130,6 +130,6 @@ fn saver(pid: u32, kind: ServerKind) -> Option<RunTime> {
             let child = *proc::children(pid).ok()?.first()?;
             RunTime::of_process(child).ok()
         }
-        ServerKind::SlimIO => RunTime::of_thread(pid, SNAPSHOT_THREAD).ok().flatten(),
+        ServerKind::SlimIO => RunTime::of_threads(pid, SNAPSHOT_THREADS).ok().flatten(),
     }
 }

@@ -57,7 +57,7 @@ pub use nvme::{
     FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, NvmeDevice, PlacementHandle,
     block_device_of, is_character_device,
 };
-pub use priority::give_way;
+pub use priority::{give_way, give_way_entirely};
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
 pub use whole::{WholeDevice, open_whole};

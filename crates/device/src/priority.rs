@@ -11,26 +11,56 @@ use crate::sys;
 /// this slice 0.9 to 1.0.
 const SLICE_NS: u64 = 100_000;
 
+/// The nicest that there is, as nice(2) has it.
+const NICENESS_MAX: i32 = 19;
+
 /// Makes the calling thread give way to others: `niceness` as nice(2) has it, and cores are given
 /// up within 0.1 ms (Linux from 6.12 on; before, only the niceness counts).
 ///
 /// Where the kernel refuses, the thread stays as it is: ruder, and as correct.
 pub fn give_way(niceness: i32) {
     // See above: nothing depends on it.
-    let _ = sys::set_schedule(niceness, SLICE_NS);
+    let _ = sys::set_schedule(libc::SCHED_OTHER, niceness, SLICE_NS);
+}
+
+/// Lets the calling thread run only while nobody else wants its core (`SCHED_IDLE`, sched(7)): it
+/// may starve. Without CAP_SYS_NICE, a thread cannot take that back.
+///
+/// Where the kernel refuses, the thread stays as it is.
+pub fn give_way_entirely() {
+    // As above. The slice stays in force in the new class.
+    give_way(NICENESS_MAX);
+    let _ = sys::set_schedule(libc::SCHED_IDLE, NICENESS_MAX, SLICE_NS);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A field of the calling thread's stat, counted from behind its name (proc(5)).
+    fn stat_field(number: usize) -> i32 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        fields.split_whitespace().nth(number - 3).unwrap().parse().unwrap()
+    }
+
+    fn niceness() -> i32 {
+        stat_field(19)
+    }
+
+    #[test]
+    fn a_thread_that_gives_way_entirely_is_of_idle_class_and_the_others_are_as_before() {
+        let policy = || stat_field(41);
+        let before = policy();
+        let thread = std::thread::spawn(move || {
+            give_way_entirely();
+            policy()
+        });
+        assert_eq!((policy(), thread.join().unwrap()), (before, libc::SCHED_IDLE));
+    }
+
     #[test]
     fn a_thread_that_gives_way_is_nicer_and_the_others_are_as_before() {
-        let niceness = || {
-            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-            let (_, fields) = stat.rsplit_once(')').unwrap();
-            fields.split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
-        };
         let before = niceness();
         let wanted = (before + 7).min(19);
         let thread = std::thread::spawn(move || {

@@ -321,10 +321,10 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
 }
 
 /// Gives the calling thread a niceness, and a slice that it keeps a core for, in nanoseconds.
-pub(crate) fn set_schedule(niceness: i32, slice_ns: u64) -> io::Result<()> {
+pub(crate) fn set_schedule(policy: libc::c_int, niceness: i32, slice_ns: u64) -> io::Result<()> {
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
+        sched_policy: policy as u32,
         sched_flags: 0,
         sched_nice: niceness,
         sched_priority: 0,

@@ -10,6 +10,7 @@ mod loading;
 mod memory;
 mod rollback;
 mod room;
+mod starving;
 mod transactions;
 mod undurable;
 

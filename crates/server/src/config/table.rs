@@ -153,7 +153,7 @@ pub static DIRECTIVES: &[Directive] = &[
     unlike(row("auto-aof-rewrite-percentage", Kind::Int(0, INT_MAX), "100", Effect::Live, "growth of the log, in percent of the snapshot it goes on from, at which a new one is taken; 0 is never"), "a log that takes three quarters of its room is rewritten whatever this says"),
     row("auto-aof-rewrite-min-size", Kind::Memory(0, SIZE_MAX), "64mb", Effect::Live, "size of snapshot and log below which that is not done"),
     own(row("snapshot-memory-limit", Kind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes of old values that a snapshot may hold before writers wait; 0 is an eighth of the data set, at least 64 MB")),
-    own(row("snapshot-rate", Kind::Memory(0, SIZE_MAX), "400mb", Effect::Live, "most bytes of keys and values per second that a snapshot takes while commands are served; more while it holds half of the memory that it may, or the log runs out of room; 0 is no limit")),
+    own(row("snapshot-rate", Kind::Memory(0, SIZE_MAX), "450mb", Effect::Live, "most bytes of keys and values per second that a snapshot takes while commands are served; more while it holds half of the memory that it may, or the log runs out of room; 0 is no limit")),
     own(row("snapshot-check-rate", Kind::Memory(0, SIZE_MAX), "8mb", Effect::Live, "most bytes per second that the daily check of the snapshots on the volume reads; 0 turns it off")),
     // The data set.
     row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),

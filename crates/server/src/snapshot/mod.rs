@@ -19,6 +19,8 @@ mod pace;
 mod schedule;
 mod surplus;
 mod thread;
+mod turns;
+mod worker;
 
 use std::time::{Duration, Instant};
 

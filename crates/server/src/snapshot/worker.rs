@@ -1,0 +1,255 @@
+//! The work on a snapshot behind the command thread: encoding what was taken, writing it to its
+//! slot; and between snapshots the check of the slots.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{Captured, Chunk, ChunkEncoder, ChunkOptions};
+use slimio_storage::{Error, SlotName, SlotPaths, SlotWriter, SnapshotPlan, WriterOptions};
+
+use super::check::{Checked, Checking};
+use super::pace::Pace;
+use super::surplus::Surplus;
+use super::thread::{Answer, DbSize, Order, Shared, WAITING_SIZE_MIN};
+
+/// No rest is longer without a look at what is wanted.
+const REST_MAX: Duration = Duration::from_millis(10);
+
+/// Obeys the command thread's orders. It owns a path to each slot.
+pub(super) struct Worker {
+    orders: Receiver<Order>,
+    paths: SlotPaths,
+    current: Option<Current>,
+    shared: Arc<Shared>,
+    wake: Arc<OwnedFd>,
+    answers: Sender<(u64, Answer)>,
+    /// Which snapshot is being written.
+    round: u64,
+    pace: Pace,
+    checking: Option<Checking>,
+    /// Bytes per second that a check reads at most.
+    check_rate: u64,
+    checked: Sender<Checked>,
+    surplus: Surplus,
+}
+
+/// Takes a chunk that is complete.
+type Emit<'a> = dyn FnMut(Chunk<'_>) -> Result<(), Error> + 'a;
+
+/// The snapshot that is being written.
+struct Current {
+    writer: SlotWriter,
+    encoder: ChunkEncoder,
+}
+
+impl Worker {
+    pub(super) fn new(
+        paths: SlotPaths,
+        orders: Receiver<Order>,
+        shared: Arc<Shared>,
+        wake: Arc<OwnedFd>,
+        answers: Sender<(u64, Answer)>,
+        checked: Sender<Checked>,
+    ) -> Self {
+        Self {
+            orders,
+            paths,
+            current: None,
+            shared,
+            wake,
+            answers,
+            round: 0,
+            pace: Pace::new(Instant::now()),
+            checking: None,
+            check_rate: 0,
+            checked,
+            surplus: Surplus::default(),
+        }
+    }
+
+    /// Obeys until `is_over`, of which it asks before each order, or until nobody can give orders
+    /// any more, and says whether somebody can. While it writes no snapshot, it checks slots and
+    /// gives back space in between.
+    pub(super) fn work(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> bool {
+        while !is_over(self) {
+            let surplus = self.surplus.pause();
+            let check = self.checking.as_ref().map(Checking::pause);
+            let pause = surplus.into_iter().chain(check).min();
+            let next = match pause.filter(|_| self.current.is_none()) {
+                Some(pause) => self.orders.recv_timeout(pause),
+                None => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match next {
+                Ok(order) => self.obey(order),
+                Err(RecvTimeoutError::Timeout) if surplus == pause => {
+                    self.surplus.step(&mut self.paths);
+                }
+                Err(RecvTimeoutError::Timeout) => self.check_step(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.cancel();
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether a snapshot is being written at a rate.
+    pub(super) fn is_paced(&self) -> bool {
+        self.current.is_some() && self.shared.rate.load(Ordering::Relaxed) != 0
+    }
+
+    /// For how long others have had the core since this was last asked.
+    pub(super) fn take_lost(&mut self) -> Duration {
+        self.pace.take_lost()
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Begin { plan, options, sizes, round } => {
+                self.round = round;
+                self.begin(plan, options, &sizes);
+            }
+            Order::Batch(batch, round) => self.batch(batch, round),
+            Order::Finish => self.finish(),
+            Order::Cancel => self.cancel(),
+            Order::Check(check) => {
+                self.checking = Some(Checking::new(*check));
+                if self.check_rate == 0 {
+                    self.end_check(Checked::GivenUp);
+                }
+            }
+            Order::CheckRate(rate) => {
+                self.check_rate = rate;
+                if rate == 0 && self.checking.is_some() {
+                    self.end_check(Checked::GivenUp);
+                }
+            }
+            Order::Reserve { slot, need_lbas } => {
+                self.give_up_check_of(slot);
+                self.surplus.add(slot, need_lbas);
+            }
+        }
+    }
+
+    fn begin(&mut self, plan: SnapshotPlan, options: ChunkOptions, sizes: &[DbSize]) {
+        let mut encoder = ChunkEncoder::new(options);
+        for size in sizes {
+            encoder.resize_db(size.db, size.keys, size.expiring);
+        }
+        self.give_up_check_of(plan.slot);
+        self.surplus.forget(plan.slot);
+        let path = self.paths.get(plan.slot);
+        match SlotWriter::begin(path, plan, WriterOptions::default()) {
+            Ok(writer) => self.current = Some(Current { writer, encoder }),
+            Err(error) => self.answer(Answer::Failed(error)),
+        }
+    }
+
+    fn batch(&mut self, batch: Captured, round: u64) {
+        let memory = batch.owned_size() as u64;
+        let payload = batch.size() as u64;
+        let size = memory.max(payload);
+        if round == self.shared.round.load(Ordering::Relaxed) {
+            self.write(|encoder, emit| encoder.encode(&batch, &mut |chunk| emit(chunk)));
+        }
+        drop(batch);
+        self.shared.waiting_memory.fetch_sub(memory, Ordering::Relaxed);
+        let left = self.shared.waiting_size.fetch_sub(size, Ordering::SeqCst) - size;
+        let is_room_wanted =
+            left < WAITING_SIZE_MIN && self.shared.is_wake_wanted.swap(false, Ordering::SeqCst);
+        if self.shared.is_memory_wanted.swap(false, Ordering::SeqCst) || is_room_wanted {
+            self.wake();
+        }
+        self.rest(payload);
+    }
+
+    /// Rests as becomes the rate, unless that changes, or what was written is no longer wanted.
+    fn rest(&mut self, written: u64) {
+        let rate = self.shared.rate.load(Ordering::Relaxed);
+        let mut now = Instant::now();
+        let Some(rest) = self.pace.rest(now, written, rate) else { return };
+        let end = now + rest;
+        let is_wanted = || {
+            self.round == self.shared.round.load(Ordering::Relaxed)
+                && rate == self.shared.rate.load(Ordering::Relaxed)
+        };
+        while now < end && is_wanted() {
+            std::thread::sleep((end - now).min(REST_MAX));
+            now = Instant::now();
+        }
+    }
+
+    /// Writes the chunks that `make` emits.
+    fn write(&mut self, make: impl FnOnce(&mut ChunkEncoder, &mut Emit<'_>) -> Result<(), Error>) {
+        let Some(Current { writer, encoder }) = &mut self.current else { return };
+        let path = self.paths.get(writer.plan().slot);
+        let mut emit = |chunk: Chunk<'_>| writer.chunk(path, chunk.payload, chunk.keys as u32);
+        let result = make(encoder, &mut emit);
+        self.shared.written.store(writer.written_bytes(), Ordering::Relaxed);
+        if let Err(error) = result {
+            self.fail(error);
+        }
+    }
+
+    fn finish(&mut self) {
+        self.write(|encoder, emit| encoder.finish(&mut |chunk| emit(chunk)));
+        let Some(Current { writer, .. }) = self.current.take() else { return };
+        let path = self.paths.get(writer.plan().slot);
+        let answer = match writer.finish(path) {
+            Ok(summary) => Answer::Written(summary),
+            Err(error) => Answer::Failed(error),
+        };
+        self.answer(answer);
+    }
+
+    fn cancel(&mut self) {
+        if let Some(Current { writer, .. }) = self.current.take() {
+            let slot = writer.plan().slot;
+            writer.cancel(self.paths.get(slot));
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.cancel();
+        self.answer(Answer::Failed(error));
+    }
+
+    fn check_step(&mut self) {
+        let Some(checking) = &mut self.checking else { return };
+        let path = self.paths.get(checking.slot());
+        let (size, ended) = checking.step(path, self.check_rate);
+        self.shared.checked.fetch_add(size, Ordering::Relaxed);
+        if let Some(outcome) = ended {
+            self.end_check(outcome);
+        }
+    }
+
+    /// What a slot held is of no more use.
+    fn give_up_check_of(&mut self, slot: SlotName) {
+        if self.checking.as_ref().is_some_and(|checking| checking.slot() == slot) {
+            self.end_check(Checked::GivenUp);
+        }
+    }
+
+    fn end_check(&mut self, outcome: Checked) {
+        self.checking = None;
+        // Nobody is there to hear it when the server ends.
+        let _ = self.checked.send(outcome);
+        self.wake();
+    }
+
+    fn answer(&self, answer: Answer) {
+        // Nobody is there to hear it when the server ends.
+        let _ = self.answers.send((self.round, answer));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // The counter cannot overflow, so this cannot fail.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,57 @@
+//! A machine that has no core to spare.
+
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::common::{BACK_ENDS, Client, start, until};
+use crate::info;
+
+/// As many as can be told of in one request.
+const KEYS_AT_ONCE: usize = 500;
+const KEYS: usize = 300 * KEYS_AT_ONCE;
+
+/// Sets some keys, so that commands are being served.
+fn set(client: &mut Client, first: usize, value: &str) {
+    for n in first..first + KEYS_AT_ONCE {
+        client.send(&["SET", &n.to_string(), value]);
+    }
+    for _ in 0..KEYS_AT_ONCE {
+        assert_eq!(client.read(), b"+OK\r\n");
+    }
+}
+
+/// Every step of the snapshot thread waits for a core there: one that always gives way to others
+/// waits for minutes.
+#[test]
+fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let directives = "snapshot-rate 256mb\nauto-aof-rewrite-percentage 0";
+    let server = start(BACK_ENDS[0], &dir.path().join("volume"), directives)
+        .expect("this back end is always there");
+    let mut client = server.connect();
+    let value = "x".repeat(2000);
+    for first in (0..KEYS).step_by(KEYS_AT_ONCE) {
+        set(&mut client, first, &value);
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    spin_loop();
+                }
+            });
+        }
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            assert!(client.call(&["BGSAVE"]).starts_with("+Background"));
+            until("the snapshot was taken", || {
+                set(&mut client, 0, &value);
+                info(&mut client, "snapshot_saves_complete") == "1"
+            });
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    server.stop();
+}
