@@ -14,14 +14,14 @@ use crate::error::{BenchError, Doing, Result};
 use crate::measure::{LogSize, Metrics};
 use crate::request::RequestWriter;
 use crate::run::{RunResult, preload};
-use crate::server::{Server, ServerConfig, tree_files};
+use crate::server::{Server, ServerConfig, ServerKind, tree_files};
 
 /// Of the files' pages, so many may still be in memory for a start to count as cold.
 const RESIDENT_SHARE_MAX: f64 = 0.01;
 /// Read at once when the files' own speed is measured, in bytes.
 const READ_SIZE: usize = 1 << 20;
 
-/// Writes `key_count` keys, kills the server, drops its files from memory, starts it again.
+/// Writes `key_count` keys, ends the server, drops its files from memory, starts it again.
 pub fn run(
     config: &ServerConfig,
     key_count: u64,
@@ -32,7 +32,12 @@ pub fn run(
     let empty_start_s = server.ready_after().as_secs_f64();
     let written = preload(server.address(), key_count, writer, seed)?;
     let log_bytes = LogSize::of(&server)?.bytes;
-    server.kill()?;
+    match config.kind {
+        // Killed, it loses what it has acknowledged and not written: while its thread flushes, that
+        // may be two seconds' worth.
+        ServerKind::Stock => server.stop()?,
+        ServerKind::SlimIO => server.kill()?,
+    }
 
     let data = config.data_directory();
     let mut result = RunResult::default();
