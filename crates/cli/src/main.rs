@@ -51,6 +51,7 @@ enum Command {
     /// Show which I/O paths this machine allows, and which one a device would get
     Probe(probe::Probe),
     /// Write amplification: what an SSD writes to its media for what a host wrote, by replaying traces
+    /// and by formula
     Waf(waf::Waf),
 }
 

@@ -1,206 +1,121 @@
-//! `slimio waf`
+//! `slimio waf`: write amplification of recorded traces, by formula, and of made-up streams.
 
-use std::fs::File;
+mod compare;
+mod replay;
+mod tenants;
+mod validate;
+
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
-use slimio_ssd::replay::{Outcome, Point, Precondition, Replay};
-use slimio_ssd::trace::{TraceHeader, TraceReader};
-use slimio_ssd::{Config, Isolation, Thresholds, Victims};
+use clap::{Args, Subcommand};
+use slimio_ssd::workload::Size;
 
-use crate::tools::say;
-
-/// Rows of a table over time.
-const ROWS: u64 = 10;
-/// Reclaim units that a drive exports.
-const EXPORTED_UNITS: f64 = 180.0;
-const MIB: f64 = (1 << 20) as f64;
-
-/// Flags of `slimio waf`.
+/// What an SSD writes for what its host writes.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Waf {
-    /// Traces of a device's writes and deallocations, as `cargo x trace` records them
-    #[arg(required = true)]
-    traces: Vec<PathBuf>,
-    /// Reclaim unit handles of the drive, several for a row each; 1 is a drive without data placement
-    #[arg(long, value_delimiter = ',', default_values_t = [8])]
-    handles: Vec<u16>,
-    /// Whether what the collector copies stays with its handle
-    #[arg(long, value_enum, default_value_t = IsolationName::Persistent)]
-    isolation: IsolationName,
-    /// Which reclaim unit is collected next
-    #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
-    victims: VictimsName,
-    /// Share of the media that the drive does not export
-    #[arg(long, default_value_t = 0.25)]
-    spare: f64,
-    /// Begin with a drive of which every block was written once, instead of an empty one
-    #[arg(long)]
-    written: bool,
-    /// Print every point in time, as comma-separated values, instead of tables
-    #[arg(long)]
-    points: bool,
+    #[command(flatten)]
+    traces: replay::Traces,
+    /// Part of the media that the drive does not export [default: 0.25 for traces, 0.1 for --model]
+    #[arg(long, allow_negative_numbers = true)]
+    spare: Option<f64>,
+    /// Formula and simulation side by side, for one drive with uniform writes
+    #[arg(long, conflicts_with = "files", help_heading = "By formula")]
+    model: bool,
+    #[command(flatten)]
+    drive: compare::Drive,
+    #[command(subcommand)]
+    experiment: Option<Experiment>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum IsolationName {
-    Initial,
-    Persistent,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum VictimsName {
-    Greedy,
-    Fifo,
-    CostBenefit,
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    /// The formulas against simulation over spare factors and trim ratios: validation.md and .png
+    Validate(validate::Validate),
+    /// Machines that come and go, with TRIM at their end and without: tenants.md and pictures
+    Tenants(tenants::Tenants),
 }
 
 impl Waf {
-    /// Replays all traces on all drives.
-    ///
-    /// # Errors
-    /// A sentence with the trace's name.
-    pub(crate) fn run(self) -> Result<(), String> {
-        if !(0.0..1.0).contains(&self.spare) || self.spare == 0.0 {
-            return Err("--spare is a share between 0 and 1, both excluded".into());
+    /// Does what is asked.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        match &self.experiment {
+            Some(Experiment::Validate(validate)) => validate.run(),
+            Some(Experiment::Tenants(tenants)) => tenants.run(),
+            None if self.model => self.drive.run(self.spare),
+            None if self.traces.is_empty() => Err("say what: a trace to replay, as cargo x trace \
+                 records it, or --model, or an experiment of slimio waf --help"
+                .into()),
+            None => self.traces.run(self.spare),
         }
-        for trace in &self.traces {
-            self.replay(trace).map_err(|why| format!("{}: {why}", trace.display()))?;
-        }
-        Ok(())
-    }
-
-    fn replay(&self, path: &Path) -> Result<(), String> {
-        let mut outcomes = Vec::new();
-        let header = open(path)?.header().clone();
-        for &handles in &self.handles {
-            let trace = open(path)?;
-            let replay = self.replay_on(&header, handles)?;
-            let outcome = replay.run(trace).map_err(|error| error.to_string())?;
-            outcomes.push((handles, outcome));
-        }
-        if self.points {
-            for (handles, outcome) in &outcomes {
-                put_points(*handles, outcome);
-            }
-            return Ok(());
-        }
-        say(&format!("# {}\n", path.display()));
-        for (name, value) in &header.about {
-            say(&format!("* {name}: {value}"));
-        }
-        let config = self.config(&header, self.handles[0])?;
-        say(&format!("* drive: {}\n", describe(&config)));
-        put_totals(&outcomes);
-        for (handles, outcome) in &outcomes {
-            put_over_time(*handles, outcome);
-        }
-        Ok(())
-    }
-
-    fn replay_on(&self, header: &TraceHeader, handles: u16) -> Result<Replay, String> {
-        let has_streams = header.get("streams").is_some();
-        let placements = slimio_volume::placements_of_lifetimes(handles);
-        Ok(Replay {
-            config: self.config(header, handles)?,
-            handles: if has_streams { placements.to_vec() } else { Vec::new() },
-            precondition: if self.written { Precondition::Written } else { Precondition::Empty },
-        })
-    }
-
-    /// The paper's drive, as small as the device that was recorded.
-    fn config(&self, header: &TraceHeader, handles: u16) -> Result<Config, String> {
-        let mut config = Config::scaled(header.device_bytes);
-        config.geometry.blocks_per_die = (EXPORTED_UNITS / (1.0 - self.spare)).round() as u32;
-        config.thresholds = Thresholds::paper(config.geometry.unit_count());
-        config.handles = handles;
-        config.isolation = match self.isolation {
-            IsolationName::Initial => Isolation::Initial,
-            IsolationName::Persistent => Isolation::Persistent,
-        };
-        config.victims = match self.victims {
-            VictimsName::Greedy => Victims::Greedy,
-            VictimsName::Fifo => Victims::Fifo,
-            VictimsName::CostBenefit => Victims::CostBenefit,
-        };
-        config.check().map_err(|error| error.to_string())?;
-        Ok(config)
     }
 }
 
-fn open(path: &Path) -> Result<TraceReader<File>, String> {
-    let file = File::open(path).map_err(|error| format!("it can't be opened: {error}"))?;
-    TraceReader::new(file).map_err(|error| error.to_string())
+/// How large a drive is simulated.
+#[derive(Clone, Copy, Debug, Args)]
+struct SizeArgs {
+    /// Units of the simulated drive that data may lie in
+    #[arg(long, default_value_t = 4000)]
+    units: u32,
+    /// Pages of each unit
+    #[arg(long, default_value_t = 128)]
+    unit_pages: u32,
+    /// The seed of all that is random: the same one gives the same numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
-fn describe(config: &Config) -> String {
-    let geometry = config.geometry;
-    format!(
-        "{} reclaim units of {:.1} MiB, {} of them exported, on {} channels of {} dies; {:?} isolation, \
-         {:?} victims, collected in the background at {} free units, in the foreground at {}",
-        geometry.unit_count(),
-        geometry.unit_size() as f64 / MIB,
-        config.lba_count / u64::from(geometry.unit_pages()),
-        geometry.channels,
-        geometry.dies_per_channel,
-        config.isolation,
-        config.victims,
-        config.thresholds.background_units,
-        config.thresholds.foreground_units,
-    )
-}
-
-fn put_totals(outcomes: &[(u16, Outcome)]) {
-    say("| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half |");
-    say("|---|---|---|---|---|---|");
-    for (handles, outcome) in outcomes {
-        let Some(last) = outcome.points.last() else { continue };
-        let mib = |bytes: u64| format!("{:.0}", bytes as f64 / MIB);
-        say(&format!(
-            "| {handles} | {} | {} | {} | {} | {} |",
-            mib(last.host_bytes),
-            mib(last.media_bytes),
-            mib(outcome.erased_bytes),
-            number(outcome.waf()),
-            number(outcome.waf_of_second_half()),
-        ));
+impl SizeArgs {
+    fn size(self) -> Size {
+        Size { unit_count: self.units, unit_pages: self.unit_pages }
     }
 }
 
-fn put_over_time(handles: u16, outcome: &Outcome) {
-    say(&format!("\nOver time, {handles} handles:\n"));
-    say(
-        "| host MiB | seconds | utilization | WAF since the row before | WAF since the beginning |",
-    );
-    say("|---|---|---|---|---|");
-    let [first, .., last] = outcome.points.as_slice() else { return };
-    let mut before = first;
-    for row in 1..=ROWS {
-        let wanted = last.host_bytes * row / ROWS;
-        let Some(point) = outcome.points.iter().find(|point| point.host_bytes >= wanted) else {
-            continue;
-        };
-        say(&format!(
-            "| {:.0} | {:.1} | {:.2} | {} | {} |",
-            point.host_bytes as f64 / MIB,
-            point.time_ns as f64 / 1e9,
-            point.utilization,
-            number(point.waf_since(before)),
-            number(point.waf_since(first)),
-        ));
-        before = point;
-    }
-    say("");
+/// Where an experiment leaves its table and its pictures.
+#[derive(Debug, Args)]
+struct OutArg {
+    /// Folder for the tables and pictures; made if it is not there
+    #[arg(long, default_value = "./waf/")]
+    out: PathBuf,
 }
 
-fn put_points(handles: u16, outcome: &Outcome) {
-    say("handles,seconds,host_bytes,media_bytes,utilization");
-    for Point { time_ns, host_bytes, media_bytes, utilization } in &outcome.points {
-        let seconds = *time_ns as f64 / 1e9;
-        say(&format!("{handles},{seconds:.6},{host_bytes},{media_bytes},{utilization:.6}"));
+impl OutArg {
+    fn make(&self) -> Result<&Path, String> {
+        std::fs::create_dir_all(&self.out)
+            .map_err(|error| format!("{} can't be made: {error}", self.out.display()))?;
+        Ok(&self.out)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        let path = self.out.join(name);
+        std::fs::write(&path, text)
+            .map_err(|error| format!("{} can't be written: {error}", path.display()))
+    }
+
+    fn draw(&self, name: &str, chart: &slimio_plot::Chart) -> Result<(), String> {
+        let path = self.out.join(name);
+        slimio_plot::write_png(&chart.draw(), &path)
+            .map_err(|error| format!("{} can't be written: {error}", path.display()))
     }
 }
 
-fn number(waf: Option<f64>) -> String {
-    waf.map_or_else(|| "-".into(), |waf| format!("{waf:.4}"))
+/// Runs `work` on every item, on all cores; the results are in the items' order.
+fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let take = || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let one_thread = || {
+        let mine = std::iter::from_fn(|| {
+            let index = take();
+            Some((index, items.get(index)?))
+        });
+        mine.map(|(index, item)| (index, work(item))).collect::<Vec<_>>()
+    };
+    let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..threads.min(items.len())).map(|_| scope.spawn(one_thread)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    all.sort_unstable_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, result)| result).collect()
 }

@@ -3,10 +3,15 @@
 //! Invariant: the seed decides the whole stream, and the drive has no random source, so a run can be
 //! repeated on any machine.
 
+mod comparison;
+pub mod population;
 mod steady;
+mod tenants;
 mod uniform;
 
-pub use steady::{Steady, SteadyError, WINDOWS_MAX, run_to_steady_state};
+pub use comparison::{Case, CompareError, Compared, Size, compare};
+pub use steady::{Steady, SteadyError, WINDOWS_MAX, run_after_fill, run_to_steady_state};
+pub use tenants::{Moment, PIECE_PAGES, Tenants, run_tenants};
 pub use uniform::UniformWrites;
 
 use crate::{Ftl, FtlError};

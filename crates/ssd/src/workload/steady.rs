@@ -83,22 +83,20 @@ pub fn run_to_steady_state(
     mut stream: impl Iterator<Item = HostOp>,
 ) -> Result<Steady, SteadyError> {
     let lba_count = drive.config().lba_count;
-    for lba in 0..lba_count {
-        drive.write(lba, 0)?;
-    }
+    fill(drive)?;
     let mut wafs = Vec::new();
     while !is_settled(&wafs) {
         if wafs.len() == WINDOWS_MAX {
             let [.., before, last] = wafs[..] else { unreachable!("there were many") };
             return Err(SteadyError::Restless { last, before });
         }
-        wafs.push(window(drive, &mut stream)?);
+        wafs.push(window(drive, &mut stream, lba_count)?);
     }
     let settled_after = wafs.len();
     let mut measured = [0.0; MEASURED];
     let mut live = 0.0;
     for waf in &mut measured {
-        *waf = window(drive, &mut stream)?;
+        *waf = window(drive, &mut stream, lba_count)?;
         live += drive.mapped_count() as f64 / lba_count as f64;
     }
     Ok(Steady {
@@ -109,10 +107,32 @@ pub fn run_to_steady_state(
     })
 }
 
-/// WAF while the host writes as many blocks as there are.
-fn window(drive: &mut Ftl, stream: &mut impl Iterator<Item = HostOp>) -> Result<f64, SteadyError> {
+/// Writes the whole of `drive` in sequence, then `host_pages` of `stream`, and tells the WAF of those
+/// alone: what is seen by who does not wait for the steady state.
+///
+/// # Errors
+/// When the stream does not fit the drive, or ends.
+pub fn run_after_fill(
+    drive: &mut Ftl,
+    mut stream: impl Iterator<Item = HostOp>,
+    host_pages: u64,
+) -> Result<f64, SteadyError> {
+    fill(drive)?;
+    window(drive, &mut stream, host_pages)
+}
+
+fn fill(drive: &mut Ftl) -> Result<(), FtlError> {
+    (0..drive.config().lba_count).try_for_each(|lba| drive.write(lba, 0))
+}
+
+/// WAF while the host writes so many blocks.
+fn window(
+    drive: &mut Ftl,
+    stream: &mut impl Iterator<Item = HostOp>,
+    host_pages: u64,
+) -> Result<f64, SteadyError> {
     let before = (drive.counters().host_bytes(), drive.counters().media_bytes());
-    let end = drive.counters().host_pages() + drive.config().lba_count;
+    let end = drive.counters().host_pages() + host_pages;
     while drive.counters().host_pages() < end {
         stream.next().ok_or(SteadyError::Ended)?.run(drive)?;
     }

@@ -1,0 +1,213 @@
+//! `slimio waf TRACE...`: what drives make of recorded traces.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use slimio_ssd::replay::{Outcome, Point, Precondition, Replay};
+use slimio_ssd::trace::{TraceHeader, TraceReader};
+use slimio_ssd::{Config, Isolation, Thresholds, Victims};
+
+use crate::tools::say;
+
+/// Rows of a table over time.
+const ROWS: u64 = 10;
+/// Reclaim units that a drive exports.
+const EXPORTED_UNITS: f64 = 180.0;
+const MIB: f64 = (1 << 20) as f64;
+
+/// Spare factor of a drive when nothing is said: the paper's.
+const SPARE: f64 = 0.25;
+
+/// Traces and the drives to replay them on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Replaying traces")]
+pub(super) struct Traces {
+    /// Traces of a device's writes and deallocations, as `cargo x trace` records them
+    #[arg(value_name = "TRACE")]
+    files: Vec<PathBuf>,
+    /// Reclaim unit handles of the drive, several for a row each; 1 is a drive without data placement
+    #[arg(long, value_delimiter = ',', default_values_t = [8])]
+    handles: Vec<u16>,
+    /// Whether what the collector copies stays with its handle
+    #[arg(long, value_enum, default_value_t = IsolationName::Persistent)]
+    isolation: IsolationName,
+    /// Which reclaim unit is collected next
+    #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
+    victims: VictimsName,
+    /// Begin with a drive of which every block was written once, instead of an empty one
+    #[arg(long)]
+    written: bool,
+    /// Print every point in time, as comma-separated values, instead of tables
+    #[arg(long)]
+    points: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IsolationName {
+    Initial,
+    Persistent,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VictimsName {
+    Greedy,
+    Fifo,
+    CostBenefit,
+}
+
+impl Traces {
+    /// Whether none is named.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Replays all traces on all drives.
+    ///
+    /// # Errors
+    /// A sentence with the trace's name.
+    pub(super) fn run(&self, spare: Option<f64>) -> Result<(), String> {
+        let spare = spare.unwrap_or(SPARE);
+        if !(0.0..1.0).contains(&spare) || spare == 0.0 {
+            return Err("--spare is a share between 0 and 1, both excluded".into());
+        }
+        for trace in &self.files {
+            self.replay(trace, spare).map_err(|why| format!("{}: {why}", trace.display()))?;
+        }
+        Ok(())
+    }
+
+    fn replay(&self, path: &Path, spare: f64) -> Result<(), String> {
+        let mut outcomes = Vec::new();
+        let header = open(path)?.header().clone();
+        for &handles in &self.handles {
+            let trace = open(path)?;
+            let replay = self.replay_on(&header, handles, spare)?;
+            let outcome = replay.run(trace).map_err(|error| error.to_string())?;
+            outcomes.push((handles, outcome));
+        }
+        if self.points {
+            for (handles, outcome) in &outcomes {
+                put_points(*handles, outcome);
+            }
+            return Ok(());
+        }
+        say(&format!("# {}\n", path.display()));
+        for (name, value) in &header.about {
+            say(&format!("* {name}: {value}"));
+        }
+        let config = self.config(&header, self.handles[0], spare)?;
+        say(&format!("* drive: {}\n", describe(&config)));
+        put_totals(&outcomes);
+        for (handles, outcome) in &outcomes {
+            put_over_time(*handles, outcome);
+        }
+        Ok(())
+    }
+
+    fn replay_on(&self, header: &TraceHeader, handles: u16, spare: f64) -> Result<Replay, String> {
+        let has_streams = header.get("streams").is_some();
+        let placements = slimio_volume::placements_of_lifetimes(handles);
+        Ok(Replay {
+            config: self.config(header, handles, spare)?,
+            handles: if has_streams { placements.to_vec() } else { Vec::new() },
+            precondition: if self.written { Precondition::Written } else { Precondition::Empty },
+        })
+    }
+
+    /// The paper's drive, as small as the device that was recorded.
+    fn config(&self, header: &TraceHeader, handles: u16, spare: f64) -> Result<Config, String> {
+        let mut config = Config::scaled(header.device_bytes);
+        config.geometry.blocks_per_die = (EXPORTED_UNITS / (1.0 - spare)).round() as u32;
+        config.thresholds = Thresholds::paper(config.geometry.unit_count());
+        config.handles = handles;
+        config.isolation = match self.isolation {
+            IsolationName::Initial => Isolation::Initial,
+            IsolationName::Persistent => Isolation::Persistent,
+        };
+        config.victims = match self.victims {
+            VictimsName::Greedy => Victims::Greedy,
+            VictimsName::Fifo => Victims::Fifo,
+            VictimsName::CostBenefit => Victims::CostBenefit,
+        };
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+}
+
+fn open(path: &Path) -> Result<TraceReader<File>, String> {
+    let file = File::open(path).map_err(|error| format!("it can't be opened: {error}"))?;
+    TraceReader::new(file).map_err(|error| error.to_string())
+}
+
+fn describe(config: &Config) -> String {
+    let geometry = config.geometry;
+    format!(
+        "{} reclaim units of {:.1} MiB, {} of them exported, on {} channels of {} dies; {:?} isolation, \
+         {:?} victims, collected in the background at {} free units, in the foreground at {}",
+        geometry.unit_count(),
+        geometry.unit_size() as f64 / MIB,
+        config.lba_count / u64::from(geometry.unit_pages()),
+        geometry.channels,
+        geometry.dies_per_channel,
+        config.isolation,
+        config.victims,
+        config.thresholds.background_units,
+        config.thresholds.foreground_units,
+    )
+}
+
+fn put_totals(outcomes: &[(u16, Outcome)]) {
+    say("| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half |");
+    say("|---|---|---|---|---|---|");
+    for (handles, outcome) in outcomes {
+        let Some(last) = outcome.points.last() else { continue };
+        let mib = |bytes: u64| format!("{:.0}", bytes as f64 / MIB);
+        say(&format!(
+            "| {handles} | {} | {} | {} | {} | {} |",
+            mib(last.host_bytes),
+            mib(last.media_bytes),
+            mib(outcome.erased_bytes),
+            number(outcome.waf()),
+            number(outcome.waf_of_second_half()),
+        ));
+    }
+}
+
+fn put_over_time(handles: u16, outcome: &Outcome) {
+    say(&format!("\nOver time, {handles} handles:\n"));
+    say(
+        "| host MiB | seconds | utilization | WAF since the row before | WAF since the beginning |",
+    );
+    say("|---|---|---|---|---|");
+    let [first, .., last] = outcome.points.as_slice() else { return };
+    let mut before = first;
+    for row in 1..=ROWS {
+        let wanted = last.host_bytes * row / ROWS;
+        let Some(point) = outcome.points.iter().find(|point| point.host_bytes >= wanted) else {
+            continue;
+        };
+        say(&format!(
+            "| {:.0} | {:.1} | {:.2} | {} | {} |",
+            point.host_bytes as f64 / MIB,
+            point.time_ns as f64 / 1e9,
+            point.utilization,
+            number(point.waf_since(before)),
+            number(point.waf_since(first)),
+        ));
+        before = point;
+    }
+    say("");
+}
+
+fn put_points(handles: u16, outcome: &Outcome) {
+    say("handles,seconds,host_bytes,media_bytes,utilization");
+    for Point { time_ns, host_bytes, media_bytes, utilization } in &outcome.points {
+        let seconds = *time_ns as f64 / 1e9;
+        say(&format!("{handles},{seconds:.6},{host_bytes},{media_bytes},{utilization:.6}"));
+    }
+}
+
+fn number(waf: Option<f64>) -> String {
+    waf.map_or_else(|| "-".into(), |waf| format!("{waf:.4}"))
+}

@@ -1,0 +1,160 @@
+//! Formula and simulation side by side.
+
+use std::fmt;
+
+use super::{Steady, SteadyError, UniformWrites, run_after_fill, run_to_steady_state};
+use crate::model::{
+    ModelError, Trims, Units, alpha_of_spare, effective_alpha, fifo, fifo_finite, greedy,
+};
+use crate::{Config, ConfigError, Ftl, Victims};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// Part of the NAND that is not exported; the drive has the next one of whole units.
+    pub spare: f64,
+    /// What the ratio counts.
+    pub trims: Trims,
+    /// Trims per write.
+    pub ratio: f64,
+    /// How victims are chosen; the formulas know FIFO and greedy.
+    pub victims: Victims,
+}
+
+/// How large a drive is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Units that data may lie in.
+    pub unit_count: u32,
+    /// Pages of each.
+    pub unit_pages: u32,
+}
+
+/// What formula and simulation say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compared {
+    /// The spare factor that the drive really has.
+    pub spare: f64,
+    /// WAF by formula, for a drive without bound.
+    pub model: f64,
+    /// WAF by the formula for a drive of this size, where there is one.
+    pub finite: Option<f64>,
+    /// What was simulated.
+    pub steady: Steady,
+    /// WAF of the first third of the capacity, right after the drive was filled in sequence.
+    pub first_third: f64,
+}
+
+impl Compared {
+    /// How far the simulation is from the formula, relative to that.
+    pub fn error(&self) -> f64 {
+        self.steady.waf / self.model - 1.0
+    }
+}
+
+/// Why there is nothing to compare.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CompareError {
+    /// The formula can't be asked.
+    Model(ModelError),
+    /// There is no formula for this choice of victims.
+    NoFormula(Victims),
+    /// There can be no such drive.
+    Drive(ConfigError),
+    /// The simulation did not come to rest.
+    Steady(SteadyError),
+}
+
+impl From<ModelError> for CompareError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl From<ConfigError> for CompareError {
+    fn from(error: ConfigError) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl From<SteadyError> for CompareError {
+    fn from(error: SteadyError) -> Self {
+        Self::Steady(error)
+    }
+}
+
+impl fmt::Display for CompareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model(error) => error.fmt(f),
+            Self::NoFormula(victims) => write!(f, "there is no formula for {victims:?} victims"),
+            Self::Drive(error) => error.fmt(f),
+            Self::Steady(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CompareError {}
+
+/// Evaluates the formula for the drive as it is made, simulates it, and does so from `seed`.
+///
+/// # Errors
+/// When the case is out of the formula's range, or no drive can be made so, or never gets steady.
+pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareError> {
+    // Before the drive is made: this says best what is wrong with the numbers.
+    alpha_of_spare(case.spare)?;
+    let live_share = case.trims.live_share(case.ratio)?;
+    let exported = f64::from(size.unit_count) * (1.0 - case.spare);
+    let user_units = (exported.round() as u32).max(1);
+    let config = Config::model(user_units, size.unit_count, size.unit_pages, case.victims);
+    config.check()?;
+    let alpha = f64::from(size.unit_count) / f64::from(user_units);
+    let seen = effective_alpha(alpha, live_share)?;
+    let (model, finite) = match case.victims {
+        Victims::Fifo => {
+            let Size { unit_count, unit_pages } = size;
+            let units = Units { user_units, unit_count, unit_pages, live_share };
+            (fifo(seen)?, Some(fifo_finite(&units)?))
+        }
+        Victims::Greedy => (greedy(seen, size.unit_pages)?, None),
+        Victims::CostBenefit => return Err(CompareError::NoFormula(case.victims)),
+    };
+    let stream = UniformWrites::new(config.lba_count, case.trims, case.ratio, seed)?;
+    let third = config.lba_count / 3;
+    let first_third = run_after_fill(&mut Ftl::new(config.clone())?, stream.clone(), third)?;
+    let steady = run_to_steady_state(&mut Ftl::new(config)?, stream)?;
+    Ok(Compared { spare: 1.0 - 1.0 / alpha, model, finite, steady, first_third })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { unit_count: 400, unit_pages: 32 };
+
+    fn case(spare: f64, ratio: f64) -> Case {
+        Case { spare, trims: Trims::LivePage, ratio, victims: Victims::Fifo }
+    }
+
+    #[test]
+    fn the_spare_factor_is_that_of_whole_units() {
+        let compared = compare(&case(0.1, 0.1), SIZE, 1).unwrap();
+        assert!((compared.spare - 0.1).abs() < 1e-12);
+        assert!((compared.model - 2.8228).abs() < 1e-4);
+        let odd = compare(&case(0.1009, 0.1), SIZE, 1).unwrap();
+        assert!((odd.spare - 0.1).abs() < 1e-12, "360 of 400 units: {}", odd.spare);
+        let early = compared.first_third / compared.steady.waf;
+        assert!((early - 1.0).abs() > 0.1, "a third of the capacity is no steady state: {early}");
+    }
+
+    #[test]
+    fn what_can_not_be_compared_is_a_sentence() {
+        let refused = |spare, ratio| compare(&case(spare, ratio), SIZE, 1).unwrap_err().to_string();
+        assert!(refused(0.0, 0.1).contains("without spare space"));
+        assert!(refused(0.1, 1.0).contains("keeps nothing"));
+        assert!(refused(0.001, 0.1).contains("no spare: 1 of 401 reclaim units"));
+        let victims = Victims::CostBenefit;
+        let refused = compare(&Case { victims, ..case(0.1, 0.1) }, SIZE, 1).unwrap_err();
+        assert_eq!(refused, CompareError::NoFormula(victims));
+    }
+}

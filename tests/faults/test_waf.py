@@ -1,0 +1,66 @@
+"""`slimio waf`: formula beside simulation, experiments into a folder, and what is refused."""
+
+import os
+import re
+import tempfile
+
+from harness.target import TestCase, slimio_only
+from harness.tool import tool
+
+SMALL = ("--units", 1000, "--unit-pages", 64)
+# Share by which formula and simulation may differ.
+TOLERANCE_PERCENT = 1.0
+
+
+@slimio_only
+class Waf(TestCase):
+    seconds = 30
+
+    def said(self, *args):
+        code, text = tool("waf", *args)
+        self.assertEqual(code, 0, text)
+        return text
+
+    def refused(self, *args):
+        code, text = tool("waf", *args)
+        self.assertEqual(code, 1, text)
+        self.assertEqual(text.count("\n"), 1, "one sentence")
+        return text
+
+    def test_formula_and_simulation_agree_in_both_readings(self):
+        text = self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL)
+        for name, waf in (("no trims", 5.179), ("trims of any page", 2.940), ("trims of live pages", 2.823)):
+            with self.subTest(name):
+                row = re.search(rf"^{name} +([\d.]+) +([\d.]+) +([\d.]+) +([-+][\d.]+) % +([\d.]+)", text, re.M)
+                self.assertIsNotNone(row, text)
+                _live, model, simulated, error, greedy = map(float, row.groups())
+                self.assertEqual(model, waf)
+                self.assertLess(abs(error), TOLERANCE_PERCENT)
+                self.assertLess(abs(simulated / waf - 1) * 100, TOLERANCE_PERCENT)
+                self.assertLess(greedy, model, "greedy is better")
+        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "the seed decides")
+
+    def test_an_experiment_leaves_tables_and_pictures(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "made")
+            self.said("tenants", "--out", out, "--machines", 200, "--simulated", 20, "--units", 200)
+            self.assertEqual(sorted(os.listdir(out)), ["tenants-3-7.png", "tenants-6-4.png", "tenants.md"])
+            with open(os.path.join(out, "tenants.md"), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("--machines 200 --simulated 20", text)
+            self.assertNotIn("NaN", text)
+            self.assertNotRegex(text, r"\binf\b")
+
+    def test_what_makes_no_sense_is_refused_with_a_sentence(self):
+        self.assertIn("without spare space nothing can be collected", self.refused("--model", "--spare", 0))
+        self.assertIn("a part of the NAND", self.refused("--model", "--spare", 1.5))
+        self.assertIn("0 or more", self.refused("--model", "--trim", -0.1))
+        self.assertIn("simulate more --units", self.refused("--model", "--spare", 0.0001))
+        self.assertIn("say what", self.refused())
+        self.assertIn("above 0 and 1 at most", self.refused("tenants", "--load", 0))
+        self.assertIn("no more than there are", self.refused("tenants", "--machines", 5, "--simulated", 6))
+        self.assertIn("can't be made", self.refused("validate", "--out", "/dev/null/here"))
+
+    def test_trimming_all_that_is_written_has_no_steady_state(self):
+        text = self.said("--model", "--trim", 1, *SMALL)
+        self.assertIn("keeps nothing", text)
