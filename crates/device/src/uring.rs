@@ -1,8 +1,8 @@
 //! A path through io_uring: a ring of its own, and nothing else.
 //!
 //! What is submitted rests here until it is kicked. A caller that waits for one operation, with
-//! nothing else in flight, has it run by a plain call: the kernel ends a durable write of a ring on
-//! another thread, and where all cores are busy that costs a time slice.
+//! nothing else in flight, has it run by a plain call: the kernel ends a ring's durable write to a
+//! file on another thread, and where all cores are busy that costs a time slice.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use slimio_ring::{Errno, Fd, Features, Memory, OpId, Outcome, Refused, Ring, Setup};
 
 use crate::target::{
-    DEALLOCATE, Target, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
+    DEALLOCATE, Target, TargetKind, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
 };
-use crate::{Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, Op, Token};
+use crate::{
+    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, Op, Token, WriteCache,
+};
 
 /// A file or block device through io_uring.
 pub(crate) struct UringPath {
@@ -233,10 +235,10 @@ impl Device for UringPath {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
-        // A plain call can't name a write stream.
+        let front = self.queued.front();
         if self.in_flight == 1
-            && self.target.write_streams == 0
             && timeout != Some(Duration::ZERO)
+            && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
             && let Some((token, op)) = self.queued.pop_front()
         {
             let (buffer, result) = self.target.run(op);
@@ -276,6 +278,19 @@ impl Device for UringPath {
     }
 }
 
+/// Whether a lone operation costs less as a plain call than through the ring.
+fn is_best_run_plainly(target: &Target, op: &Op) -> bool {
+    // A plain call can't name a write stream.
+    if target.write_streams > 0 {
+        return false;
+    }
+    // To a block device the kernel makes a durable write with FUA; behind a plain call it then
+    // flushes all the same, which is a second command for the device and a second sleep.
+    let is_flushed_for_nothing =
+        target.kind == TargetKind::BlockDevice && target.write_cache != WriteCache::Stable;
+    !(is_flushed_for_nothing && matches!(op, Op::Write { durable: true, .. }))
+}
+
 /// Whether there is nothing to do: the kernel calls an empty range an error.
 fn is_empty(op: &Op) -> bool {
     matches!(op, Op::Deallocate { range } if range.start == range.end)
@@ -287,8 +302,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::target::TargetKind;
-    use crate::{PlacementId, WriteCache};
+    use crate::PlacementId;
 
     /// A path to a file of eight blocks, where the kernel makes no single write durable.
     fn path() -> Option<UringPath> {
@@ -335,6 +349,26 @@ mod tests {
             path.wait(None, &mut completions);
         }
         assert_eq!(completions[0].result, Ok(()));
+    }
+
+    #[test]
+    fn a_durable_write_to_a_block_device_goes_through_the_ring() {
+        let Some(mut path) = path() else { return };
+        let write = |durable| Op::Write {
+            lba: Lba(0),
+            buffer: Buffer::zeroed(1),
+            placement: PlacementId::default(),
+            durable,
+        };
+        assert!(is_best_run_plainly(&path.target, &write(true)), "it is a file");
+        path.target.kind = TargetKind::BlockDevice;
+        assert!(!is_best_run_plainly(&path.target, &write(true)));
+        assert!(is_best_run_plainly(&path.target, &write(false)));
+        assert!(is_best_run_plainly(&path.target, &Op::Flush));
+        path.target.write_cache = WriteCache::Stable;
+        assert!(is_best_run_plainly(&path.target, &write(true)), "nothing would be flushed");
+        path.target.write_streams = 2;
+        assert!(!is_best_run_plainly(&path.target, &write(false)), "it could not name its stream");
     }
 
     #[test]
