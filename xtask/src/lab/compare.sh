@@ -2,8 +2,10 @@
 # Stock Redis and SlimIO in turn on one namespace, several rounds, under `always`. What comes out:
 # row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES     of each round
 # calls NAME CLIENTS CALLS COMMANDS WRITES                                          of each round
-# snapshot NAME SECONDS                                                             of each round
-# and a trace of each way to write in each round, as /results/WAY.ROUND.trace.
+# functions NAME FUNCTIONS WRITES                                                   of the first round
+# snapshot NAME SECONDS                                                             of the first rounds
+# and a trace of each way to write in each round, as /results/WAY.ROUND.trace, and how often which
+# function was called, as /results/NAME.functions.
 . lab-test
 
 block=$SLIMIO_NVME_PLAIN_BLOCK
@@ -46,6 +48,21 @@ measure() {
         echo "calls $1 $2 $(calls_of_server) $(hits $commands dev) $(value requests)"
     echo '!hist:keys=common_pid' >$calls/trigger
     echo '!hist:keys=dev' >$commands/trigger
+}
+
+# profile NAME: functions of the kernel that the server calls for a lone client.
+profile() {
+    echo >$tracing/trace
+    ls "/proc/$server/task" >$tracing/set_ftrace_pid
+    echo function >$tracing/current_tracer
+    slimio-bench load --clients 1 --value-size 100 --keys 10000 --warmup 0 --requests 100 >/tmp/load
+    echo 0 >$tracing/tracing_on
+    awk '$NF ~ /^<-/ { count[$(NF - 1)]++ } END { for (name in count) print count[name], name }' \
+        $tracing/trace >/results/"$1".functions
+    echo nop >$tracing/current_tracer
+    echo >$tracing/set_ftrace_pid
+    echo 1 >$tracing/tracing_on
+    echo "functions $1 $(awk '{ sum += $1 } END { print sum + 0 }' /results/"$1".functions) $(value requests)"
 }
 
 # start NAME COMMAND…
@@ -134,7 +151,8 @@ while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
     echo "round $round of $rounds"
     for contender in $contenders; do
-        serve $contender && measure $contender 50 && measure $contender 1
+        serve $contender && measure $contender 50 && measure $contender 1 &&
+            { [ $round -gt 1 ] || profile $contender; }
         stop
     done
     on_ext4 && trace append /mnt/append && trace preallocated /mnt/preallocated

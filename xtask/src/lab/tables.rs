@@ -34,6 +34,8 @@ pub(super) struct Measured {
     round: usize,
     loads: Vec<Load>,
     calls: Vec<Counted>,
+    /// Of the kernel, called per write of a lone client.
+    functions: Vec<(String, f64)>,
     snapshots: Vec<(usize, String, f64)>,
     ways: Vec<(usize, &'static str, Busy)>,
     writes_traced: u32,
@@ -93,6 +95,11 @@ impl Measured {
                     self.calls.push(Counted { name, clients, calls, commands, writes });
                 }
             }
+            ["functions", name, count, writes] => {
+                let per_write = number(count).zip(number(writes));
+                let per_write = per_write.map(|(count, writes)| count / writes);
+                self.functions.extend(per_write.map(|count| ((*name).to_owned(), count)));
+            }
             ["snapshot", name, seconds] => {
                 let seconds = number(seconds);
                 self.snapshots.extend(seconds.map(|s| (self.round, (*name).to_owned(), s)));
@@ -124,7 +131,10 @@ impl Measured {
     /// Whether each server was measured in each round.
     pub(super) fn is_complete(&self, rounds: usize) -> bool {
         let wanted = SERVERS.len() * CLIENTS.len() * rounds;
-        self.loads.len() == wanted && self.calls.len() == wanted && !self.snapshots.is_empty()
+        self.loads.len() == wanted
+            && self.calls.len() == wanted
+            && self.functions.len() == SERVERS.len()
+            && !self.snapshots.is_empty()
     }
 
     fn load(&self, round: usize, name: &str, clients: u32) -> Option<&Load> {
@@ -151,8 +161,8 @@ pub(super) fn all(measured: &Measured) -> Option<String> {
 fn servers(measured: &Measured) -> Option<String> {
     let mut text = String::from(
         "| server, `always` | clients | writes/s | its range | median latency | CPU per write \
-         | context switches | system calls | device commands |\n\
-         |---|---:|---:|---|---:|---:|---:|---:|---:|\n",
+         | context switches | system calls | kernel functions | device commands |\n\
+         |---|---:|---:|---|---:|---:|---:|---:|---:|---:|\n",
     );
     for clients in CLIENTS {
         for (name, title) in SERVERS {
@@ -169,10 +179,15 @@ fn servers(measured: &Measured) -> Option<String> {
             let per_write = |of: fn(&Counted) -> f64| {
                 median(counted.iter().map(|counted| of(counted) / counted.writes).collect())
             };
+            let mut functions = measured.functions.iter();
+            let functions = match functions.find(|found| found.0 == name) {
+                Some((_, count)) if clients == 1 => format!("{count:.0}"),
+                _ => "–".into(),
+            };
             let _ = writeln!(
                 text,
                 "| {title} | {clients} | {:.2} × | {low:.2} to {high:.2} | {:.2} × | {:.2} × \
-                 | {switches:.2} | {:.2} | {:.2} |",
+                 | {switches:.2} | {:.2} | {functions} | {:.2} |",
                 ratio(|load| load.rate)?,
                 ratio(|load| load.p50_us)?,
                 ratio(|load| load.server_cpu_us)?,
@@ -265,6 +280,11 @@ mod tests {
                     measured.take(&format!("calls {name} {clients} 300 100 100"));
                 }
             }
+            if round == 1 {
+                for (name, _) in SERVERS {
+                    measured.take(&format!("functions {name} 7000 10"));
+                }
+            }
             measured.take(&format!("snapshot slimio-block {}", 2 * slow));
             measured.take(&format!("snapshot slimio-passthrough {slow}"));
             let append = Busy { total_us: 1000.0, device_us: 400.0, requests: 20 };
@@ -280,8 +300,8 @@ mod tests {
         assert!(measured.is_complete(3));
         let text = all(&measured).unwrap();
         for line in [
-            "| stock on ext4 | 50 | 1.00 × | 1.00 to 1.00 | 1.00 × | 1.00 × | 2.00 | 3.00 | 1.00 |",
-            "| SlimIO, passthrough | 1 | 3.00 × | 1.50 to 4.00 | 1.00 × | 1.00 × | 2.00 | 3.00 | 1.00 |",
+            "| stock on ext4 | 50 | 1.00 × | 1.00 to 1.00 | 1.00 × | 1.00 × | 2.00 | 3.00 | – | 1.00 |",
+            "| SlimIO, passthrough | 1 | 3.00 × | 1.50 to 4.00 | 1.00 × | 1.00 × | 2.00 | 3.00 | 700 | 1.00 |",
             "| append and `fdatasync`, ext4 | 4.00 | 1.00 × | 0.40 × | 0.60 × | 60 % |",
             "| passthrough | 2.00 | 0.50 × | 0.38 × | 0.12 × | 25 % |",
             "| SlimIO, passthrough | 0.50 × | 0.50 to 0.50 |",
