@@ -16,7 +16,8 @@ use crate::volume;
 /// Where the volume is.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArg {
-    /// Directory, NVMe namespace or block device that holds the volume
+    /// Directory, NVMe namespace, block device or emulated SSD (emulated:FILE,size=4G) that holds the
+    /// volume
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
 }

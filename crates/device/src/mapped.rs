@@ -203,21 +203,22 @@ impl MappedFile {
     }
 
     /// Maps a range of a file that stands for a device, with what is in it, after reserving its space.
-    /// Nothing else may write to the range.
+    /// Nothing else may write to the range. `path` is what errors name.
     ///
     /// # Errors
     /// When there is no room for it.
     ///
     /// # Panics
     /// As [`device_range`](Self::device_range).
-    pub fn file_range(path: &Path, offset: u64, size: usize) -> Result<Self, OpenError> {
+    pub fn file_range(
+        file: &File,
+        path: &Path,
+        offset: u64,
+        size: usize,
+    ) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
         assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range starts with a block");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(|error| OpenError::io("opening", path, &error))?;
+        let file = file.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
         sys::allocate(&file, 0, offset, size as u64)
             .map_err(|error| OpenError::io("making room in", path, &error))?;
         Self::map(file, offset, size, true, path)
@@ -400,6 +401,23 @@ mod tests {
         let mut none = MappedFile::open(&path).expect("it is there");
         assert_eq!(none.size(), 0);
         assert!(none.buffers(SIZE).is_empty());
+    }
+
+    #[test]
+    fn a_range_of_a_file_is_a_part_of_it() {
+        let file = tempfile::tempfile().expect("a file for the test");
+        file.set_len(4 * SIZE as u64).expect("it can be made longer");
+        let path = Path::new("file");
+        let map = || MappedFile::file_range(&file, path, SIZE as u64, SIZE).expect("there is room");
+        let mut mapped = map();
+        mapped.buffers(SIZE)[0].fill(4);
+        let mut byte = [0];
+        for (offset, expected) in [(SIZE - 1, 0), (SIZE, 4), (2 * SIZE - 1, 4), (2 * SIZE, 0)] {
+            file.read_exact_at(&mut byte, offset as u64).expect("it is that long");
+            assert_eq!(byte, [expected], "at {offset}");
+        }
+        drop(mapped);
+        assert_eq!(map().buffers(SIZE)[0][5], 4);
     }
 
     #[test]

@@ -13,6 +13,15 @@ pub const HANDLES_MAX: u16 = 128;
 /// Most NAND pages: their numbers, and one that means none, have 32 bits.
 const PAGES_MAX: u64 = u32::MAX as u64;
 
+/// The share of the paper's drive that is not exported, in percent of its NAND.
+pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
+
+/// Units that a drive exports whose units have no size of their own: as many as the paper's.
+const UNITS_DEFAULT: u64 = 180;
+
+/// Numbers of dies to choose from: the paper's, or fewer.
+const DIES: [u64; 7] = [64, 32, 16, 8, 4, 2, 1];
+
 /// Where the collector puts what it copies, by the type of the handles (NVMe base specification 2.1,
 /// 3.2.4, "Flexible Data Placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +108,14 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
+    /// Everything at once: for counting alone.
+    pub const NONE: Self = Self {
+        read: Duration::ZERO,
+        program: Duration::ZERO,
+        erase: Duration::ZERO,
+        transfer: Duration::ZERO,
+    };
+
     /// Those of the emulator behind the paper, where a page takes 25 µs over its channel.
     ///
     /// Source: lass-lab/ConfFDP, `femu-scripts/run-fdp.sh`.
@@ -146,18 +163,41 @@ impl Config {
     /// units, 11.25 MiB at least) with the paper's ratios: 240 reclaim units, three quarters of them
     /// exported, 8 channels of 8 dies where units are large enough.
     pub fn scaled(size: u64) -> Self {
-        let unit_pages = (size / LBA_SIZE as u64 / 180).max(16);
-        // A unit needs a few pages of each die, or it is no superblock any more.
-        let dies_per_channel = [8, 4, 2, 1].into_iter().find(|dies| unit_pages >= 8 * dies * 4);
-        let dies_per_channel = dies_per_channel.unwrap_or(1);
-        let geometry = Geometry {
-            channels: 8,
-            dies_per_channel: dies_per_channel as u32,
-            pages_per_block: u32::try_from(unit_pages / (8 * dies_per_channel)).unwrap_or(u32::MAX),
-            ..Geometry::PAPER
+        Self::sized(size, None, SPARE_PERCENT_DEFAULT)
+    }
+
+    /// A drive that exports `size` bytes, of whose NAND `spare_percent` are not exported. Its reclaim
+    /// units have `unit_size` bytes, or a 180th of `size`, which is rounded down then as with
+    /// [`scaled`](Self::scaled). Otherwise it is the paper's.
+    pub fn sized(size: u64, unit_size: Option<u64>, spare_percent: u32) -> Self {
+        let pages = size / LBA_SIZE as u64;
+        let unit_pages = if let Some(unit_size) = unit_size {
+            (unit_size / LBA_SIZE as u64).max(1)
+        } else {
+            let about = (pages / UNITS_DEFAULT).max(16);
+            // A unit has a few pages of each die, or it is no superblock any more.
+            let dies = DIES.into_iter().find(|dies| about >= dies * 4).unwrap_or(1);
+            about / dies * dies
         };
-        let lba_count = geometry.page_count() / 4 * 3;
-        Self { geometry, lba_count, ..Self::paper() }
+        let dies = DIES
+            .into_iter()
+            .find(|dies| unit_pages.is_multiple_of(*dies) && unit_pages >= dies * 4 || *dies == 1);
+        let dies = dies.unwrap_or(1);
+        let (lba_count, exported) = match unit_size {
+            Some(_) => (pages, pages.div_ceil(unit_pages)),
+            None => (UNITS_DEFAULT * unit_pages, UNITS_DEFAULT),
+        };
+        let units = (exported * 100).div_ceil(u64::from(100 - spare_percent.min(99)));
+        let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let geometry = Geometry {
+            channels: dies.min(8) as u32,
+            dies_per_channel: dies.div_ceil(8) as u32,
+            blocks_per_die: narrow(units),
+            pages_per_block: narrow(unit_pages / dies),
+            dies_per_unit: None,
+        };
+        let thresholds = Thresholds::paper(geometry.blocks_per_die);
+        Self { geometry, lba_count, thresholds, ..Self::paper() }
     }
 
     /// A drive as the analytic models have it: `user_units` units of `unit_pages` pages are exported,
@@ -181,6 +221,11 @@ impl Config {
             thresholds: Thresholds::LAST_MOMENT,
             timing: Timing::PAPER,
         }
+    }
+
+    /// Bytes that it exports.
+    pub fn exported_size(&self) -> u64 {
+        self.lba_count * LBA_SIZE as u64
     }
 
     /// Units that are filled at the same time: one by each handle, and those of the collector.

@@ -30,6 +30,7 @@ mod ftl;
 mod geometry;
 pub mod model;
 pub mod replay;
+mod spec;
 pub mod trace;
 pub mod workload;
 
@@ -43,3 +44,4 @@ pub use ftl::{
     Owner, UnitReport, UnitState,
 };
 pub use geometry::Geometry;
+pub use spec::{PREFIX, SpecError};

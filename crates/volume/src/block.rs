@@ -50,7 +50,10 @@ pub(crate) fn open(
 }
 
 /// Makes a volume of a device that is ours alone.
-fn make_volume(
+///
+/// # Errors
+/// When it is too small, holds something else, or can't be read.
+pub(crate) fn make_volume(
     path: &Path,
     mut device: Box<dyn WholeDevice>,
     wal_size_max: u64,

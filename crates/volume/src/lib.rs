@@ -1,4 +1,5 @@
-//! The concrete volumes: a directory of files, or a block device, made into what storage works on.
+//! The concrete volumes: a directory of files, a device, or an emulated SSD, made into what storage
+//! works on.
 //!
 //! Everything else takes what holds a volume as a `&mut dyn Media`, and a path as a
 //! `&mut dyn Device`: only a binary, or a test in its place, comes here.
@@ -6,6 +7,7 @@
 mod beside;
 mod block;
 mod directory;
+mod emulated;
 mod placement;
 
 pub use beside::open_beside;
@@ -13,11 +15,12 @@ pub use placement::{placements_of_lifetimes, sharing};
 
 use std::path::Path;
 
-use slimio_device::{OpenError, PathOptions};
+use slimio_device::{OpenError, PathOptions, WholeDevice};
 use slimio_storage::Storage;
 
 /// Opens the volume at `path`, which is this process's alone until the result is dropped. A
-/// directory that is missing is made if `create`. What is there and is no volume is refused.
+/// directory or the file of an emulated SSD (`emulated:…`) that is missing is made if `create`. What is
+/// there and is no volume is refused.
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///
@@ -29,9 +32,24 @@ pub fn open(
     create: bool,
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
-    if block::is_device(path) {
+    if let Some(spec) = emulated::spec(path) {
+        emulated::open(path, spec, create, wal_size_max)
+    } else if block::is_device(path) {
         block::open(path, options, wal_size_max)
     } else {
         directory::open(path, options, create, wal_size_max)
     }
+}
+
+/// Takes a device that is this process's alone, whatever it is, as a volume. One that holds something
+/// else is refused. `path` is what it is called.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_on(
+    path: &Path,
+    device: Box<dyn WholeDevice>,
+    wal_size_max: u64,
+) -> Result<Storage, OpenError> {
+    block::make_volume(path, device, wal_size_max)
 }

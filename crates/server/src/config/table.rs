@@ -137,7 +137,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // The log.
     unlike(row("appendonly", Kind::Bool, "yes", Effect::Live, "keep a log of writes, so that data survive"), "Redis keeps no log unless told to"),
     unlike(row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"), "what everysec and no have acknowledged outlives the process, whatever ends it"),
-    own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace or block device that holds the data")),
+    own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace, block device or emulated SSD (`emulated:4G`, docs/ssd.md) that holds the data")),
     own(row("volume-passthrough", Kind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
     own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
     own(row("volume-identity", Kind::Choice(VOLUME_IDENTITY), "check", Effect::AtStart, "refuse a volume that was last written on another device, or accept it once, as this one's from then on")),

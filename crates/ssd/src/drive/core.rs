@@ -29,6 +29,8 @@ pub(super) struct Core {
     has_fdp: bool,
     cache: Option<Cache>,
     deallocate_latency: Duration,
+    /// Deallocations that have not taken effect, and when they do, in order.
+    deallocating: VecDeque<(Duration, LbaRange)>,
     undo: Option<Undo>,
     /// How often the power was cut.
     cuts: u64,
@@ -61,7 +63,7 @@ enum What {
         /// Writes that it makes stable.
         covers: Vec<u64>,
     },
-    Deallocate(LbaRange),
+    Deallocate,
     Refused,
 }
 
@@ -75,6 +77,7 @@ impl Core {
             has_fdp: options.has_fdp,
             cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
             deallocate_latency: options.deallocate_latency,
+            deallocating: VecDeque::new(),
             undo: options.can_lose_power.then(Undo::default),
             cuts: 0,
         }
@@ -107,6 +110,7 @@ impl Core {
     /// Gives the drive an operation at `now`, by a path that was opened after `cuts` power cuts. Its
     /// bytes are to be [moved](Begun::transfer) next.
     pub(super) fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> Begun {
+        self.deallocate_until(now);
         let (buffer, asked) = match op {
             Op::Read { lba, buffer } => (Some(buffer), Asked::Read(lba.0)),
             Op::Write { lba, buffer, placement, durable } => {
@@ -127,7 +131,9 @@ impl Core {
                 Ok((due, What::Flush { covers }))
             }
             Asked::Deallocate(range) => {
-                Ok((now + self.deallocate_latency, What::Deallocate(range)))
+                let due = now + self.deallocate_latency;
+                self.deallocating.push_back((due, range));
+                Ok((due, What::Deallocate))
             }
         });
         match begun {
@@ -219,20 +225,31 @@ impl Core {
                     undo.make_stable(covers);
                 }
             }
-            What::Deallocate(LbaRange { start, end }) => {
-                let freed = self.drive.deallocate(start.0, end.0 - start.0);
-                begun.result = freed.map_err(|_| DeviceError::OutOfRange);
-                if let Some(undo) = &mut self.undo {
-                    undo.forget(start.0..end.0);
-                }
-            }
+            What::Deallocate => self.deallocate_until(begun.due),
             What::Read { .. } | What::Refused => {}
+        }
+    }
+
+    /// Lets the deallocations take effect whose time has come.
+    fn deallocate_until(&mut self, now: Duration) {
+        while let Some(&(due, range)) = self.deallocating.front()
+            && due <= now
+        {
+            self.deallocating.pop_front();
+            let LbaRange { start, end } = range;
+            let freed = self.drive.deallocate(start.0, end.0 - start.0);
+            freed.expect("it was within the drive when it was asked for");
+            if let Some(undo) = &mut self.undo {
+                undo.forget(start.0..end.0);
+            }
+            self.data.deallocate(range);
         }
     }
 
     pub(super) fn cut_power(&mut self, survives: impl FnMut(u64) -> bool) {
         let undo = self.undo.as_mut().expect("the drive was made to lose power");
         undo.restore(&self.data, survives);
+        self.deallocating.clear();
         self.cuts += 1;
         if let Some(cache) = &mut self.cache {
             *cache = Cache::new(cache.lbas_max as u32);
@@ -260,23 +277,14 @@ impl Begun {
                 }
             }
             What::Write { lba, .. } => self.result = data.write(*lba, buffer),
-            What::Flush { .. } | What::Deallocate(_) | What::Refused => {}
+            What::Flush { .. } | What::Deallocate | What::Refused => {}
         }
     }
 
     /// Ends it. Its completion may be told now.
-    pub(super) fn end(
-        mut self,
-        core: &Shared,
-        data: &Data,
-    ) -> (Option<Buffer>, Result<(), DeviceError>) {
+    pub(super) fn end(mut self, core: &Shared) -> (Option<Buffer>, Result<(), DeviceError>) {
         if self.result.is_ok() {
             core.lock().end(&mut self);
-        }
-        if let What::Deallocate(range) = self.what
-            && self.result.is_ok()
-        {
-            data.deallocate(range);
         }
         (self.buffer, self.result)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
-use slimio_device::{Contents, DeviceError, LBA_SIZE, LbaRange, OpenError};
+use slimio_device::{Contents, DeviceError, LBA_SIZE, LbaRange, MappedFile, OpenError};
 
 use super::DataPlace;
 
@@ -65,6 +65,20 @@ impl Data {
         let Self::File { file, path: Some(path) } = self else { return Ok(Contents::Nothing) };
         let look = file.metadata().and_then(|metadata| Contents::of_file(file, metadata.len()));
         look.map_err(|error| failed("reading", path, &error))
+    }
+
+    /// Maps a range, in bytes.
+    pub(super) fn map(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
+        match self {
+            Self::File { file, path } => {
+                let path = path.as_deref().unwrap_or(Path::new("a temporary file"));
+                MappedFile::file_range(file, path, offset, size)
+            }
+            Self::Dropped => {
+                let why = "its data are dropped".into();
+                Err(OpenError::Unsuitable { path: "emulated".into(), why })
+            }
+        }
     }
 
     /// Calls `see` with each block that is not a hole of the file, in order.

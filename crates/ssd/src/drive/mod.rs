@@ -214,13 +214,7 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        match &self.options.data {
-            DataPlace::File(path) => MappedFile::file_range(path, offset, size),
-            DataPlace::Temporary | DataPlace::Dropped => Err(OpenError::Unsuitable {
-                path: "emulated".into(),
-                why: "what is on it is gone with the process anyway".into(),
-            }),
-        }
+        self.data.map(offset, size)
     }
 
     fn placements(&self) -> &[PlacementId] {

@@ -237,7 +237,7 @@ impl Worker {
         }
         let mut finished = Vec::with_capacity(over);
         for (token, begun) in self.begun.drain(..over) {
-            let (buffer, result) = begun.end(&self.core, &self.data);
+            let (buffer, result) = begun.end(&self.core);
             finished.push(Completion { token, buffer, result });
         }
         let mut state = self.meeting.lock();

@@ -37,7 +37,7 @@ impl VirtualTimePath {
         self.begun.sort_by_key(|(_, begun)| begun.due);
         let over = self.begun.partition_point(|(_, begun)| begun.due <= now);
         for (token, begun) in self.begun.drain(..over) {
-            let (buffer, result) = begun.end(&self.core, &self.data);
+            let (buffer, result) = begun.end(&self.core);
             completions.push(Completion { token, buffer, result });
         }
     }

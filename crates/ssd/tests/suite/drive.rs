@@ -11,7 +11,7 @@ use slimio_sim::{Random, contract};
 use slimio_ssd::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive, Timing};
 
 fn options(clock: Clock) -> DriveOptions {
-    DriveOptions::new(Config::scaled(12 << 20), clock)
+    DriveOptions::new(Config::scaled(24 << 20), clock)
 }
 
 fn drive(options: &DriveOptions) -> EmulatedDrive {

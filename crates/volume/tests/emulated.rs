@@ -1,0 +1,127 @@
+//! Volumes on emulated SSDs, in real time.
+
+mod common;
+mod lifetimes;
+
+use std::path::{Path, PathBuf};
+
+use slimio_device::{LBA_SIZE, OpenError, PathOptions};
+use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
+use slimio_storage::{FormatOptions, Lifetime, SnapshotKind, Storage, VolumeId, format};
+
+use common::{reopen, settle};
+use lifetimes::{snapshot, use_all_lifetimes};
+
+/// Room for superblock and buffers, and a few extents.
+const SIZE: u64 = 96 << 20;
+
+fn spec(file: &Path, options: &str) -> PathBuf {
+    format!("emulated:{},size={SIZE},ru=1M,{options}", file.display()).into()
+}
+
+fn open(spec: &Path) -> Storage {
+    slimio_volume::open(spec, PathOptions::default(), true, u64::MAX).expect("it can be used")
+}
+
+#[test]
+fn each_lifetime_goes_through_a_handle_of_its_own() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let spec = spec(&folder.path().join("drive"), "fdp=on");
+    let mut storage = open(&spec);
+    assert!(!storage.exists && storage.is_best);
+    assert!(storage.io_path.starts_with("emulated SSD of 96 MiB"), "{}", storage.io_path);
+    use_all_lifetimes(&mut storage);
+    let report = storage.placement.as_ref().expect("it tells placements apart").report();
+    assert_eq!(report.placement_count, 8);
+    let ids = report.lifetimes.map(|(id, _)| id.0);
+    assert_eq!(ids, [0, 1, 2, 3]);
+    for lifetime in Lifetime::ALL {
+        assert!(report.lifetimes[lifetime.index()].1 > 0, "{}", lifetime.name());
+    }
+    // Somebody else does not get the drive meanwhile.
+    let second = slimio_volume::open(&spec, PathOptions::default(), true, u64::MAX).map(drop);
+    assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
+    drop(storage);
+    let mut storage = open(&spec);
+    assert!(storage.exists);
+    let (_, recovered) = reopen(&mut storage).expect("it opens");
+    assert_eq!(recovered.len(), 21, "a snapshot and the log behind it");
+}
+
+#[test]
+fn without_data_placement_what_it_counts_is_shown_still() {
+    let mut storage = open(Path::new("emulated:96M,ru=1M,fdp=off,timing=none,cache=1M"));
+    assert!(storage.io_path.contains("no data placement, volatile write cache of 1 MiB"));
+    use_all_lifetimes(&mut storage);
+    let report = storage.placement.as_ref().expect("it counts").report();
+    assert_eq!(report.placement_count, 0);
+    let counted = report.counted.expect("it counts");
+    assert_eq!((counted.host_bytes, counted.host_bytes_at_open), (0, 0), "as last asked");
+}
+
+#[test]
+fn a_drive_that_can_not_be_is_refused_with_a_sentence() {
+    let refused = |spec: &str, create| {
+        let opened = slimio_volume::open(Path::new(spec), PathOptions::default(), create, u64::MAX);
+        opened.map(drop).expect_err("it can't be used").to_string()
+    };
+    assert!(refused("emulated:", true).contains("a drive has a size or a file"));
+    assert!(refused("emulated:96M,ru=7M", true).contains("not whole reclaim units"));
+    assert!(refused("emulated:32M,ru=1M,fdp=off", true).contains("blocks, fewer than"));
+    let missing = refused("emulated:/no/such/file,size=96M", false);
+    assert!(missing.contains("/no/such/file"), "{missing}");
+}
+
+/// A volume with few extents, so that one is wanted again as soon as it is free, on a drive in virtual
+/// time.
+fn on_small_drive(options: &str) -> Storage {
+    let options = format!("size={SMALL_SIZE},ru=1M,{options}");
+    let options = DriveOptions::parse(&options, Clock::Virtual).expect("it names a drive");
+    let drive = EmulatedDrive::open(options).expect("it can be made");
+    slimio_volume::open_on(Path::new("drive"), Box::new(drive), u64::MAX).expect("it has room")
+}
+
+const SMALL_SIZE: usize = 78 << 20;
+
+/// A drive that takes its time with deallocations, and loses what is written meanwhile: were an
+/// extent used again before, what was acknowledged would be gone.
+#[test]
+fn an_extent_is_not_used_before_its_deallocation_is_acknowledged() {
+    for millis in [40, 60, 80, 120] {
+        use_extents_again(&mut on_small_drive(&format!("deallocate={millis}")));
+    }
+}
+
+fn use_extents_again(storage: &mut Storage) {
+    let layout = FormatOptions {
+        volume_id: VolumeId(77),
+        segment_lbas: 256,
+        batch_lbas_max: 64,
+        wal_slots_max: 8,
+        replace: true,
+    };
+    format(&mut *storage.media, &layout).expect("there is room");
+    let mut written = 0;
+    for round in 0..20_u8 {
+        let (mut volume, recovered) = reopen(storage).expect("it opens");
+        if round > 0 {
+            let expected: Vec<Vec<u8>> = std::iter::once(vec![round; 900])
+                .chain((0..8).map(|part| payload(round, part)))
+                .collect();
+            assert!(recovered == expected, "round {round}: what was acknowledged is not there");
+        }
+        snapshot(&mut volume, SnapshotKind::Wal, &[round + 1; 900]);
+        for part in 0..8 {
+            let record = payload(round + 1, part);
+            written += record.len();
+            volume.log.append(0, &[&record]);
+            settle(&mut volume);
+        }
+    }
+    let room = SMALL_SIZE - (66 << 20);
+    assert!(written > room, "{written} bytes went through {room}");
+}
+
+fn payload(round: u8, part: u8) -> Vec<u8> {
+    vec![round ^ (part << 5); 40 * LBA_SIZE]
+}
