@@ -17,7 +17,7 @@ const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
 /// Equal stretches of time that are looked at.
 const STRETCHES: u32 = 100;
 /// Mean lifetimes of the second table, in minutes.
-const RUN_MINUTES: [f64; 5] = [5.0, 10.0, 20.0, 60.0, 240.0];
+const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
 /// From here on a drive counts as full.
 const FULL: f64 = 0.999;
 const UNIT_PAGES: u32 = 32;
@@ -177,7 +177,8 @@ impl Tenants {
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
              | *the paper* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
              * formula of D: `alpha (1 + D)`, D as deallocated over written bytes of each stretch.\n\
-             * formula of the live share: alpha over the part of the drive that it takes for data.\n",
+             * formula of the live share: alpha over the part of the drive that it takes for data, from write to \
+             write.\n",
             self.machines,
             self.simulated,
             self.run_minutes,
@@ -230,9 +231,9 @@ fn row(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair, greedy: &Pa
         "| {name} | {:.4} | {:.2} | {:.2} | {} | {} | {} | {} |\n",
         ratio(stretches),
         mean(stretches.iter().map(|stretch| stretch.held_share)),
-        mean(with.iter().map(|moment| moment.mapped_share)),
+        mean(with.iter().map(Moment::mapped_share)),
         saved(stretches.iter().map(|stretch| by_ratio(alpha, stretch))),
-        saved(with.iter().map(|moment| by_live_share(alpha, moment.mapped_share))),
+        saved(with.iter().map(|moment| by_live_shares(alpha, moment))),
         saved(by_age.saved(first)),
         saved(greedy.saved(first)),
     )
@@ -241,7 +242,7 @@ fn row(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair, greedy: &Pa
 impl Pair {
     /// The first stretch in which the drive without TRIM is full.
     fn first_full(&self) -> usize {
-        let full = |moment: &Moment| moment.mapped_share >= FULL;
+        let full = |moment: &Moment| moment.mapped_share() >= FULL;
         self.without.iter().position(full).unwrap_or(0)
     }
 
@@ -260,6 +261,13 @@ fn ratio(stretches: &[Stretch]) -> f64 {
 /// What the paper's formula says that TRIM saves in a stretch.
 fn by_ratio(alpha: f64, stretch: &Stretch) -> Option<f64> {
     by_live_share(alpha, Trims::AnyPage.live_share(stretch.trim_ratio()).ok()?)
+}
+
+/// What is saved by a drive that holds as much as this one did, from write to write.
+fn by_live_shares(alpha: f64, moment: &Moment) -> Option<f64> {
+    let saved = moment.mapped_shares.iter().map(|&share| by_live_share(alpha, share));
+    let saved = saved.collect::<Option<Vec<f64>>>()?;
+    (!saved.is_empty()).then(|| mean(saved.into_iter()))
 }
 
 /// What is saved by a drive that only holds so much.
@@ -310,9 +318,9 @@ fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart 
         curve(
             "drive, without TRIM",
             Ink::Red,
-            over_time(&|at| Some(by_age.without[at].mapped_share)),
+            over_time(&|at| Some(by_age.without[at].mapped_share())),
         ),
-        curve("drive, with TRIM", Ink::Blue, over_time(&|at| Some(by_age.with[at].mapped_share))),
+        curve("drive, with TRIM", Ink::Blue, over_time(&|at| Some(by_age.with[at].mapped_share()))),
     ];
     let waf = vec![
         curve("without TRIM", Ink::Red, over_time(&|at| by_age.without[at].waf)),
@@ -325,7 +333,7 @@ fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart 
         curve(
             "formula of the live share",
             Ink::Green,
-            over_time(&|at| after(by_live_share(alpha, by_age.with[at].mapped_share))),
+            over_time(&|at| after(by_live_shares(alpha, &by_age.with[at]))),
         ),
     ];
     Chart {

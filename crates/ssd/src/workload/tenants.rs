@@ -136,15 +136,26 @@ impl Iterator for Tenants {
     }
 }
 
+/// Writes between two samples of how full a drive is.
+const SAMPLE_WRITES: u64 = 256;
+
 /// What a drive did in a stretch of time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
     /// Bytes to the media for each that the host wrote; `None` if it wrote nothing.
     pub waf: Option<f64>,
     /// Pages written to the media.
     pub media_pages: u64,
-    /// Part of its logical pages that the drive took for data, on average over the writes.
-    pub mapped_share: f64,
+    /// Part of its logical pages that the drive took for data, each time it had been written to so
+    /// often; write amplification is no straight line over it, so the mean alone would not do.
+    pub mapped_shares: Vec<f64>,
+}
+
+impl Moment {
+    /// The mean of the samples; no number where nothing was written.
+    pub fn mapped_share(&self) -> f64 {
+        self.mapped_shares.iter().sum::<f64>() / self.mapped_shares.len() as f64
+    }
 }
 
 /// Runs a stream on a drive until the end of the last stretch.
@@ -160,23 +171,20 @@ pub fn run_tenants(
     let mut moments = Vec::with_capacity(stretches.len());
     for stretch in stretches {
         let before = (drive.counters().host_pages(), drive.counters().media_bytes());
-        let mut mapped = 0.0;
+        let mut mapped_shares = Vec::new();
         while tenants.now_s() < stretch.end_s {
             let Some(op) = tenants.next() else { break };
             op.run(drive)?;
-            if matches!(op, HostOp::Write { .. }) {
-                mapped += drive.mapped_count() as f64;
+            let is_write = matches!(op, HostOp::Write { .. });
+            if is_write && drive.counters().host_pages().is_multiple_of(SAMPLE_WRITES) {
+                mapped_shares.push(drive.mapped_count() as f64 / lba_count);
             }
         }
         let host_pages = drive.counters().host_pages() - before.0;
         let page_bytes = slimio_device::LBA_SIZE as u64;
         let media_pages = (drive.counters().media_bytes() - before.1) / page_bytes;
-        let written = host_pages > 0;
-        moments.push(Moment {
-            waf: written.then(|| media_pages as f64 / host_pages as f64),
-            media_pages,
-            mapped_share: if written { mapped / host_pages as f64 / lba_count } else { f64::NAN },
-        });
+        let waf = (host_pages > 0).then(|| media_pages as f64 / host_pages as f64);
+        moments.push(Moment { waf, media_pages, mapped_shares });
     }
     Ok(moments)
 }
@@ -239,13 +247,13 @@ mod tests {
             run_tenants(&mut Ftl::new(config).unwrap(), &mut stream(with_trim), &stretches).unwrap()
         };
         let (with, without) = (run(true), run(false));
-        let last = |moments: &[Moment]| moments[9].mapped_share;
+        let last = |moments: &[Moment]| moments[9].mapped_share();
         assert!(last(&without) > 0.98 && last(&with) < 0.9);
         let media =
             |moments: &[Moment]| moments.iter().map(|moment| moment.media_pages).sum::<u64>();
         assert!(media(&with) < media(&without));
         for (moment, stretch) in with.iter().zip(&stretches) {
-            let slack = moment.mapped_share - stretch.held_share;
+            let slack = moment.mapped_share() - stretch.held_share;
             assert!(slack < 0.02, "the drive holds what machines hold: {moment:?} {stretch:?}");
         }
     }
