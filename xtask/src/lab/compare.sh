@@ -36,15 +36,16 @@ calls_of_server() {
     done | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
-# measure NAME CLIENTS
+# measure NAME CLIENTS WRITES, of which as many are counted.
 measure() {
     load "$2" "$load_seconds" || return 1
     echo "row $1 $2 $(value requests/s) $(value 'p50 us') $(value 'server CPU us/request')" \
         "$(value 'server switches/request')"
-    # Counting costs time, so it has a load of its own, of which all is counted.
+    # Counting costs time, so it has a load of its own.
     echo 'hist:keys=common_pid' >$calls/trigger
     echo 'hist:keys=dev' >$commands/trigger
-    slimio-bench load --clients "$2" --value-size 100 --keys 10000 --warmup 0 --seconds 0.7 >/tmp/load &&
+    slimio-bench load --clients "$2" --value-size 100 --keys 10000 --warmup 0 \
+        --requests "$3" >/tmp/load &&
         echo "calls $1 $2 $(calls_of_server) $(hits $commands dev) $(value requests)"
     echo '!hist:keys=common_pid' >$calls/trigger
     echo '!hist:keys=dev' >$commands/trigger
@@ -101,10 +102,11 @@ serve() {
     slimio-ext4) on_ext4 && start "$1" slimio serve --volume /mnt/volume --appendfsync always ;;
     slimio-block)
         formatted "$block" && start "$1" slimio serve --volume "$block" --volume-passthrough no \
-            --appendfsync always
+            --appendfsync always --enable-debug-command local
         ;;
     slimio-passthrough)
-        formatted "$generic" && start "$1" slimio serve --volume "$generic" --appendfsync always
+        formatted "$generic" && start "$1" slimio serve --volume "$generic" --appendfsync always \
+            --enable-debug-command local
         ;;
     esac
 }
@@ -112,7 +114,10 @@ serve() {
 # Seconds of a snapshot of values that do not get smaller.
 snapshot() {
     redis-cli CONFIG SET rdbcompression no >/dev/null
+    # No other snapshot comes in between.
+    redis-cli CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
     redis-cli DEBUG POPULATE "$snapshot_keys" key 4096 >/dev/null
+    [ "$(redis-cli DBSIZE)" = "$snapshot_keys" ] || return 1
     # The first one fills blocks that nothing was in.
     for try in first second; do
         began=$(cut -d' ' -f1 /proc/uptime)
@@ -120,6 +125,7 @@ snapshot() {
         until_saved || return 1
         ended=$(cut -d' ' -f1 /proc/uptime)
     done
+    redis-cli INFO slimio | grep -q snapshot_saves_complete:2 || return 1
     echo "snapshot $1 $(awk "BEGIN { print $ended - $began }")"
 }
 until_saved() {
@@ -151,7 +157,7 @@ while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
     echo "round $round of $rounds"
     for contender in $contenders; do
-        serve $contender && measure $contender 50 && measure $contender 1 &&
+        serve $contender && measure $contender 50 5000 && measure $contender 1 500 &&
             { [ $round -gt 1 ] || profile $contender; }
         stop
     done
@@ -160,7 +166,10 @@ while [ $round -lt "$rounds" ]; do
     trace block "$block"
     trace passthrough "$generic"
     for contender in slimio-block slimio-passthrough; do
-        [ $round -gt "$snapshot_rounds" ] || { serve $contender && snapshot $contender && stop; }
+        [ $round -gt "$snapshot_rounds" ] || {
+            serve $contender && snapshot $contender
+            stop
+        }
     done
     # Another one is the first in the next round.
     contenders="${contenders#* } ${contenders%% *}"

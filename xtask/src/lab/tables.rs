@@ -128,13 +128,13 @@ impl Measured {
         Ok(())
     }
 
-    /// Whether each server was measured in each round.
-    pub(super) fn is_complete(&self, rounds: usize) -> bool {
+    /// Whether each server was measured in each round, and snapshots in so many.
+    pub(super) fn is_complete(&self, rounds: usize, snapshot_rounds: usize) -> bool {
         let wanted = SERVERS.len() * CLIENTS.len() * rounds;
         self.loads.len() == wanted
             && self.calls.len() == wanted
             && self.functions.len() == SERVERS.len()
-            && !self.snapshots.is_empty()
+            && self.snapshots.len() == 2 * snapshot_rounds
     }
 
     fn load(&self, round: usize, name: &str, clients: u32) -> Option<&Load> {
@@ -297,7 +297,7 @@ mod tests {
         measured.take("noise");
         measured.take("row stock-ext4 50 unknown 100.5 50 2.00");
         measured.writes_traced = 5;
-        assert!(measured.is_complete(3));
+        assert!(measured.is_complete(3, 3));
         let text = all(&measured).unwrap();
         for line in [
             "| stock on ext4 | 50 | 1.00 × | 1.00 to 1.00 | 1.00 × | 1.00 × | 2.00 | 3.00 | – | 1.00 |",
