@@ -12,6 +12,7 @@ use slimio_storage::{
 };
 
 use crate::volume;
+use crate::waf::map;
 
 /// Where the volume is.
 #[derive(Debug, Args)]
@@ -87,13 +88,19 @@ pub(crate) fn say(line: &str) {
 impl Inspect {
     /// Shows the superblock, the snapshots and the log.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let mut storage = self.volume.open_existing()?;
+        let (mut storage, watch) = match map::open(&self.volume.volume)? {
+            Some((storage, watch)) => (storage, Some(watch)),
+            None => (self.volume.open_existing()?, None),
+        };
         let found = inspect(&mut *storage.media).map_err(|e| explain(&e))?;
-        say(&if self.json {
-            as_json(&storage.name, &found)
-        } else {
-            as_text(&storage.name, &found)
-        });
+        if self.json {
+            say(&as_json(&storage.name, &found));
+            return Ok(());
+        }
+        say(&as_text(&storage.name, &found));
+        if let Some(watch) = watch {
+            say(&format!("{:<20} {}", "emulated SSD", map::summary(&watch, &found)));
+        }
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! `slimio waf`: write amplification of recorded traces, by formula, and of made-up streams.
 
 mod compare;
+pub(crate) mod map;
 mod replay;
 mod tenants;
 mod validate;
@@ -24,6 +25,8 @@ pub(crate) struct Waf {
     model: bool,
     #[command(flatten)]
     drive: compare::Drive,
+    #[command(flatten)]
+    map: map::Map,
     #[command(subcommand)]
     experiment: Option<Experiment>,
 }
@@ -42,6 +45,7 @@ impl Waf {
         match &self.experiment {
             Some(Experiment::Validate(validate)) => validate.run(),
             Some(Experiment::Tenants(tenants)) => tenants.run(),
+            None if self.map.is_wanted() => self.map.run(),
             None if self.model => self.drive.run(self.spare),
             None if self.traces.is_empty() => Err("say what: a trace to replay, as cargo x trace \
                  records it, or --model, or an experiment of slimio waf --help"

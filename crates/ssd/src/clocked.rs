@@ -30,8 +30,13 @@ impl Clocked {
     /// # Errors
     /// When such a drive can't work.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
-        let dies = Dies::new(config.geometry, config.timing);
-        Ok(Self { ftl: Ftl::new(config)?, dies })
+        Ok(Self::of(Ftl::new(config)?))
+    }
+
+    /// A drive that has nothing to do.
+    pub fn of(ftl: Ftl) -> Self {
+        let dies = Dies::new(ftl.config().geometry, ftl.config().timing);
+        Self { ftl, dies }
     }
 
     /// The mapping and its counters.

@@ -257,6 +257,13 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.deallocate_until(Duration::MAX);
+        self.data.leave_mapping(|| self.drive.ftl().encode());
+    }
+}
+
 /// An operation without its buffer.
 enum Asked {
     Read(u64),

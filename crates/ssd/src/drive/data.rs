@@ -81,6 +81,30 @@ impl Data {
         }
     }
 
+    /// Takes the mapping that the last drive has left here, if it has.
+    pub(super) fn take_mapping(&self) -> Option<Vec<u8>> {
+        let path = self.mapping_path()?;
+        let bytes = std::fs::read(&path).ok()?;
+        // Should this drive leave none, an older one must not be taken for it.
+        std::fs::remove_file(path).ok()?;
+        Some(bytes)
+    }
+
+    /// Leaves a mapping for the next drive. Without it, that one makes one from what is in the file.
+    pub(super) fn leave_mapping(&self, encode: impl FnOnce() -> Vec<u8>) {
+        if let Some(path) = self.mapping_path() {
+            // Cut short, it is not whole, and not taken.
+            let _ = std::fs::write(path, encode());
+        }
+    }
+
+    fn mapping_path(&self) -> Option<PathBuf> {
+        let Self::File { path: Some(path), .. } = self else { return None };
+        let mut name = path.clone().into_os_string();
+        name.push(".mapping");
+        Some(name.into())
+    }
+
     /// Calls `see` with each block that is not a hole of the file, in order.
     pub(super) fn each_written(&self, mut see: impl FnMut(u64)) -> Result<(), OpenError> {
         let Self::File { file, path: Some(path) } = self else { return Ok(()) };

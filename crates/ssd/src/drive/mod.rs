@@ -53,8 +53,10 @@ pub enum Clock {
 pub enum DataPlace {
     /// In a file without a name, which is gone with the drive.
     Temporary,
-    /// In the file at this path, which is made if it is missing. What the file holds when it is opened
-    /// counts as written by the first handle, in the order of the blocks.
+    /// In the file at this path, which is made if it is missing. When the drive goes, its mapping and
+    /// counters are left in a file beside it, `.mapping` behind the name, for the next one. Where that
+    /// is missing, because the process was killed, what the data file holds counts as written by the
+    /// first handle, in the order of the blocks.
     File(PathBuf),
     /// Nowhere: a block that was written reads as a pattern made of its address.
     Dropped,
@@ -136,10 +138,15 @@ impl EmulatedDrive {
             DataPlace::File(path) => path.clone(),
             DataPlace::Temporary | DataPlace::Dropped => "emulated".into(),
         };
-        let mut drive = Clocked::new(options.config.clone())
+        let ftl = Ftl::new(options.config.clone())
             .map_err(|error| OpenError::Unsuitable { path: name, why: error.to_string() })?;
         let data = Data::open(&options.data, options.config.lba_count)?;
-        data.each_written(|lba| drive.ftl_mut().preload(lba))?;
+        let left = data.take_mapping().and_then(|bytes| ftl.clone().decode(&bytes));
+        let is_left = left.is_some();
+        let mut drive = Clocked::of(left.unwrap_or(ftl));
+        if !is_left {
+            data.each_written(|lba| drive.ftl_mut().preload(lba))?;
+        }
         let data = Arc::new(data);
         let handles = if options.has_fdp { options.config.handles } else { 0 };
         Ok(Self {

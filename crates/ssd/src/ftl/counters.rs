@@ -91,6 +91,26 @@ impl Counters {
         &self.owners[self.owners.len() - 1]
     }
 
+    /// All of it as numbers.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let of_owners = self.owners.iter().flat_map(|owner| {
+            [owner.host_pages, owner.copied_pages, owner.padded_pages, owner.erased_units]
+        });
+        std::iter::once(self.host_pages).chain(of_owners)
+    }
+
+    /// Counters of a drive like that of `like`, from the numbers that `next` gives.
+    pub(super) fn from_numbers(like: &Self, mut next: impl FnMut() -> Option<u64>) -> Option<Self> {
+        let mut counters = like.clone();
+        counters.host_pages = next()?;
+        for owner in &mut counters.owners {
+            let [host_pages, copied_pages] = [next()?, next()?];
+            let [padded_pages, erased_units] = [next()?, next()?];
+            *owner = HandleCounters { host_pages, copied_pages, padded_pages, erased_units };
+        }
+        Some(counters)
+    }
+
     /// Begins to count anew.
     pub(super) fn forget(&mut self) {
         self.owners.fill(HandleCounters::default());

@@ -10,6 +10,7 @@
 
 mod counters;
 mod events;
+mod state;
 mod units;
 mod victims;
 

@@ -60,6 +60,14 @@ impl Frontier {
     /// No unit, and so no page left.
     pub(super) const NONE: Self = Self { unit: u32::MAX, next: 0, end: 0 };
 
+    pub(super) fn numbers(&self) -> [u32; 3] {
+        [self.unit, self.next, self.end]
+    }
+
+    pub(super) fn from_numbers([unit, next, end]: [u32; 3]) -> Self {
+        Self { unit, next, end }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.next == self.end
     }
@@ -93,6 +101,15 @@ impl Frontier {
     }
 }
 
+/// What is kept of a unit when its drive is not there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saved {
+    pub(super) state: UnitState,
+    pub(super) owner: Owner,
+    pub(super) closed_at: u64,
+    pub(super) erase_count: u32,
+}
+
 /// All units of a drive.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
@@ -117,6 +134,33 @@ impl Units {
             erase_count: vec![0; len],
             free: (0..count).collect(),
         }
+    }
+
+    /// Units that were kept, with nothing valid in them yet.
+    pub(super) fn of_saved(saved: &[Saved], free: VecDeque<u32>) -> Self {
+        Self {
+            valid: vec![0; saved.len()],
+            state: saved.iter().map(|unit| unit.state).collect(),
+            owner: saved.iter().map(|unit| unit.owner).collect(),
+            closed_at: saved.iter().map(|unit| unit.closed_at).collect(),
+            erase_count: saved.iter().map(|unit| unit.erase_count).collect(),
+            free,
+        }
+    }
+
+    /// What is to be kept of each unit.
+    pub(super) fn saved(&self) -> impl Iterator<Item = Saved> {
+        (0..self.state.len()).map(|unit| Saved {
+            state: self.state[unit],
+            owner: self.owner[unit],
+            closed_at: self.closed_at[unit],
+            erase_count: self.erase_count[unit],
+        })
+    }
+
+    /// The free units, in the order in which they are taken.
+    pub(super) fn free(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().copied()
     }
 
     pub(super) fn count(&self) -> u32 {
