@@ -28,6 +28,8 @@ mod lambert;
 
 use std::fmt;
 
+use slimio_planted::is_planted;
+
 pub use fifo::{Units, fifo, fifo_finite};
 pub use greedy::greedy;
 pub use lambert::lambert_w0;
@@ -74,6 +76,7 @@ impl Trims {
         }
         match self {
             Self::AnyPage => Ok(1.0 / (1.0 + ratio)),
+            Self::LivePage if is_planted("trims-confused") => Ok(1.0 / (1.0 + ratio)),
             Self::LivePage if ratio < 1.0 => Ok(1.0 - ratio),
             Self::LivePage => Err(ModelError::NothingLives { ratio }),
         }

@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use slimio_planted::is_planted;
+
 use super::HostOp;
 use crate::{Ftl, FtlError};
 
@@ -144,7 +146,7 @@ fn is_settled(wafs: &[f64]) -> bool {
     let Some(last) = wafs.last_chunk::<ALIKE>() else { return false };
     let rises = last.is_sorted_by(|a, b| a < b);
     let falls = last.is_sorted_by(|a, b| a > b);
-    spread(last) <= CLOSE && !rises && !falls
+    spread(last) <= CLOSE && (is_planted("trend-is-steady") || !rises && !falls)
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -6,6 +6,7 @@
 //! allocator hands them out that has been in use for a while.
 
 use fastrand::Rng;
+use slimio_planted::is_planted;
 
 use super::HostOp;
 use super::population::{CAPACITY, Stay, Stretch};
@@ -96,7 +97,11 @@ impl Tenants {
             let pieces = (0..wanted.clamp(1, self.free.len().max(1)))
                 .filter_map(|_| {
                     let free = self.free.len();
-                    (free > 0).then(|| self.free.swap_remove(self.rng.usize(..free)))
+                    let place = (free > 0).then(|| self.rng.usize(..free))?;
+                    if is_planted("memory-given-twice") {
+                        return Some(self.free[place]);
+                    }
+                    Some(self.free.swap_remove(place))
                 })
                 .collect();
             let rate = stay.job.write_rate / self.page_size;
