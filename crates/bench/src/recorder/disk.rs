@@ -73,8 +73,9 @@ impl RecordedDisk {
     /// that has.
     pub fn finish(mut self) -> Result<u64> {
         self.detach()?;
-        unmount(&self.mount_point, UnmountFlags::empty())
-            .doing("unmounting the recorded device")?;
+        // Whoever looks at all loop devices just now holds this one for a moment: the recorder ends when
+        // the last has let go.
+        unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the recorded device")?;
         let thread = self.thread.take().expect("it runs until here");
         thread.join().expect("the recorder does not panic").doing("recording")?;
         self.tape.finish()
