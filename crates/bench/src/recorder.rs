@@ -13,13 +13,15 @@
 
 mod disk;
 mod fuse;
+mod join;
 mod mounted;
 mod recording;
 mod tape;
 mod workload;
 
 pub use disk::{BLOCK_SIZE, RecordedDisk};
+pub use join::{Joined, join};
 pub use mounted::{FileSystemKind, Mounted};
-pub use recording::Recording;
+pub use recording::{Place, Recording};
 pub use tape::Tape;
 pub use workload::Workload;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use common::Scratch;
 use rustix::fs::OFlags;
-use slimio_bench::recorder::{FileSystemKind, RecordedDisk, Recording, Tape, Workload};
+use slimio_bench::recorder::{FileSystemKind, Place, RecordedDisk, Recording, Tape, Workload};
 use slimio_bench::server::Policy;
 use slimio_ssd::trace::{ByteRange, TraceError, TraceEvent, TraceHeader, TraceReader, TraceRecord};
 
@@ -177,8 +177,7 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
         let trace = scratch.path.join("trace");
         let recording = Recording {
             program: server.program.clone(),
-            file_system,
-            discard,
+            place: Place::FileSystem { kind: file_system, discard },
             policy: Policy::EverySec,
             device_bytes,
             workload: workload.clone(),

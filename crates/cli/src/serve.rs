@@ -68,8 +68,11 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
     };
     let passthrough = config.yes("volume-passthrough");
     let options = PathOptions { engine, passthrough, ..PathOptions::default() };
-    let storage =
-        volume::open(config.text("volume"), options, true, config.int("log-size-max") as u64)?;
+    let (spec, log_size_max) = (config.text("volume"), config.int("log-size-max") as u64);
+    let storage = match config.text("volume-trace") {
+        "" => volume::open(spec, options, true, log_size_max)?,
+        trace => volume::open_traced(spec, options, log_size_max, trace)?,
+    };
     if config.choice("volume-fallback") == "require" && !storage.is_best {
         return Err(format!(
             "the volume {} would be reached through {}: {}; use volume-fallback allow, or remove \

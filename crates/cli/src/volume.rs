@@ -20,6 +20,20 @@ pub(crate) fn open(
         .map_err(|error| explain(&error, spec))
 }
 
+/// As [`open`], of a device, which is recorded at `trace`.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn open_traced(
+    spec: &str,
+    options: PathOptions,
+    wal_size_max: u64,
+    trace: &str,
+) -> Result<Storage, String> {
+    slimio_volume::open_traced(Path::new(spec), options, wal_size_max, Path::new(trace))
+        .map_err(|error| explain(&error, spec))
+}
+
 /// A sentence with a remedy.
 pub(crate) fn explain(error: &OpenError, spec: &str) -> String {
     let remedy = match error {

@@ -9,14 +9,17 @@ mod block;
 mod directory;
 mod emulated;
 mod placement;
+mod traced;
 
 pub use beside::open_beside;
 pub use placement::{placements_of_lifetimes, sharing};
 
 use std::path::Path;
 
-use slimio_device::{OpenError, PathOptions, WholeDevice};
+use slimio_device::{OpenError, PathOptions, WholeDevice, open_whole};
 use slimio_storage::Storage;
+
+use traced::Traced;
 
 /// Opens the volume at `path`, which is this process's alone until the result is dropped. A
 /// directory or the file of an emulated SSD (`emulated:…`) that is missing is made if `create`. What is
@@ -52,4 +55,23 @@ pub fn open_on(
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
     block::make_volume(path, device, wal_size_max)
+}
+
+/// As [`open`], of a device, whose writes, deallocations and flushes are recorded at `trace`, each
+/// write with its lifetime as the stream.
+///
+/// # Errors
+/// Why it can't be taken, or recorded.
+pub fn open_traced(
+    path: &Path,
+    options: PathOptions,
+    wal_size_max: u64,
+    trace: &Path,
+) -> Result<Storage, OpenError> {
+    if !block::is_device(path) {
+        let why = "only a block device or an NVMe namespace is recorded".into();
+        return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
+    }
+    let device = Traced::new(open_whole(path, options)?, trace)?;
+    open_on(path, Box::new(device), wal_size_max)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::args::Args;
 use crate::error::{BenchError, Result};
-use crate::recorder::{FileSystemKind, Recording, Workload};
+use crate::recorder::{FileSystemKind, Place, Recording, Workload};
 use crate::server::{Policy, find_program};
 
 /// Flags without a value.
@@ -16,6 +16,7 @@ trace: records every write, discard and flush of a server's device while clients
 are taken, in the paper's shares of the device's size; needs root
   --file-system F    stock redis-server on ext4 or xfs (ext4)
   --discard          the file system tells the device what holds nothing any more
+  --slimio PROGRAM   SlimIO on the device itself, instead of stock Redis on a file system
   --policy P         always, everysec, no (everysec)
   --size MIB         of the device (1440)
   --repetitions N    on-demand snapshots, each with its SETs (5)
@@ -26,16 +27,21 @@ are taken, in the paper's shares of the device's size; needs root
 
 /// Records what `args` describe; the result is the text to print.
 pub fn run(mut args: Args) -> Result<String> {
-    let file_system = FileSystemKind::named(&args.value("file-system", "ext4".to_owned())?)?;
+    let kind = FileSystemKind::named(&args.value("file-system", "ext4".to_owned())?)?;
     let discard = args.switch("discard");
     let policy = Policy::named(&args.value("policy", "everysec".to_owned())?)?;
     let device_bytes = args.value("size", 1440u64)? << 20;
     let mut workload = Workload::scaled(device_bytes);
     workload.repetitions = args.value("repetitions", workload.repetitions)?;
     workload.seed = args.value("seed", workload.seed)?;
-    let program = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
-    let program = program
-        .ok_or_else(|| BenchError::Usage("redis-server is not installed; name one".into()))?;
+    let redis = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
+    let (program, place) = match (args.text("slimio"), redis) {
+        (Some(slimio), _) => (slimio.into(), Place::Device),
+        (None, Some(redis)) => (redis, Place::FileSystem { kind, discard }),
+        (None, None) => {
+            return Err(BenchError::Usage("redis-server is not installed; name one".into()));
+        }
+    };
     let own_folder = format!("slimio-trace-{}", std::process::id());
     let folder = args.text("folder").map_or_else(std::env::temp_dir, PathBuf::from);
     let trace = args.text("out").map(PathBuf::from);
@@ -43,8 +49,7 @@ pub fn run(mut args: Args) -> Result<String> {
     args.finish()?;
 
     let folder = folder.join(own_folder);
-    let recording =
-        Recording { program, file_system, discard, policy, device_bytes, workload, folder, trace };
+    let recording = Recording { program, place, policy, device_bytes, workload, folder, trace };
     let events = recording.run()?;
     Ok(format!("{events} events in {}\n", recording.trace.display()))
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use slimio_ssd::trace::TraceHeader;
 
 use super::disk::{BLOCK_SIZE, RecordedDisk};
+use super::join::join;
 use super::mounted::{FileSystemKind, Mounted};
 use super::tape::Tape;
 use super::workload::Workload;
@@ -14,15 +15,27 @@ use crate::error::{Doing, Result};
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
 
+/// What lies between a server and the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Stock Redis on a file system.
+    FileSystem {
+        /// Which one.
+        kind: FileSystemKind,
+        /// Whether it tells the device what holds nothing any more.
+        discard: bool,
+    },
+    /// Nothing: SlimIO has the device to itself. Each write has its lifetime as the stream.
+    Device,
+}
+
 /// What is recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// The server's program.
+    /// The server's program: stock Redis on a file system, SlimIO on the device.
     pub program: PathBuf,
-    /// What lies between it and the device.
-    pub file_system: FileSystemKind,
-    /// Whether that tells the device what holds nothing any more.
-    pub discard: bool,
+    /// Where it has its data.
+    pub place: Place,
     /// When a write of the log is made durable.
     pub policy: Policy,
     /// Size of the device, in bytes.
@@ -36,52 +49,96 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records stock Redis on its file system. Returns how many events the trace has.
+    /// Records it. Returns how many events the trace has.
     pub fn run(&self) -> Result<u64> {
         fresh_directory(&self.folder)?;
-        let tape = Arc::new(Tape::new(&self.trace, &self.header())?);
-        let disk = RecordedDisk::new(&self.folder, self.device_bytes, Arc::clone(&tape))?;
-        set_scheduler(disk.device())?;
-        let point = self.folder.join("mounted");
-        let mounted =
-            Mounted::new(self.file_system, disk.device(), self.device_bytes, self.discard, &point)?;
-        let server = Server::start(&self.server(&point))?;
-        self.workload.drive(&server, &tape)?;
-        server.stop()?;
-        mounted.finish()?;
-        let events = disk.finish()?;
+        let events = match self.place {
+            Place::FileSystem { kind, discard } => self.on_file_system(kind, discard)?,
+            Place::Device => self.on_device()?,
+        };
         fs::remove_dir_all(&self.folder).doing(format!("removing {}", self.folder.display()))?;
         Ok(events)
     }
 
-    fn server(&self, point: &Path) -> ServerConfig {
-        ServerConfig {
-            kind: ServerKind::Stock,
+    fn on_file_system(&self, kind: FileSystemKind, discard: bool) -> Result<u64> {
+        let disk = self.disk(&self.trace)?;
+        let point = self.folder.join("mounted");
+        let mounted = Mounted::new(kind, disk.device(), self.device_bytes, discard, &point)?;
+        self.serve(&disk, vec!["--dir".into(), point.display().to_string()])?;
+        mounted.finish()?;
+        disk.finish()
+    }
+
+    fn on_device(&self) -> Result<u64> {
+        let [of_device, of_server] =
+            ["device.trace", "server.trace"].map(|name| self.folder.join(name));
+        let disk = self.disk(&of_device)?;
+        let volume = ["--volume".into(), disk.device().display().to_string()];
+        let trace = ["--volume-trace".into(), of_server.display().to_string()];
+        let segment_size = segment_size(self.device_bytes).to_string();
+        let segments = ["--log-segment-size".into(), segment_size];
+        self.serve(&disk, [volume, trace, segments].concat())?;
+        disk.finish()?;
+        Ok(join(&of_device, &of_server, &self.trace)?.events)
+    }
+
+    fn disk(&self, trace: &Path) -> Result<RecordedDisk> {
+        let tape = Arc::new(Tape::new(trace, &self.header())?);
+        let disk = RecordedDisk::new(&self.folder, self.device_bytes, tape)?;
+        set_scheduler(disk.device())?;
+        Ok(disk)
+    }
+
+    fn serve(&self, disk: &RecordedDisk, extra: Vec<String>) -> Result<()> {
+        let kind = match self.place {
+            Place::FileSystem { .. } => ServerKind::Stock,
+            Place::Device => ServerKind::SlimIO,
+        };
+        let config = ServerConfig {
+            kind,
             program: self.program.clone(),
             directory: self.folder.join("server"),
             policy: self.policy,
-            extra: vec!["--dir".into(), point.display().to_string()],
-        }
+            extra,
+        };
+        let server = Server::start(&config)?;
+        self.workload.drive(&server, disk.tape())?;
+        server.stop()
     }
 
     fn header(&self) -> TraceHeader {
         let line = |name: &str, value: String| (name.to_owned(), value);
-        let mut about = vec![
-            line("server", format!("stock redis-server, appendfsync {}", self.policy)),
-            line("file system", self.file_system.to_string()),
-            line("discard", if self.discard { "yes" } else { "no" }.into()),
-            line("made with", Mounted::made_with(self.file_system, self.device_bytes)),
-            line("mounted with", Mounted::options(self.discard).into()),
-            line("device", format!("loop over FUSE, blocks of {BLOCK_SIZE} bytes, scheduler none")),
-            line("preconditioning", "none: the device holds nothing".into()),
-        ];
+        let mut about = match self.place {
+            Place::FileSystem { kind, discard } => vec![
+                line("server", format!("stock redis-server, appendfsync {}", self.policy)),
+                line("file system", kind.to_string()),
+                line("discard", if discard { "yes" } else { "no" }.into()),
+                line("made with", Mounted::made_with(kind, self.device_bytes)),
+                line("mounted with", Mounted::options(discard).into()),
+            ],
+            Place::Device => {
+                let segments = segment_size(self.device_bytes) >> 20;
+                vec![
+                    line("server", format!("SlimIO, appendfsync {}", self.policy)),
+                    line("log", format!("segments of {segments} MiB")),
+                ]
+            }
+        };
+        let device = format!("loop over FUSE, blocks of {BLOCK_SIZE} bytes, scheduler none");
+        about.push(line("device", device));
+        about.push(line("preconditioning", "none: the device holds nothing".into()));
         about.extend(self.workload.about());
-        about.extend(fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
-            |_| Vec::new(),
-            |release| vec![line("kernel", release.trim().to_owned())],
-        ));
+        if let Ok(release) = fs::read_to_string("/proc/sys/kernel/osrelease") {
+            about.push(line("kernel", release.trim().to_owned()));
+        }
         TraceHeader { device_bytes: self.device_bytes, about }
     }
+}
+
+/// Of the log's segments: the share that the default of 64 MiB has of a drive of 180 GiB, at least
+/// the smallest that there is.
+fn segment_size(device_bytes: u64) -> u64 {
+    (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
 }
 
 /// The order in which requests are sent is the order in which they arrive.
