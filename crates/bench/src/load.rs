@@ -183,10 +183,15 @@ impl Generator {
         for index in 0..self.connections.len() {
             self.refill(index, self.config.pipeline)?;
         }
+        let mut heard = Instant::now();
         while self.in_flight > 0 {
             let ready = self.wait(SILENCE_MAX)?;
-            if ready == 0 {
+            // Being stopped and continued ends a wait as well.
+            if ready == 0 && heard.elapsed() > SILENCE_MAX {
                 return Err(self.silent());
+            }
+            if ready > 0 {
+                heard = Instant::now();
             }
             for at in 0..ready {
                 let index = self.events[at].data.u64() as usize;

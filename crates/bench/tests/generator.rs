@@ -4,11 +4,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use slimio_bench::address::Address;
 use slimio_bench::error::BenchError;
 use slimio_bench::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
@@ -120,4 +122,23 @@ fn a_reply_of_the_wrong_kind_ends_the_run() {
     let mut generator = connect(serve(b":1\r\n", u64::MAX).0, Arrival::Closed);
     let refused = generator.run(Until::Requests(100));
     assert!(matches!(refused, Err(BenchError::Reply(_))), "{refused:?}");
+}
+
+/// Stopped and continued while nobody answers: a wait that is cut short is no silence.
+#[test]
+fn a_generator_that_was_stopped_for_a_while_goes_on() {
+    let (address, server) = serve(b"+OK\r\n", 500);
+    let Address::Tcp(place) = address else { unreachable!("it is a TCP server") };
+    let mut load = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    load.args(["load", "--host", &place.to_string(), "--clients", "4", "--requests", "1000"]);
+    let mut load = load.args(["--value-size", "64", "--keys", "100"]).spawn().unwrap();
+    let pid = Pid::from_child(&load);
+    while server.seen.load(Ordering::Relaxed) <= 500 {
+        thread::yield_now();
+    }
+    while server.slept.try_read().is_err() {
+        kill_process(pid, Signal::STOP).unwrap();
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+    assert!(load.wait().unwrap().success());
 }

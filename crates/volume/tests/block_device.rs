@@ -8,7 +8,8 @@ use std::process::Command;
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PathOptions};
 use slimio_device::{Completion, PlacementId, Token};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
-use slimio_storage::{Area, SlotName};
+use slimio_ssd::trace::{TraceEvent, TraceReader};
+use slimio_storage::{Area, Lifetime, SlotName};
 
 /// A loop device over a file of zeros; it goes away with this.
 struct LoopDevice {
@@ -146,4 +147,44 @@ fn a_device_without_room_is_refused() {
     let refused = slimio_volume::open(&device.path, PathOptions::default(), true, u64::MAX);
     let said = refused.err().expect("it is too small").to_string();
     assert!(said.contains("fewer than"), "{said}");
+}
+
+#[test]
+fn a_traced_device_records_what_is_written_with_its_lifetime() {
+    let Some(device) = LoopDevice::new(80 << 20) else { return };
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let options = PathOptions::default();
+    let mut storage =
+        slimio_volume::open_traced(&device.path, options, u64::MAX, trace.path()).unwrap();
+    for (area, lifetime) in [
+        (Area::Superblock, Lifetime::Superblock),
+        (Area::Snapshot(SlotName::A), Lifetime::Snapshot),
+    ] {
+        let mut path = storage.media.open_path(area).unwrap();
+        path.grow(2).unwrap();
+        let Op::Write { lba, buffer, .. } = write(0, 2, 7) else { unreachable!("it is a write") };
+        let placement = lifetime.placement();
+        let op = Op::Write { lba, buffer, placement, durable: false };
+        assert_eq!(run(&mut *path, op).result, Ok(()));
+        assert_eq!(run(&mut *path, Op::Flush).result, Ok(()));
+    }
+    drop(storage);
+    let reader = TraceReader::new(File::open(trace.path()).unwrap()).unwrap();
+    assert_eq!(reader.header().device_bytes, 80 << 20);
+    let events: Vec<TraceEvent> = reader.map(|record| record.unwrap().event).collect();
+    let streams: Vec<(u8, u64)> = events
+        .iter()
+        .filter_map(|event| match event {
+            TraceEvent::Write { stream, range } => Some((*stream, range.size())),
+            _ => None,
+        })
+        .collect();
+    let both = [Lifetime::Superblock, Lifetime::Snapshot];
+    assert_eq!(streams, both.map(|lifetime| (lifetime.index() as u8, 8192)));
+    assert_eq!(events.iter().filter(|event| **event == TraceEvent::Flush).count(), 2);
+
+    let directory = tempfile::tempdir().unwrap();
+    let refused =
+        slimio_volume::open_traced(directory.path(), options, u64::MAX, trace.path()).map(drop);
+    assert!(refused.unwrap_err().to_string().contains("only a device is recorded"));
 }

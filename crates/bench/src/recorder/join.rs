@@ -32,6 +32,7 @@ pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     let trace = open(device)?;
     let mut about = trace.header().about.clone();
     let names = header.get("streams").unwrap_or_default().to_owned();
+    about.retain(|(name, _)| name != "streams");
     about.push(("streams".into(), names));
     let joined_header = TraceHeader { device_bytes: trace.header().device_bytes, about };
     let what = || format!("writing {}", out.display());
@@ -100,4 +101,58 @@ fn open(path: &Path) -> Result<TraceReader<File>> {
 
 fn refused(path: &Path, error: &TraceError) -> BenchError {
     BenchError::Server(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(path: &Path, events: &[TraceEvent], streams: &str) {
+        let about = vec![("streams".to_owned(), streams.to_owned())];
+        let header = TraceHeader { device_bytes: 1 << 20, about };
+        let file = File::create(path).expect("a temporary file");
+        let mut writer = TraceWriter::new(file, &header).expect("it begins");
+        for event in events {
+            writer.push(0, event).expect("it is written");
+        }
+        writer.finish().expect("it ends");
+    }
+
+    fn write(stream: u8, block: u64, blocks: u64) -> TraceEvent {
+        let range = ByteRange::new(block * BLOCK_SIZE, blocks * BLOCK_SIZE);
+        TraceEvent::Write { stream, range }
+    }
+
+    #[test]
+    fn what_arrived_gets_the_streams_that_the_server_named() {
+        let folder = std::env::temp_dir().join(format!("slimio-join-{}", std::process::id()));
+        crate::run::fresh_directory(&folder).expect("a temporary directory");
+        let [device, server, out] = ["device", "server", "out"].map(|name| folder.join(name));
+        // Two writes side by side arrive as one, one as two; block 9 is the kernel's own.
+        let arrived = [write(0, 0, 4), TraceEvent::Flush, write(0, 9, 1), write(0, 4, 1)];
+        let again = [write(0, 5, 1), write(0, 0, 1)];
+        let sent = [write(1, 0, 2), write(3, 2, 2), write(2, 4, 2), write(2, 0, 1)];
+        trace(&device, &[&arrived[..], &again].concat(), "");
+        trace(&server, &sent, "a, b");
+        let joined = join(&device, &server, &out).expect("they belong together");
+        assert_eq!(joined, Joined { events: 7, named_blocks: 7, other_blocks: 1 });
+        let reader = open(&out).expect("it is a trace");
+        assert!(reader.header().about.contains(&("streams".into(), "a, b".into())));
+        let events: Vec<TraceEvent> = reader.map(|record| record.expect("whole").event).collect();
+        let expected = [
+            write(1, 0, 2),
+            write(3, 2, 2),
+            TraceEvent::Flush,
+            write(0, 9, 1),
+            write(2, 4, 1),
+            write(2, 5, 1),
+            write(2, 0, 1),
+        ];
+        assert_eq!(events, expected);
+
+        trace(&server, &[write(1, 100, 3)], "a, b");
+        let error = join(&device, &server, &out).expect_err("they do not").to_string();
+        assert!(error.starts_with("3 blocks that the server says"), "{error}");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
 }
