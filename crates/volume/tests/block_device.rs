@@ -163,7 +163,7 @@ fn a_traced_device_records_what_is_written_with_its_lifetime() {
         let mut path = storage.media.open_path(area).unwrap();
         path.grow(2).unwrap();
         let Op::Write { lba, buffer, .. } = write(0, 2, 7) else { unreachable!("it is a write") };
-        let placement = lifetime.placement();
+        let placement = PlacementId(lifetime.index() as u16);
         let op = Op::Write { lba, buffer, placement, durable: false };
         assert_eq!(run(&mut *path, op).result, Ok(()));
         assert_eq!(run(&mut *path, Op::Flush).result, Ok(()));
@@ -186,5 +186,5 @@ fn a_traced_device_records_what_is_written_with_its_lifetime() {
     let directory = tempfile::tempdir().unwrap();
     let refused =
         slimio_volume::open_traced(directory.path(), options, u64::MAX, trace.path()).map(drop);
-    assert!(refused.unwrap_err().to_string().contains("only a device is recorded"));
+    assert!(refused.unwrap_err().to_string().contains("is recorded"));
 }

@@ -35,6 +35,8 @@ const PAPER_REQUESTS: f64 = 28_835_840.0;
 const PAPER_LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
 /// Distance of the looks at the log's length.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Parts of a repetition; between two of them clients may be held back.
+const PARTS: u64 = 64;
 /// A snapshot that takes longer ends the run.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 
@@ -79,8 +81,10 @@ impl Workload {
             self.key_count, self.repetitions, self.requests, self.value_size, self.clients
         );
         let snapshots = format!(
-            "BGREWRITEAOF at {} bytes of log, BGSAVE at the beginning of each repetition",
-            self.log_bytes
+            "BGREWRITEAOF at {} bytes of log, clients held back at {}, BGSAVE at the beginning of each \
+             repetition",
+            self.log_bytes,
+            self.log_bytes / 2 * 3
         );
         vec![("workload".into(), load), ("snapshots".into(), snapshots)]
     }
@@ -128,9 +132,28 @@ impl Workload {
         for repetition in 1..=self.repetitions {
             mark(tape, &format!("repetition {repetition}: BGSAVE"))?;
             client.expect(&["BGSAVE", "SCHEDULE"])?;
-            without_errors(generator.run(Until::Requests(self.requests))?)?;
+            let mut left = self.requests;
+            while left > 0 {
+                let count = left.min(self.requests.div_ceil(PARTS));
+                without_errors(generator.run(Until::Requests(count))?)?;
+                left -= count;
+                self.wait_for_room(client)?;
+            }
         }
         mark(tape, "the last SET")
+    }
+
+    /// Holds the clients back while the log is half as long again as it should be: on a busy machine a
+    /// snapshot can take so long that the log would fill the drive meanwhile.
+    fn wait_for_room(&self, client: &mut Client) -> Result<()> {
+        let began = Instant::now();
+        while State::of(client)?.log_bytes >= self.log_bytes / 2 * 3 {
+            if began.elapsed() > SNAPSHOT_MAX {
+                return Err(slow());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, tape: &Tape) -> Result<()> {
@@ -156,12 +179,15 @@ fn wait_for_snapshots(client: &mut Client) -> Result<()> {
     let began = Instant::now();
     while State::of(client)?.is_busy {
         if began.elapsed() > SNAPSHOT_MAX {
-            let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
-            return Err(BenchError::Server(text));
+            return Err(slow());
         }
         thread::sleep(LOOK_EVERY);
     }
     Ok(())
+}
+
+fn slow() -> BenchError {
+    BenchError::Server(format!("a snapshot takes longer than {SNAPSHOT_MAX:?}"))
 }
 
 /// What the server says of its log and snapshots.
