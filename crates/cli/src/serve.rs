@@ -2,10 +2,11 @@
 
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
-use slimio_device::{EngineChoice, PathOptions};
+use slimio_device::{EngineChoice, PathOptions, Polling};
 use slimio_server::Server;
 use slimio_server::config::Config;
 use slimio_storage::Storage;
@@ -67,7 +68,14 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
         _ => EngineChoice::Best,
     };
     let passthrough = config.yes("volume-passthrough");
-    let options = PathOptions { engine, passthrough, ..PathOptions::default() };
+    let polling = Polling {
+        submissions_idle: match config.int("snapshot-sqpoll-idle") {
+            0 => None,
+            idle_ms => Some(Duration::from_millis(idle_ms as u64)),
+        },
+        completions: config.yes("snapshot-iopoll"),
+    };
+    let options = PathOptions { engine, passthrough, polling, ..PathOptions::default() };
     let (spec, log_size_max) = (config.text("volume"), config.int("log-size-max") as u64);
     let storage = match config.text("volume-trace") {
         "" => volume::open(spec, options, true, log_size_max)?,

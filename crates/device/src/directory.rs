@@ -9,10 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::engine::Engine;
+use crate::polling::Polled;
 use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
-use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
+use crate::{
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, Polling, WriteCache, sys,
+};
 
 /// The file whose lock says that the directory is in use. The holder's process id is in it.
 pub const LOCK_FILE_NAME: &str = "lock";
@@ -26,6 +29,7 @@ pub struct Directory {
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
+    polled: Polled,
     /// Why files are not opened past the cache, once that is known.
     not_direct: Option<String>,
     /// Files that share blocks with others.
@@ -49,6 +53,10 @@ impl Directory {
         let lock = lock(&path)?;
         let file_system = FileSystem::of(&handle).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
+        let mut polled = Polled::of_files(options.polling);
+        if matches!(engine, Engine::Plain { .. }) {
+            polled.refuse("there is no io_uring");
+        }
         Ok(Self {
             path,
             handle,
@@ -56,6 +64,7 @@ impl Directory {
             file_system,
             engine,
             options,
+            polled,
             not_direct: (!options.direct).then(|| "buffered I/O was asked for".into()),
             reflinked: BTreeSet::new(),
             lba_counts: HashMap::new(),
@@ -158,6 +167,23 @@ impl Directory {
     /// # Errors
     /// When it is missing or can't be opened.
     pub fn open_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
+        self.open_with(name, Polling::default())
+    }
+
+    /// As [`open_path`](Self::open_path), of a path that polls for what [`PathOptions::polling`]
+    /// says, as far as that can be had here: for those that nothing urgent depends on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_polled_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
+        self.open_with(name, self.polled.in_force)
+    }
+
+    fn open_with(
+        &mut self,
+        name: &str,
+        polling: Polling,
+    ) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = self.file_path(name);
         let file = self.open_file(&path)?;
         let metadata =
@@ -184,7 +210,7 @@ impl Directory {
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             has_durable_writes: true,
         };
-        self.engine.open(target)
+        self.engine.open(target, polling)
     }
 
     /// Past the cache, or through it where the file system does not have that.
@@ -260,8 +286,9 @@ impl Directory {
         };
         let discard = if self.file_system.has_option("discard") { ", discard" } else { "" };
         format!(
-            "{how} I/O on files {}; {kind} on {source} ({journal}{discard}, {write_cache})",
+            "{how} I/O on files {}; {kind} on {source} ({journal}{discard}, {write_cache}){}",
             self.engine.describe(),
+            self.polled.describe(),
         )
     }
 
@@ -273,6 +300,7 @@ impl Directory {
                 .to_owned(),
         ];
         notes.extend(self.engine.notes());
+        notes.extend(self.polled.why_not.iter().cloned());
         notes.extend(self.not_direct.iter().map(|why| format!("no direct I/O: {why}")));
         notes.extend(self.file_system.notes());
         notes.extend(self.reflinked.iter().map(|name| {

@@ -5,7 +5,7 @@ use slimio_ring::Refused;
 use crate::plain::PlainPath;
 use crate::target::Target;
 use crate::uring::UringPath;
-use crate::{Device, OpenError};
+use crate::{Device, OpenError, Polling};
 
 /// Operations in flight on a path unless said otherwise.
 pub const IN_FLIGHT_DEFAULT: u32 = 64;
@@ -33,6 +33,8 @@ pub struct PathOptions {
     pub direct: bool,
     /// An NVMe namespace by the driver's own commands rather than as a block device.
     pub passthrough: bool,
+    /// What paths that are opened to be polled poll for.
+    pub polling: Polling,
 }
 
 impl Default for PathOptions {
@@ -42,6 +44,7 @@ impl Default for PathOptions {
             in_flight_max: IN_FLIGHT_DEFAULT,
             direct: true,
             passthrough: true,
+            polling: Polling::default(),
         }
     }
 }
@@ -62,12 +65,16 @@ impl Engine {
         }
     }
 
-    /// Opens a path to a target. Should no further ring be had, it becomes a plain one, and so do
+    /// Opens a path to a target, which polls for what `polling` says. Should no further ring be had, it becomes a plain one, and so do
     /// those opened later.
-    pub(crate) fn open(&mut self, target: Target) -> Result<Box<dyn Device + Send>, OpenError> {
+    pub(crate) fn open(
+        &mut self,
+        target: Target,
+        polling: Polling,
+    ) -> Result<Box<dyn Device + Send>, OpenError> {
         let target = match self {
             Self::Plain { .. } => target,
-            Self::Uring => match UringPath::new(target) {
+            Self::Uring => match UringPath::new(target, polling) {
                 Ok(path) => return Ok(Box::new(path)),
                 Err((target, refused)) => {
                     *self = Self::Plain { why: Some(refused) };

@@ -38,6 +38,7 @@ mod layer;
 mod mapped;
 mod nvme;
 mod plain;
+mod polling;
 mod priority;
 mod surroundings;
 mod sys;
@@ -57,6 +58,7 @@ pub use nvme::{
     FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, NvmeDevice, PlacementHandle,
     block_device_of, is_character_device,
 };
+pub use polling::Polling;
 pub use priority::{give_way, give_way_entirely};
 pub use surroundings::FileSystem;
 pub use sys::is_readable;

@@ -147,6 +147,11 @@ fn queue_of(device: u64) -> Option<PathBuf> {
     whole.is_dir().then_some(whole)
 }
 
+/// The same of a block device that is open.
+pub(crate) fn queue_of_file(file: &File) -> Option<PathBuf> {
+    queue_of(file.metadata().ok()?.rdev())
+}
+
 /// What a completed write is worth, from a device's `queue` directory.
 fn write_cache(queue: &Path) -> WriteCache {
     let read = |name| fs::read_to_string(queue.join(name)).unwrap_or_default();

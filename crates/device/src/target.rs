@@ -105,7 +105,7 @@ impl Target {
         transferred(res, asked).map_err(DeviceError::from)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    pub(crate) fn flush(&self) -> Result<(), DeviceError> {
         self.file.sync_data().map_err(|error| of_io(&error))
     }
 

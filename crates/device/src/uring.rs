@@ -16,12 +16,14 @@ use crate::target::{
     DEALLOCATE, Target, TargetKind, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
 };
 use crate::{
-    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, Op, Token, WriteCache,
+    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, Op, Polling, Token,
+    WriteCache,
 };
 
 /// A file or block device through io_uring.
 pub(crate) struct UringPath {
     target: Target,
+    polling: Polling,
     ring: Ring<Pending, Buffer>,
     fd: Fd,
     /// Submitted but not kicked.
@@ -65,7 +67,7 @@ unsafe impl Memory for Buffer {
     }
 }
 
-fn new_ring(target: &Target) -> Result<Ring<Pending, Buffer>, Refused> {
+fn new_ring(target: &Target, polling: Polling) -> Result<Ring<Pending, Buffer>, Refused> {
     let in_flight_max = target.in_flight_max;
     Ring::new(Setup {
         submissions: in_flight_max,
@@ -73,14 +75,15 @@ fn new_ring(target: &Target) -> Result<Ring<Pending, Buffer>, Refused> {
         // A path may be handed from thread to thread, and its ring is polled by others: both want
         // completions that need no call of the thread that has submitted.
         avoid: Features { deferred: true, ..Features::NONE },
+        polling: polling.for_ring(),
     })
 }
 
 impl UringPath {
     /// # Errors
     /// The target itself, and why there is no ring.
-    pub(crate) fn new(target: Target) -> Result<Self, (Target, Refused)> {
-        let made = new_ring(&target).and_then(|ring| {
+    pub(crate) fn new(target: Target, polling: Polling) -> Result<Self, (Target, Refused)> {
+        let made = new_ring(&target, polling).and_then(|ring| {
             let file = target.file.try_clone();
             let file = file.map_err(|error| Refused {
                 cause: slimio_ring::Cause::Descriptors,
@@ -95,6 +98,7 @@ impl UringPath {
         let fd = ring.adopt(file);
         Ok(Self {
             target,
+            polling,
             ring,
             fd,
             queued: VecDeque::new(),
@@ -120,6 +124,12 @@ impl UringPath {
         }
         if is_empty(&op) {
             self.hold(Completion { token, buffer: None, result: Ok(()) });
+            return;
+        }
+        // A ring that polls for completions takes nothing but reads and writes.
+        if self.polling.completions && matches!(op, Op::Flush | Op::Deallocate { .. }) {
+            let (buffer, result) = self.target.run(op);
+            self.hold(Completion { token, buffer, result });
             return;
         }
         let (ring, fd) = (&mut self.ring, self.fd);
@@ -170,6 +180,10 @@ impl UringPath {
             }
             Step::Write { durable, .. } => {
                 if durable && !self.target.has_durable_writes && completion.result.is_ok() {
+                    if self.polling.completions {
+                        completion.result = self.target.flush();
+                        return Some(completion);
+                    }
                     let pending = Pending { token: completion.token, step: Step::Held };
                     let flush = self.ring.flush(self.fd, false, pending);
                     self.held.push((flush, completion));
@@ -237,6 +251,7 @@ impl Device for UringPath {
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
         let front = self.queued.front();
         if self.in_flight == 1
+            && !self.polling.is_any()
             && timeout != Some(Duration::ZERO)
             && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
             && let Some((token, op)) = self.queued.pop_front()
@@ -318,7 +333,7 @@ mod tests {
             in_flight_max: 4,
             has_durable_writes: false,
         };
-        match UringPath::new(target) {
+        match UringPath::new(target, Polling::default()) {
             Ok(path) => Some(path),
             Err((_, refused)) => {
                 eprintln!("SKIPPED: {refused}");

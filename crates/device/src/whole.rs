@@ -25,6 +25,15 @@ pub trait WholeDevice: Send {
     /// When it can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
+    /// As [`open_path`](Self::open_path), of a path that polls for what [`PathOptions::polling`] says,
+    /// as far as that can be had here: for those that nothing urgent depends on.
+    ///
+    /// # Errors
+    /// As there.
+    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        self.open_path()
+    }
+
     /// Maps a range of it, in bytes: see [`MappedFile::device_range`].
     ///
     /// # Errors

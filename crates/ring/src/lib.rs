@@ -59,5 +59,5 @@ pub use reap::{CommandError, Completion, Outcome};
 pub use refused::{Cause, Refused};
 pub use ring::{OpId, Ring};
 pub use segments::Segments;
-pub use setup::{Features, SUBMISSIONS_MAX, Setup, probe, probe_wide};
+pub use setup::{Features, Polling, SUBMISSIONS_MAX, Setup, probe, probe_polling, probe_wide};
 pub use width::{Narrow, Wide, Width};

@@ -15,7 +15,7 @@ use crate::operations::InFlight;
 use crate::pool::{Pool, Provided};
 use crate::reap::{Arrived, Completion};
 use crate::table::{Name, Table};
-use crate::{Errno, Features, Memory, Narrow, Refused, Setup, Width, setup};
+use crate::{Errno, Features, Memory, Narrow, Polling, Refused, Setup, Width, setup};
 
 /// How long a dropped ring waits for its operations to end before it gives up their memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -47,6 +47,7 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     /// `ManuallyDrop`: closed after what is in flight has ended.
     pub(crate) uring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     pub(crate) features: Features,
+    polling: Polling,
     pub(crate) in_flight: ManuallyDrop<Table<InFlight<T, M>>>,
     pub(crate) files: Files,
     pub(crate) pool: ManuallyDrop<Option<Pool>>,
@@ -71,6 +72,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         Ok(Self {
             uring: ManuallyDrop::new(uring),
             features,
+            polling: setup.polling,
             in_flight: ManuallyDrop::new(Table::new()),
             files: Files::new(),
             pool: ManuallyDrop::new(None),
@@ -149,11 +151,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
     /// A descriptor that is readable while [`reap`](Self::reap) has something to return. `None` for
     /// a ring with [`Features::deferred`]: its completions appear when its thread waits in it, and
-    /// polling its descriptor does not wake. Polled through another ring, it may wake once too often.
+    /// polling its descriptor does not wake. The same holds where completions are polled for. Polled
+    /// through another ring, it may wake once too often.
     pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the ring's descriptor is open as long as `self`, which the result borrows.
         let fd = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
-        (!self.features.deferred).then_some(fd)
+        (!self.features.deferred && !self.polling.completions).then_some(fd)
     }
 
     /// Queues an entry for the next submission.
@@ -205,6 +208,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             self.uring.submitter().register_enable_rings().map_err(|error| Errno::of(&error))?;
             self.is_enabled = true;
         }
+        if self.polling.submissions_idle_ms.is_some() {
+            return self.enter_polled(min, timeout);
+        }
         let mut tries = 0;
         loop {
             self.refill();
@@ -237,6 +243,38 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
+    /// As [`enter`](Self::enter), where a thread of the kernel's takes what is queued: it is woken if
+    /// it sleeps, and otherwise there is no call unless there is something to wait for.
+    fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
+        loop {
+            self.refill();
+            let mut submission = self.uring.submission();
+            submission.sync();
+            let must_wake = submission.need_wakeup();
+            let must_run = submission.cq_overflow();
+            drop(submission);
+            let is_rest = !self.backlog.is_empty();
+            let min = if is_rest { 0 } else { min };
+            let is_there = self.uring.completion().len() >= min;
+            if !must_wake && !must_run && !is_rest && is_there {
+                return Ok(());
+            }
+            let mut flags = EnterFlags::empty();
+            flags.set(EnterFlags::SQ_WAKEUP, must_wake);
+            // Room for the rest comes when the thread has taken some.
+            flags.set(EnterFlags::SQ_WAIT, is_rest);
+            match self.enter_with(flags, 0, min, timeout, must_run) {
+                Ok(_) if is_rest => {}
+                Ok(_) => return Ok(()),
+                Err(error) => match Errno::of(&error).number() {
+                    libc::ETIME | libc::EINTR => return Ok(()),
+                    libc::EBUSY => self.collect(),
+                    number => return Err(Errno::new(number)),
+                },
+            }
+        }
+    }
+
     fn enter_once(
         &self,
         queued: usize,
@@ -244,8 +282,19 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         timeout: Option<Duration>,
         must_run: bool,
     ) -> std::io::Result<usize> {
+        self.enter_with(EnterFlags::empty(), queued, min, timeout, must_run)
+    }
+
+    fn enter_with(
+        &self,
+        flags: EnterFlags,
+        queued: usize,
+        min: usize,
+        timeout: Option<Duration>,
+        must_run: bool,
+    ) -> std::io::Result<usize> {
         let submitter = self.uring.submitter();
-        let mut flags = EnterFlags::EXT_ARG;
+        let mut flags = flags | EnterFlags::EXT_ARG;
         if min > 0 || must_run {
             flags |= EnterFlags::GETEVENTS;
         }
@@ -262,8 +311,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Lets the kernel finish what has arrived, without waiting, and takes it from the queue.
     pub(crate) fn collect_all(&mut self) {
         let submission = self.uring.submission();
-        let must_run = submission.taskrun() || submission.cq_overflow();
+        let mut must_run = submission.taskrun() || submission.cq_overflow();
         drop(submission);
+        // Nobody else asks the device.
+        must_run |= self.polling.completions && self.in_flight.len() > 0;
         if must_run && self.is_enabled {
             // What it can't do now (no memory) it does next time: readiness stays.
             drop(self.enter_once(0, 0, None, true));

@@ -17,11 +17,37 @@ pub struct Setup {
     pub completions: u32,
     /// Features not to use although the kernel has them: for tests and measurements.
     pub avoid: Features,
+    /// What is polled for, rather than waited for.
+    pub polling: Polling,
+}
+
+/// What a ring polls for instead of a system call or an interrupt: each costs processor time while
+/// it does. With either, a ring has neither [`Features::deferred`] nor [`Features::cooperative`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polling {
+    /// A thread of the kernel's takes submissions, and sleeps when it had none for so long, in
+    /// milliseconds (`IORING_SETUP_SQPOLL`).
+    pub submissions_idle_ms: Option<u32>,
+    /// Completions are fetched from the device when they are asked for (`IORING_SETUP_IOPOLL`): only
+    /// direct reads and writes and a driver's commands can be put to such a ring, all to devices
+    /// whose driver has queues for that. A wait ends with a completion, never with its timeout.
+    pub completions: bool,
+}
+
+impl Polling {
+    fn is_any(self) -> bool {
+        self.completions || self.submissions_idle_ms.is_some()
+    }
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { submissions: 256, completions: 2048, avoid: Features::NONE }
+        Self {
+            submissions: 256,
+            completions: 2048,
+            avoid: Features::NONE,
+            polling: Polling::default(),
+        }
     }
 }
 
@@ -76,7 +102,7 @@ impl Features {
 /// # Errors
 /// Why not.
 pub fn probe() -> Result<Features, Refused> {
-    build::<Narrow>(Setup { submissions: 4, completions: 8, avoid: Features::NONE })
+    build::<Narrow>(Setup { submissions: 4, completions: 8, ..Setup::default() })
         .map(|(_, features)| features)
 }
 
@@ -85,7 +111,7 @@ pub fn probe() -> Result<Features, Refused> {
 /// # Errors
 /// Why not.
 pub fn probe_wide() -> Result<Features, Refused> {
-    let setup = Setup { submissions: 4, completions: 8, avoid: Features::NONE };
+    let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
     let (uring, features) = build::<Wide>(setup)?;
     let mut probe = Probe::new();
     let probed = uring.submitter().register_probe(&mut probe);
@@ -94,6 +120,14 @@ pub fn probe_wide() -> Result<Features, Refused> {
         return Err(Refused::too_old("commands of a driver"));
     }
     Ok(features)
+}
+
+/// Finds out whether a ring can be had that polls for this.
+///
+/// # Errors
+/// Why not.
+pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
+    build::<Narrow>(Setup { submissions: 4, completions: 8, polling, ..Setup::default() }).map(drop)
 }
 
 /// A ring with entries of some width.
@@ -105,7 +139,10 @@ pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refu
     // Kernels refuse a flag they do not know with EINVAL; then the next poorer set is tried.
     let mut last = Errno::new(libc::EINVAL);
     for (deferred, cooperative) in [(true, true), (false, true), (false, false)] {
-        if (deferred && !wanted.deferred) || (cooperative && !wanted.cooperative) {
+        let is_polled = setup.polling.is_any();
+        if (deferred && (!wanted.deferred || is_polled))
+            || (cooperative && (!wanted.cooperative || is_polled))
+        {
             continue;
         }
         let mut builder = Uring::<W>::builder();
@@ -117,6 +154,12 @@ pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refu
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         } else if cooperative {
             builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        if let Some(idle_ms) = setup.polling.submissions_idle_ms {
+            builder.setup_sqpoll(idle_ms);
+        }
+        if setup.polling.completions {
+            builder.setup_iopoll();
         }
         match builder.build(setup.submissions.clamp(1, SUBMISSIONS_MAX)) {
             Ok(uring) => {

@@ -1,19 +1,24 @@
-//! Measures how fast snapshots are written and read: over blocks that were only reserved, and over
-//! blocks that were written before.
+//! Measures how fast snapshots are written and read, and what processor time that takes: over blocks
+//! that were only reserved, and over blocks that were written before; at the end what polling changes.
 //!
-//! `cargo run --release --package slimio-volume --example snapshot_speed -- DIRECTORY [MiB]`
+//! `cargo run --release --package slimio-volume --example snapshot_speed -- PLACE [MiB [poll]]`
+//!
+//! PLACE is a directory, or a device: what is on that is lost. With `poll` only the last is measured.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use slimio_device::{LBA_SIZE, PathOptions};
+use slimio_device::{LBA_SIZE, PathOptions, Polling};
 use slimio_storage::{
     Chunk, Error, FormatOptions, Policy, READ_AHEAD_CHUNKS, Record, RecoverOptions, RecoverSink,
-    RootChoice, SlotReader, SlotWriter, SnapshotKind, Volume, VolumeId, WriterOptions, format,
-    recover,
+    RootChoice, SlotReader, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions,
+    format, recover,
 };
+
+/// Rounds of each kind of polling, by turns.
+const POLLING_ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.
 const CHUNK_SIZE: usize = 256 << 10;
@@ -22,8 +27,14 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let place = args.next().unwrap_or_else(|| ".".into());
     let mib = args.next().and_then(|mib| mib.parse().ok()).unwrap_or(1024);
-    let place = tempfile::tempdir_in(place).expect("the directory can be written to");
-    measure(&place.path().join("volume"), mib).expect("the volume can be used");
+    let only_polling = args.next().is_some_and(|word| word == "poll");
+    let place = Path::new(&place);
+    let folder = place.is_dir().then(|| tempfile::tempdir_in(place).expect("it can be written to"));
+    let volume = folder.as_ref().map_or(place.to_owned(), |folder| folder.path().join("volume"));
+    if !only_polling {
+        measure(&volume, mib).expect("the volume can be used");
+    }
+    compare_polling(&volume, mib).expect("the volume can be used");
 }
 
 /// There is nothing to come back.
@@ -39,18 +50,23 @@ impl RecoverSink for Nothing {
     }
 }
 
-fn measure(place: &Path, mib: usize) -> Result<(), Error> {
-    let mut storage = slimio_volume::open(place, PathOptions::default(), true, u64::MAX)?;
-    println!("{}", storage.io_path);
+/// Makes a volume, with nothing on it. What one of the same name has left there would be taken for its.
+fn open(place: &Path, polling: Polling, volume_id: VolumeId) -> Result<Storage, Error> {
+    let options = PathOptions { polling, ..PathOptions::default() };
+    let mut storage = slimio_volume::open(place, options, true, u64::MAX)?;
     let layout = FormatOptions {
-        volume_id: VolumeId(1),
+        volume_id,
         segment_lbas: 1024,
         batch_lbas_max: 64,
         wal_slots_max: 8,
-        replace: false,
+        replace: true,
     };
     format(&mut *storage.media, &layout)?;
-    let options = RecoverOptions {
+    Ok(storage)
+}
+
+fn options() -> RecoverOptions {
+    RecoverOptions {
         policy: Policy::No,
         buffer_count: 4,
         commits_in_flight: 2,
@@ -59,8 +75,64 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
         accept_device: false,
         is_log_on: true,
         now: Instant::now(),
-    };
-    let payload: Vec<u8> = (0..CHUNK_SIZE).map(|at| ((at * 31) >> 3) as u8).collect();
+    }
+}
+
+fn payload() -> Vec<u8> {
+    (0..CHUNK_SIZE).map(|at| ((at * 31) >> 3) as u8).collect()
+}
+
+/// Processor time that this process has used, in its threads of the kernel's as well.
+fn processor_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
+/// Writes a snapshot by turns with each kind of polling; says the median of the rounds.
+fn compare_polling(place: &Path, mib: usize) -> Result<(), Error> {
+    let idle = Some(Duration::from_millis(10));
+    let kinds = [(None, false), (idle, false), (None, true), (idle, true)];
+    let kinds =
+        kinds.map(|(submissions_idle, completions)| Polling { submissions_idle, completions });
+    let mut rounds = kinds.map(|_| Vec::new());
+    let mut ids = (2..).map(VolumeId);
+    for round in 0..POLLING_ROUNDS {
+        for ((polling, rounds), id) in kinds.iter().zip(&mut rounds).zip(&mut ids) {
+            let mut storage = open(place, *polling, id)?;
+            if round == 0 {
+                println!("asked for {polling}: {}; {}", storage.io_path, storage.why_not_better);
+            }
+            let mut volume = recover(&mut *storage.media, &options(), &mut Nothing)?;
+            // The first time blocks are only reserved.
+            write(&mut volume, &payload(), mib, WriterOptions::default())?;
+            let before = processor_time();
+            let (whole, _) = write(&mut volume, &payload(), mib, WriterOptions::default())?;
+            rounds
+                .push((whole.as_secs_f64(), processor_time().saturating_sub(before).as_secs_f64()));
+        }
+    }
+    for (polling, mut rounds) in kinds.iter().zip(rounds) {
+        let median = |values: &mut Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let (mut whole, mut used): (Vec<_>, Vec<_>) = rounds.drain(..).unzip();
+        let (whole, used) = (median(&mut whole), median(&mut used));
+        println!(
+            "{:<52} {:>6.0} MB/s, {:.2} s of processor time per GiB",
+            format!("asked for {polling}:"),
+            mib as f64 * 1.048_576 / whole,
+            used * 1024.0 / mib as f64
+        );
+    }
+    Ok(())
+}
+
+fn measure(place: &Path, mib: usize) -> Result<(), Error> {
+    let mut storage = open(place, Polling::default(), VolumeId(1))?;
+    println!("{}", storage.io_path);
+    let options = options();
+    let payload = payload();
     for (write_kib, in_flight) in [(256, 4), (512, 2), (512, 4), (512, 8), (1024, 4), (1024, 8)] {
         let mut volume = recover(&mut *storage.media, &options, &mut Nothing)?;
         let writer = WriterOptions {

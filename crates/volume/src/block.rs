@@ -104,7 +104,10 @@ impl BlockMedia {
 
 impl Media for BlockMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.device.open_path()?;
+        let path = match area {
+            Area::Snapshot(_) => self.device.open_polled_path()?,
+            Area::Superblock | Area::Wal => self.device.open_path()?,
+        };
         // Above the extents: where a snapshot begins is told by its place in the area.
         let placements = self.placements.of_path(area);
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))

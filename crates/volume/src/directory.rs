@@ -123,10 +123,12 @@ impl DirectoryMedia {
 
 impl Media for DirectoryMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.directory.open_path(area.name())?;
+        let directory = &mut self.directory;
         Ok(match area {
-            Area::Superblock | Area::Snapshot(_) => path,
+            Area::Superblock => directory.open_path(area.name())?,
+            Area::Snapshot(_) => directory.open_polled_path(area.name())?,
             Area::Wal => {
+                let path = directory.open_path(area.name())?;
                 let limit = Limit { lbas_max: self.wal_size_max / LBA_SIZE as u64 };
                 Box::new(Layered::new(limit, path))
             }

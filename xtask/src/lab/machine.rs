@@ -33,7 +33,7 @@ pub(crate) const RESULTS: &str = "results.tar";
 /// The kernel: nothing but its own trouble on the console, no waiting after a panic, and no retrying
 /// of what a device has refused.
 const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nowatchdog \
-    random.trust_cpu=on nvme_core.max_retries=0";
+    random.trust_cpu=on nvme_core.max_retries=0 nvme.poll_queues=1";
 
 /// What to start.
 pub(crate) struct Plan<'a> {

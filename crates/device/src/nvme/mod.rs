@@ -25,9 +25,10 @@ use self::sysfs::Nodes;
 pub(crate) use self::sysfs::{holders, nodes};
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
 use crate::contents::{self, Contents};
+use crate::polling::{self, Polled};
 use crate::{
     Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
-    OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
+    OpenError, PathOptions, PlacementId, Polling, Token, WholeDevice, WriteCache,
 };
 use crate::{block, identity};
 
@@ -64,6 +65,7 @@ pub struct NvmeDevice {
     /// Bytes that are written whole or not at all when power fails.
     atomic_size: u64,
     in_flight_max: u32,
+    polled: Polled,
     fdp: Fdp,
 }
 
@@ -151,6 +153,7 @@ impl NvmeDevice {
             atomic_size: (u64::from(controller.atomic_write_power_fail) + 1) << about.block_shift,
             model: controller.model,
             in_flight_max: options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
+            polled: Polled::of_device(options.polling, Some(&nodes.queue)),
             fdp,
             nodes: nodes.clone(),
         };
@@ -160,7 +163,8 @@ impl NvmeDevice {
 
     /// Reads a block and flushes, to see that commands arrive.
     fn try_out(&mut self) -> Result<(), DeviceError> {
-        let mut path = self.path().map_err(|_| DeviceError::Io { errno: libc::ENOMEM })?;
+        let mut path =
+            self.path(Polling::default()).map_err(|_| DeviceError::Io { errno: libc::ENOMEM })?;
         let read = Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) };
         for op in [read, Op::Flush] {
             run(&mut path, op).1?;
@@ -168,10 +172,11 @@ impl NvmeDevice {
         Ok(())
     }
 
-    fn path(&self) -> Result<NvmePath, OpenError> {
+    fn path(&self, polling: Polling) -> Result<NvmePath, OpenError> {
         let failed = |error: &io::Error| OpenError::io("opening", &self.nodes.generic, error);
         let file = OwnedFd::from(self.generic.try_clone().map_err(|error| failed(&error))?);
-        NvmePath::new(self.namespace.clone(), file, self.in_flight_max).map_err(|refused| {
+        let path = NvmePath::new(self.namespace.clone(), file, self.in_flight_max, polling);
+        path.map_err(|refused| {
             OpenError::unsuitable(&self.nodes.generic, format!("no io_uring: {refused}"))
         })
     }
@@ -217,7 +222,7 @@ impl WholeDevice for NvmeDevice {
 
     fn contents(&self) -> Result<Contents, OpenError> {
         // Not through the block device: what the kernel keeps of it may be older than what is there.
-        let mut path = self.path()?;
+        let mut path = self.path(Polling::default())?;
         let size = self.lba_count() * LBA_SIZE as u64;
         contents::examine_by(size, |bytes, offset| {
             let mut buffer = Buffer::zeroed(bytes.len() / LBA_SIZE);
@@ -236,7 +241,11 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        Ok(Box::new(self.path()?))
+        Ok(Box::new(self.path(Polling::default())?))
+    }
+
+    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        Ok(Box::new(self.path(self.polled.in_force)?))
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
@@ -273,6 +282,7 @@ impl WholeDevice for NvmeDevice {
             ("longest command", format!("{} bytes", self.command_size_max())),
             ("written whole at a power cut", format!("{} bytes", self.atomic_size)),
             ("write cache", self.namespace.write_cache.to_string()),
+            ("queues to poll", polling::fact(Some(&self.nodes.queue))),
         ];
         facts.extend(self.identity.clone().map(|identity| ("identity", identity)));
         match &self.fdp {
@@ -294,17 +304,19 @@ impl WholeDevice for NvmeDevice {
             Fdp::Off(_) => "no FDP".into(),
         };
         format!(
-            "NVMe passthrough on {} through io_uring ({placement}, {})",
+            "NVMe passthrough on {} through io_uring ({placement}, {}){}",
             self.nodes.generic.display(),
-            self.namespace.write_cache
+            self.namespace.write_cache,
+            self.polled.describe()
         )
     }
 
     fn notes(&self) -> Vec<String> {
-        match &self.fdp {
-            Fdp::On { .. } => Vec::new(),
-            Fdp::Off(why) => vec![format!("no data placement: {why}")],
+        let mut notes = self.polled.why_not.clone();
+        if let Fdp::Off(why) = &self.fdp {
+            notes.push(format!("no data placement: {why}"));
         }
+        notes
     }
 }
 

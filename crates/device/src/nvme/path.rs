@@ -18,7 +18,8 @@ use super::wire::{self, RANGES_MAX, opcode};
 use super::{Namespace, status};
 use crate::target::{buffer_of, check_range};
 use crate::{
-    Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, PlacementId, Token, WriteCache,
+    Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, PlacementId, Polling, Token,
+    WriteCache,
 };
 
 /// A namespace through the driver's own commands.
@@ -65,6 +66,7 @@ impl NvmePath {
         namespace: Arc<Namespace>,
         file: OwnedFd,
         in_flight_max: u32,
+        polling: Polling,
     ) -> Result<Self, Refused> {
         let mut ring = Ring::new(Setup {
             submissions: in_flight_max,
@@ -72,6 +74,7 @@ impl NvmePath {
             // A path may be handed from thread to thread, and its ring is polled by others: both
             // want completions that need no call of the thread that has submitted.
             avoid: Features { deferred: true, ..Features::NONE },
+            polling: polling.for_ring(),
         })?;
         let fd = ring.adopt(file);
         Ok(Self {

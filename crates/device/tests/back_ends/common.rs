@@ -5,8 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Token};
+use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Polling, Token};
 use tempfile::TempDir;
 
 /// Options for each way operations go to the kernel. Says which are missing.
@@ -18,6 +19,21 @@ pub(crate) fn engines() -> Vec<PathOptions> {
         Err(refused) => eprintln!("SKIPPED io_uring: {refused}"),
     }
     engines
+}
+
+/// What paths may poll for: each alone, then both. Says when there is no io_uring.
+pub(crate) fn polling() -> Vec<PathOptions> {
+    let idle = Some(Duration::from_millis(2));
+    let each = [(idle, false), (None, true), (idle, true)];
+    let Some(options) = engines().into_iter().find(|options| options.engine == EngineChoice::Best)
+    else {
+        return Vec::new();
+    };
+    each.map(|(submissions_idle, completions)| {
+        let polling = Polling { submissions_idle, completions };
+        PathOptions { polling, ..options }
+    })
+    .into()
 }
 
 /// Names a block device whose contents the tests may destroy: they run on pieces of it, instead of

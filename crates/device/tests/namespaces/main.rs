@@ -7,7 +7,7 @@ use std::process::Command;
 
 use slimio_device::{
     Buffer, Completion, Contents, Device, DeviceError, LBA_SIZE, Lba, LbaRange, NvmeDevice, Op,
-    OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
+    OpenError, PathOptions, PlacementId, Polling, Token, WholeDevice, WriteCache,
 };
 use slimio_sim::contract::check_all;
 
@@ -62,6 +62,24 @@ fn it_keeps_the_contract_of_devices() {
     with_each(&KINDS, |_, path| {
         let mut device = open(&path);
         check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);
+    });
+}
+
+/// The lab's kernel has queues for completions that are polled for.
+#[test]
+fn it_keeps_the_contract_when_it_is_polled() {
+    let idle = Some(std::time::Duration::from_millis(2));
+    with_each(&["SMALL_MDTS", "PLAIN"], |kind, path| {
+        let each = [(idle, true), (idle, false), (None, true)];
+        let count = if kind == "PLAIN" { each.len() } else { 1 };
+        for (submissions_idle, completions) in each.into_iter().take(count) {
+            let polling = Polling { submissions_idle, completions };
+            let options = PathOptions { in_flight_max: 16, polling, ..PathOptions::default() };
+            let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
+            let described = device.describe();
+            assert!(described.ends_with(&format!("it polls for {polling}")), "{described}");
+            check_all(|| device.open_polled_path().expect("it can be opened") as Box<dyn Device>);
+        }
     });
 }
 

@@ -17,7 +17,10 @@ fn ring() -> Option<WideRing> {
         return None;
     }
     let avoid = Features { deferred: true, ..Features::NONE };
-    Some(Ring::new(Setup { submissions: 8, completions: 16, avoid }).expect("it was probed"))
+    Some(
+        Ring::new(Setup { submissions: 8, completions: 16, avoid, ..Setup::default() })
+            .expect("it was probed"),
+    )
 }
 
 fn run(ring: &mut WideRing) -> Outcome {

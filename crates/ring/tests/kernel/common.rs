@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use slimio_ring::{Completion, Fd, Features, Ring, Setup};
+use slimio_ring::{Completion, Fd, Features, Polling, Ring, Setup};
 
 /// Longest that a test waits for something that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,8 +21,11 @@ pub(crate) fn with_each_setup(mut test: impl FnMut(Setup)) {
         Features { multishot_accept: true, multishot_receive: true, ..Features::NONE };
     for avoid in [Features::NONE, no_deferred, no_multishot, Features::ALL] {
         eprintln!("without {avoid:?}");
-        test(Setup { submissions: 8, completions: 16, avoid });
+        test(Setup { submissions: 8, completions: 16, avoid, ..Setup::default() });
     }
+    eprintln!("with a thread of the kernel's that takes submissions");
+    let polling = Polling { submissions_idle_ms: Some(1), completions: false };
+    test(Setup { submissions: 8, completions: 16, polling, ..Setup::default() });
 }
 
 pub(crate) fn ring<T: Copy>(setup: Setup) -> Ring<T> {

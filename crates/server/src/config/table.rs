@@ -155,6 +155,8 @@ pub static DIRECTIVES: &[Directive] = &[
     row("auto-aof-rewrite-min-size", Kind::Memory(0, SIZE_MAX), "64mb", Effect::Live, "size of snapshot and log below which that is not done"),
     own(row("snapshot-memory-limit", Kind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes of old values that a snapshot may hold before writers wait; 0 is an eighth of the data set, at least 64 MB")),
     own(row("snapshot-rate", Kind::Memory(0, SIZE_MAX), "450mb", Effect::Live, "most bytes of keys and values per second that a snapshot takes while commands are served; more while it holds half of the memory that it may, or the log runs out of room; 0 is no limit")),
+    own(row("snapshot-sqpoll-idle", Kind::Int(0, 60_000), "0", Effect::AtStart, "milliseconds that a thread of the kernel's spins for the next write of a snapshot before it sleeps; 0 has none, and a system call submits")),
+    own(row("snapshot-iopoll", Kind::Bool, "no", Effect::AtStart, "fetch completions of a snapshot's writes by spinning, without interrupts, where the device's driver has queues for that")),
     own(row("snapshot-check-rate", Kind::Memory(0, SIZE_MAX), "8mb", Effect::Live, "most bytes per second that the daily check of the snapshots on the volume reads; 0 turns it off")),
     // The data set.
     row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),
