@@ -51,6 +51,7 @@ const VERBS: &[Verb] = &[
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", lab::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),
+    verb("waf", "write amplification of stock Redis and SlimIO on one drive", suites::waf),
     verb("docs", "render the documents that are made from the code", suites::docs),
     verb("tidy", "only the house rules of `lint`", tidy::verb),
 ];

@@ -70,6 +70,9 @@ fn test_steps(report: &mut Report) {
         return;
     }
     report.step("ledger", |_| run_ledger());
+    report.step("write amplification", |report| {
+        run_seeing(waf_command("debug").arg("--quick"), |line| report.see(line))
+    });
     report.step("against the binary", |report| run_blackbox(report, &python, &[]));
     report.step("against the binary, io_uring refused", |report| {
         run_blackbox(report, &python, &["--without-io-uring".into()])
@@ -109,14 +112,32 @@ pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
 
 /// `cargo x trace [flag]…`: the flags are those of `slimio-bench trace`.
 pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
+    prepare_recorder()?;
+    run(bench_command("release", "trace").args(args))
+}
+
+/// `cargo x waf [flag]…`: the flags are those of `slimio-bench waf`.
+pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
+    prepare_recorder()?;
+    run(waf_command("release").args(args))
+}
+
+fn waf_command(profile: &str) -> Command {
+    let mut command = bench_command(profile, "waf");
+    command.args(["--slimio".into(), program(profile)]);
+    command.args(["--out".into(), target_dir().join("waf").into_os_string()]);
+    command
+}
+
+/// What recording needs beside what the tests need, and the programs.
+fn prepare_recorder() -> Result<(), Failure> {
     setup::install()?;
     let packages = FILE_SYSTEM_TOOLS.iter().filter(|(program, _)| !is_installed(program));
     let packages: Vec<&str> = packages.map(|(_, package)| *package).collect();
     if !packages.is_empty() {
         setup::install_packages(&packages, "install e2fsprogs, xfsprogs, mount and util-linux")?;
     }
-    run(cargo(["build", "--release"]).args(BINARIES))?;
-    run(bench_command("release", "trace").args(args))
+    run(cargo(["build", "--release"]).args(BINARIES))
 }
 
 /// Each policy, each death; with and without snapshots in the middle.

@@ -4,3 +4,4 @@ pub mod compare;
 pub mod ledger;
 pub mod load;
 pub mod trace;
+pub mod waf;

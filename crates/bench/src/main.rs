@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use slimio_bench::args::Args;
-use slimio_bench::commands::{compare, ledger, load, trace};
+use slimio_bench::commands::{compare, ledger, load, trace, waf};
 use slimio_bench::error::{BenchError, Result};
 
 fn main() -> ExitCode {
@@ -28,13 +28,14 @@ fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
         "ledger" => ledger::run(Args::parse(words, ledger::SWITCHES)?),
         "load" => load::run(Args::parse(words, load::SWITCHES)?),
         "trace" => trace::run(Args::parse(words, trace::SWITCHES)?),
+        "waf" => waf::run(Args::parse(words, waf::SWITCHES)?),
         "help" | "--help" | "-h" => Ok(help()),
         _ => Err(BenchError::Usage(format!("what shall I do?\n\n{}", help()))),
     }
 }
 
 fn help() -> String {
-    format!("{}\n", [compare::HELP, ledger::HELP, load::HELP, trace::HELP].join("\n\n"))
+    format!("{}\n", [compare::HELP, ledger::HELP, load::HELP, trace::HELP, waf::HELP].join("\n\n"))
 }
 
 /// This command, as it can be given again.

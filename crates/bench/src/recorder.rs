@@ -19,7 +19,7 @@ mod recording;
 mod tape;
 mod workload;
 
-pub use disk::{BLOCK_SIZE, RecordedDisk};
+pub use disk::{BLOCK_SIZE, RecordedDisk, can_record};
 pub use join::{Joined, join};
 pub use mounted::{FileSystemKind, Mounted};
 pub use recording::{Place, Recording};

@@ -22,6 +22,15 @@ const DATA: &str = "disk.data";
 /// Logical and physical block of the device, in bytes, as of the drives that it stands for.
 pub const BLOCK_SIZE: u64 = 4096;
 
+/// Whether devices can be recorded here; if not, why.
+pub fn can_record() -> std::result::Result<(), String> {
+    for node in ["/dev/fuse", "/dev/loop-control"] {
+        let opened = File::options().read(true).write(true).open(node);
+        opened.map_err(|error| format!("{node} can't be opened: {error}"))?;
+    }
+    Ok(())
+}
+
 /// A loop device of which everything is recorded; it goes away with this.
 #[derive(Debug)]
 pub struct RecordedDisk {
