@@ -14,9 +14,9 @@ use crate::process::{cargo, root};
 /// All bugs, from the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
 /// Builds the bugs in, each asleep.
-const FEATURE: &str = "slimio-planted/bugs";
+pub(crate) const FEATURE: &str = "slimio-planted/bugs";
 /// Wakes the one it names.
-const VARIABLE: &str = "SLIMIO_PLANTED";
+pub(crate) const VARIABLE: &str = "SLIMIO_PLANTED";
 
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]

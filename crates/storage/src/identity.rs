@@ -1,5 +1,7 @@
 //! Which device a volume is on: a copy of it is not the volume, and a name may be another's today.
 
+use slimio_planted::is_planted;
+
 use crate::layout::superblock as at;
 use crate::{Error, Media, Superblock};
 
@@ -29,7 +31,7 @@ pub(crate) fn check(
     is_accepted: bool,
 ) -> Result<Option<String>, Error> {
     let (made_on, found) = (superblock.identity.clone(), of(media));
-    if made_on.is_empty() || made_on == found {
+    if made_on.is_empty() || made_on == found || is_planted("copy-unnoticed") {
         return Ok(None);
     }
     if is_accepted { Ok(Some(made_on)) } else { Err(Error::OtherDevice { made_on, found }) }

@@ -20,6 +20,9 @@ const BLOCK_SIZE: u64 = 4096;
 /// What the clients of `tests/lab/power-cut-load` write: `<mark:CLIENT:NUMBER>`.
 const MARK: &[u8] = b"<mark:";
 
+/// What a sentence about a lost write says.
+pub(crate) const MISSED: &str = "was told that write";
+
 /// The highest mark of each client.
 type Marks = BTreeMap<u64, u64>;
 
@@ -134,7 +137,7 @@ fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
         let acknowledged = sent - 1;
         if number < acknowledged || number > sent {
             return Err(format!(
-                "client {client} was told that write {acknowledged} is durable; what is there is {number}"
+                "client {client} {MISSED} {acknowledged} is durable; what is there is {number}"
             ));
         }
     }

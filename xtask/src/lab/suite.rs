@@ -5,6 +5,7 @@
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
 //! # record: PLAIN                one namespace; what it records is checked as power_cut.rs says
+//! # planted: ack-before-flush     once more with this bug in the server: the power cut must tell
 //! # programs: slimio redis-cli     built by cargo, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
 //! ```
@@ -17,9 +18,10 @@ use super::guest::{Guest, Task, quoted, said, unpack_results};
 use super::machine::{self, Plan, RESULTS};
 use super::namespaces::Namespace;
 use super::power_cut;
-use super::tools::{self, Tools};
+use super::tools::{self, Tools, lab_dir};
 use super::{MEMORY_MIB, built_or_given, folder, names};
 use crate::Failure;
+use crate::planted::{FEATURE, VARIABLE};
 use crate::process::{cargo, root, run, target_dir};
 use crate::report::Report;
 
@@ -28,6 +30,8 @@ const FOLDER: &str = "tests/lab";
 const LIBRARIES: &[&str] = &["lab-test", "power-cut-load"];
 /// No session takes as long even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
+/// The program that a planted bug is in.
+const SERVER: &str = "slimio";
 /// Packages whose programs sessions may name.
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
 
@@ -38,6 +42,8 @@ struct Session {
     namespaces: Vec<Namespace>,
     /// Whether writes are recorded, and the power cut after the fact.
     recorded: bool,
+    /// Bugs that the power cut must catch.
+    planted: Vec<String>,
     programs: Vec<String>,
     /// Package and target.
     tests: Vec<(String, String)>,
@@ -106,10 +112,30 @@ impl Session {
         });
         let tests = tests.collect::<Result<_, _>>()?;
         let programs = words("# programs: ").into_iter().map(str::to_owned).collect();
-        Ok(Self { name, path: path.to_owned(), namespaces, recorded: is_recorded, programs, tests })
+        let planted = words("# planted: ").into_iter().map(str::to_owned).collect();
+        let path = path.to_owned();
+        Ok(Self { name, path, namespaces, recorded: is_recorded, planted, programs, tests })
     }
 
     fn run(&self, tools: &Tools, report: &mut Report) -> Result<(), Failure> {
+        let folder = self.boot(tools, None, &mut |line| report.see(line))?;
+        if self.recorded {
+            self.cut_power(&folder, report)?;
+        }
+        for bug in &self.planted {
+            self.catch(tools, bug, report)?;
+        }
+        // Images take room; those of a failure are looked at.
+        fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
+    }
+
+    /// Runs the session in a machine, `see` hears what it says. Returns the folder with what is left.
+    fn boot(
+        &self,
+        tools: &Tools,
+        planted: Option<&Planted<'_>>,
+        see: &mut dyn FnMut(&str),
+    ) -> Result<PathBuf, Failure> {
         let mut guest = Guest::new(tools)?;
         guest.program(&self.path)?;
         for library in LIBRARIES {
@@ -120,6 +146,9 @@ impl Session {
             let path = if built.is_file() { Some(built) } else { tools::find(program) };
             let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
             guest.program(&path)?;
+        }
+        if let Some(Planted { server, .. }) = planted {
+            guest.program_named(server, SERVER)?;
         }
         for (package, target) in &self.tests {
             guest.program_named(&build_test(package, target)?, target)?;
@@ -136,25 +165,23 @@ impl Session {
             interactive: false,
         };
         let target_tmp = target_dir().join("tmp");
+        let planted = planted.map(|Planted { bug, .. }| format!("export {VARIABLE}={bug}\n"));
         let task = Task::Script(format!(
-            "export TARGET_TMP={}\nexec sh /usr/local/bin/{}",
+            "export TARGET_TMP={}\n{}exec sh /usr/local/bin/{}",
             quoted(&target_tmp.to_string_lossy()),
+            planted.unwrap_or_default(),
             self.name
         ));
         guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
         let mut verdicts = 0;
         let status = machine::run(&plan, &mut |line| {
             println!("{line}");
-            report.see(line);
+            see(line);
             verdicts += usize::from(line.starts_with("test result: "));
         })?;
         unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
-        if status == 0 && self.recorded {
-            self.cut_power(&folder, report)?;
-        }
-        // Images take room; those of a failure are looked at.
         if status == 0 && verdicts > 0 {
-            return fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error));
+            return Ok(folder);
         }
         Err(format!("ended with {status}; what is left is in {}", folder.display()).into())
     }
@@ -175,6 +202,47 @@ impl Session {
         }
         Ok(())
     }
+}
+
+impl Session {
+    /// Runs it with a bug in the server: what the power cut leaves must miss what was acknowledged.
+    fn catch(&self, tools: &Tools, bug: &str, report: &mut Report) -> Result<(), Failure> {
+        println!("--- {} with the planted bug {bug}", self.name);
+        let server = build_planted()?;
+        let folder = self.boot(tools, Some(&Planted { bug, server }), &mut |_| {})?;
+        for namespace in self.namespaces.iter().filter(|namespace| namespace.recorded) {
+            match power_cut::check(&folder, namespace) {
+                Err(Failure(why)) if why.contains(power_cut::MISSED) => {
+                    println!("test the_planted_bug_{bug}_is_caught ... ok\n    {why}");
+                    report.see("test result: ok. 1 passed; 0 failed; 0 ignored");
+                }
+                Err(failure) => return Err(failure),
+                Ok(None) => report.skip("images of power cuts: no loop device can be made"),
+                Ok(Some(_)) => return Err(format!("NOT CAUGHT: {bug}").into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A server with all bugs in it, and the one that is chosen.
+struct Planted<'a> {
+    bug: &'a str,
+    server: PathBuf,
+}
+
+/// Builds the server with bugs, each asleep. It lies apart: the ordinary one is back in its place
+/// when this returns.
+fn build_planted() -> Result<PathBuf, Failure> {
+    let built =
+        run(cargo(["build", "--package", "slimio-planted", "--features", FEATURE]).args(BINARIES));
+    let path = lab_dir().join("planted");
+    let copied = built.and_then(|()| {
+        let ordinary = target_dir().join("debug").join(SERVER);
+        fs::copy(&ordinary, &path).map_err(|error| said(&ordinary, &error))
+    });
+    run(cargo(["build"]).args(BINARIES))?;
+    copied.map(|_| path)
 }
 
 /// Builds a test target. Returns its program.
@@ -207,11 +275,12 @@ mod tests {
 
     #[test]
     fn a_session_says_what_it_needs() {
-        let text = "#!/bin/sh\n# About.\n#\n# namespaces: FDP=64M PLAIN\n# tests: a:b c:d\n\n\
-            # programs: too-late\n";
+        let text = "#!/bin/sh\n# About.\n#\n# namespaces: FDP=64M PLAIN\n# tests: a:b c:d\n\
+            # planted: some-bug\n\n# programs: too-late\n";
         let session = Session::parse("some".into(), Path::new("some"), text).unwrap();
         assert_eq!(names(&session.namespaces), ["FDP", "PLAIN"]);
         assert_eq!(session.tests, [("a".into(), "b".into()), ("c".into(), "d".into())]);
+        assert_eq!(session.planted, ["some-bug"]);
         assert!(session.programs.is_empty());
         assert!(Session::parse("x".into(), Path::new("x"), "# tests: a\n").is_err());
         assert!(Session::parse("x".into(), Path::new("x"), "# namespaces: NONE\n").is_err());

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use slimio_planted::is_planted;
 use slimio_ring::Memory;
 
 use crate::{Buffer, LBA_SIZE};
@@ -31,7 +32,12 @@ pub(crate) fn cut(mut buffer: Buffer, lbas_max: usize) -> Vec<Part> {
     let size = buffer.len();
     let start = buffer.as_mut_ptr();
     let whole = Arc::new(buffer);
-    (0..size)
+    let end = if is_planted("nvme-split-loses-tail") {
+        size - size % (lbas_max * LBA_SIZE)
+    } else {
+        size
+    };
+    (0..end)
         .step_by(lbas_max * LBA_SIZE)
         .map(|offset| Part {
             whole: whole.clone(),

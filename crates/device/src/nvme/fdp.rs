@@ -185,6 +185,32 @@ pub(crate) fn handles(file: &File, nsid: u32) -> Result<Vec<PlacementHandle>, De
     Ok(parse_handles(&admin::handle_status(file, nsid, size)?))
 }
 
+/// The placements, from what the device has told of a namespace in that endurance group; or why there
+/// are none, as a sentence without a full stop.
+pub(crate) fn usable(
+    told: Result<Vec<PlacementHandle>, DeviceError>,
+    group: u16,
+) -> Result<Vec<PlacementHandle>, String> {
+    match told {
+        Ok(handles) if handles.is_empty() => {
+            Err("the namespace was made without placement handles \
+                                                  (nvme create-ns --nphndls --phndls gives it some)"
+                .into())
+        }
+        Ok(handles) => Ok(handles),
+        Err(DeviceError::Nvme { status, .. }) if (status.kind(), status.code()) == FDP_DISABLED => {
+            Err(format!(
+                "FDP is switched off in endurance group {group} (nvme fdp feature --endgrp-id \
+                 {group} --enable-conf-idx 0 switches it on, before namespaces are made)"
+            ))
+        }
+        Err(error) => Err(format!("its placement handles can't be read: {error}")),
+    }
+}
+
+/// Type and code of the status "FDP Disabled".
+const FDP_DISABLED: (u8, u8) = (0, 0x29);
+
 fn parse_handles(data: &[u8]) -> Vec<PlacementHandle> {
     let count = usize::from(le16(data, 14));
     let descriptors = data[16..].chunks_exact(32).take(count);
@@ -262,7 +288,10 @@ fn parse_events(page: &[u8]) -> Vec<FdpEvent> {
 
 #[cfg(test)]
 mod tests {
+    use slimio_ring::NvmeStatus;
+
     use super::*;
+    use crate::nvme::wire::opcode;
 
     #[test]
     fn handles_are_taken_as_they_are() {
@@ -275,6 +304,31 @@ mod tests {
             PlacementHandle { placement: 0x4003, handle: 7, unit_blocks_left: 0x1_0000_0001 };
         let second = PlacementHandle { placement: 1, handle: 2, unit_blocks_left: 0 };
         assert_eq!(parse_handles(&data), [first, second]);
+    }
+
+    #[test]
+    fn without_placements_it_is_said_what_gives_some() {
+        let handle = PlacementHandle { placement: 3, handle: 1, unit_blocks_left: 0 };
+        assert_eq!(usable(Ok(vec![handle]), 1), Ok(vec![handle]));
+        let status = |word| {
+            let status = NvmeStatus::new(word).expect("it is a failure");
+            Err(DeviceError::Nvme { opcode: opcode::IO_MANAGEMENT_RECEIVE, status })
+        };
+        for (told, said) in [
+            (Ok(Vec::new()), "made without placement handles (nvme create-ns --nphndls"),
+            (
+                status(0x4029),
+                "FDP is switched off in endurance group 7 (nvme fdp feature --endgrp-id 7 \
+                 --enable-conf-idx 0",
+            ),
+            (
+                status(0x4001),
+                "can't be read: the device failed a question about itself: Invalid Command Opcode",
+            ),
+        ] {
+            let why = usable(told, 7).expect_err("there are none");
+            assert!(why.contains(said), "{why}");
+        }
     }
 
     #[test]

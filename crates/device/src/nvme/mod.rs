@@ -2,6 +2,7 @@
 //! system, no block layer, and the device's own data placement.
 
 mod admin;
+mod commands;
 mod data;
 mod fdp;
 mod path;
@@ -402,22 +403,9 @@ fn find_placement(
         return Fdp::Off("the device has no FDP".into());
     }
     let group = about.endurance_group;
-    let handles = match fdp::handles(generic, nsid) {
-        Ok(handles) if handles.is_empty() => {
-            return Fdp::Off(
-                "the namespace was made without placement handles (nvme create-ns \
-                             --nphndls --phndls gives it some)"
-                    .into(),
-            );
-        }
+    let handles = match fdp::usable(fdp::handles(generic, nsid), group) {
         Ok(handles) => handles,
-        Err(DeviceError::Nvme { status, .. }) if status.kind() == 0 && status.code() == 0x29 => {
-            return Fdp::Off(format!(
-                "FDP is switched off in endurance group {group} (nvme fdp feature --endgrp-id \
-                 {group} --enable-conf-idx 0 switches it on, before namespaces are made)"
-            ));
-        }
-        Err(error) => return Fdp::Off(format!("its placement handles can't be read: {error}")),
+        Err(why) => return Fdp::Off(why),
     };
     // The rest is for administrators alone, and only to be told of.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);

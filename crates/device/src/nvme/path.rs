@@ -11,16 +11,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_ring::{CommandError, Fd, Features, NvmeCommand, Outcome, Refused, Ring, Setup, Wide};
+use slimio_ring::{Fd, Features, NvmeCommand, Outcome, Refused, Ring, Setup, Wide};
 
+use super::Namespace;
+use super::commands::result_of;
 use super::data::{self, Data};
 use super::wire::{self, RANGES_MAX, opcode};
-use super::{Namespace, status};
 use crate::target::{buffer_of, check_range};
-use crate::{
-    Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, PlacementId, Polling, Token,
-    WriteCache,
-};
+use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Polling, Token};
 
 /// A namespace through the driver's own commands.
 pub(crate) struct NvmePath {
@@ -117,14 +115,13 @@ impl NvmePath {
                         namespace.write(lba.0 + lbas, count, placement, durable)
                     });
                 }
-                // Nothing is in a cache that a power cut would empty.
-                Op::Flush if self.namespace.write_cache == WriteCache::Stable => {
-                    self.hold(token, None, Ok(()));
-                }
-                Op::Flush => {
-                    let operation = self.operation(token, 1);
-                    self.command(operation, wire::flush(self.namespace.nsid), None);
-                }
+                Op::Flush => match self.namespace.flush() {
+                    Some(flush) => {
+                        let operation = self.operation(token, 1);
+                        self.command(operation, flush, None);
+                    }
+                    None => self.hold(token, None, Ok(())),
+                },
                 Op::Deallocate { range } => self.deallocate(token, range),
             }
         }
@@ -258,68 +255,6 @@ impl NvmePath {
     }
 }
 
-/// What an end of a command means. A deallocation is a hint: where there is none, blocks just stay.
-fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceError> {
-    let is_hint = opcode == opcode::DATASET_MANAGEMENT;
-    match result {
-        Ok(()) => Ok(()),
-        Err(CommandError::Status(status)) if is_hint && status::is_unknown_command(status) => {
-            Ok(())
-        }
-        // Not everybody may: the kernel asks for more than the right to write.
-        Err(CommandError::Os(errno)) if is_hint && errno.number() == libc::EACCES => Ok(()),
-        Err(CommandError::Status(status)) if status::is_no_space(status) => {
-            Err(DeviceError::NoSpace)
-        }
-        Err(CommandError::Status(status)) => Err(DeviceError::Nvme { opcode, status }),
-        Err(CommandError::Os(errno)) if errno.number() == libc::EINTR => {
-            Err(DeviceError::Aborted { opcode })
-        }
-        Err(CommandError::Os(errno)) => Err(DeviceError::Io { errno: errno.number() }),
-    }
-}
-
-impl Namespace {
-    /// Says that the device is gone where the kernel only says that a command does not do.
-    fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
-        match result {
-            Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
-            result => result,
-        }
-    }
-
-    fn read(&self, lba: u64, lbas: u32) -> NvmeCommand {
-        let shift = self.blocks_shift;
-        wire::read(self.nsid, lba << shift, lbas << shift)
-    }
-
-    fn write(&self, lba: u64, lbas: u32, placement: PlacementId, durable: bool) -> NvmeCommand {
-        let shift = self.blocks_shift;
-        // The device would take another for its default, and complain about it.
-        let placement = self.placements.contains(&placement).then_some(placement.0);
-        let durable = durable && self.write_cache != WriteCache::Stable;
-        wire::write(self.nsid, lba << shift, lbas << shift, placement, durable)
-    }
-
-    /// Ranges as the device takes them.
-    fn ranges(&self, ranges: &[LbaRange]) -> Vec<[u8; 16]> {
-        let mut found = Vec::new();
-        for range in ranges {
-            let (mut at, end) =
-                (range.start.0 << self.blocks_shift, range.end.0 << self.blocks_shift);
-            while at < end {
-                let blocks = u32::try_from(end - at).unwrap_or(RANGE_BLOCKS_MAX);
-                found.push(wire::range(at, blocks));
-                at += u64::from(blocks);
-            }
-        }
-        found
-    }
-}
-
-/// Most blocks of one range that is part of a longer one: the field has 32 bits.
-const RANGE_BLOCKS_MAX: u32 = 1 << 31;
-
 impl Device for NvmePath {
     fn geometry(&self) -> Geometry {
         Geometry {
@@ -387,95 +322,5 @@ impl Device for NvmePath {
 
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         if lba_count <= self.namespace.lba_count { Ok(()) } else { Err(DeviceError::NoSpace) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use slimio_ring::{Errno, NvmeStatus};
-
-    use super::*;
-    use crate::Lba;
-
-    fn namespace(blocks_shift: u32) -> Namespace {
-        Namespace {
-            node: "/sys".into(),
-            nsid: 3,
-            lba_count: 1 << 40,
-            blocks_shift,
-            command_lbas_max: 4,
-            write_cache: WriteCache::VolatileWithFua,
-            has_deallocate: true,
-            placements: vec![PlacementId(0), PlacementId(0x4001)],
-        }
-    }
-
-    #[test]
-    fn a_device_of_smaller_blocks_is_addressed_in_groups_of_them() {
-        let namespace = namespace(3);
-        assert_eq!(namespace.read(5, 2), wire::read(3, 40, 16));
-        let range = LbaRange { start: Lba(1), end: Lba(3) };
-        assert_eq!(namespace.ranges(&[range]), [wire::range(8, 16)]);
-    }
-
-    #[test]
-    fn only_the_devices_own_placements_are_named() {
-        let mut namespace = namespace(0);
-        let named = namespace.write(7, 1, PlacementId(0x4001), true);
-        assert_eq!(named, wire::write(3, 7, 1, Some(0x4001), true));
-        let unknown = namespace.write(7, 1, PlacementId(1), false);
-        assert_eq!(unknown, wire::write(3, 7, 1, None, false));
-        namespace.placements.clear();
-        let none = namespace.write(7, 1, PlacementId(0), false);
-        assert_eq!(none, wire::write(3, 7, 1, None, false));
-        namespace.write_cache = WriteCache::Stable;
-        let stable = namespace.write(7, 1, PlacementId(0), true);
-        assert_eq!(stable, wire::write(3, 7, 1, None, false), "no cache is to be passed by");
-    }
-
-    #[test]
-    fn a_device_that_is_gone_is_said_to_be() {
-        let mut namespace = namespace(0);
-        let refused = Err(DeviceError::Io { errno: libc::EINVAL });
-        assert_eq!(namespace.explain(refused.clone()), refused);
-        namespace.node = "/sys/no/such/device".into();
-        assert_eq!(namespace.explain(refused), Err(DeviceError::Gone));
-        assert_eq!(namespace.explain(Ok(())), Ok(()));
-    }
-
-    #[test]
-    fn a_range_longer_than_the_field_is_several() {
-        let range = LbaRange { start: Lba(10), end: Lba(10 + (1 << 32)) };
-        let half = 1 << 31;
-        let found = namespace(0).ranges(&[range, LbaRange { start: Lba(4), end: Lba(4) }]);
-        assert_eq!(found, [wire::range(10, half), wire::range(10 + u64::from(half), half)]);
-    }
-
-    #[test]
-    fn every_status_becomes_an_error_that_names_it() {
-        let status = |word| Err(CommandError::Status(NvmeStatus::new(word).expect("a failure")));
-        for (opcode, word, said) in [
-            (opcode::WRITE, 0x4280, "the device failed a write: Write Fault (2:80h)"),
-            (opcode::READ, 0x4281, "the device failed a read: Unrecovered Read Error (2:81h)"),
-            (opcode::FLUSH, 0x4006, "the device failed a flush: Internal Error (0:06h)"),
-            (
-                opcode::DATASET_MANAGEMENT,
-                0x4002,
-                "the device failed a deallocation: Invalid Field in Command (0:02h)",
-            ),
-            (opcode::WRITE, 0x4081, "no space left"),
-        ] {
-            let error = result_of(opcode, status(word)).expect_err("it is a failure");
-            assert_eq!(error.to_string(), said);
-        }
-        let unknown = status(0x4001);
-        assert_eq!(result_of(opcode::DATASET_MANAGEMENT, unknown), Ok(()));
-        assert!(result_of(opcode::WRITE, unknown).is_err());
-        let given_up = Err(CommandError::Os(Errno::new(libc::EINTR)));
-        let error = result_of(opcode::WRITE, given_up).expect_err("nobody knows");
-        assert_eq!(
-            error.to_string(),
-            "the driver gave a write up: the device was reset, did not answer, or is gone"
-        );
     }
 }

@@ -1,6 +1,7 @@
 //! NVMe commands and structures, as the specifications lay them out: NVM Express Base 2.1, and the
 //! NVM Command Set.
 
+use slimio_planted::is_planted;
 use slimio_ring::NvmeCommand;
 
 /// Opcodes of the NVM command set.
@@ -63,7 +64,8 @@ pub(crate) fn flush(nsid: u32) -> NvmeCommand {
 /// Dataset Management that deallocates; the ranges are its data.
 pub(crate) fn deallocate(nsid: u32, range_count: usize) -> NvmeCommand {
     assert!((1..=RANGES_MAX).contains(&range_count), "{range_count} ranges in one command");
-    let cdw10_to_15 = [range_count as u32 - 1, 1 << 2, 0, 0, 0, 0];
+    let last = if is_planted("nvme-range-count") { range_count } else { range_count - 1 };
+    let cdw10_to_15 = [last as u32, 1 << 2, 0, 0, 0, 0];
     NvmeCommand { opcode: opcode::DATASET_MANAGEMENT, nsid, cdw10_to_15 }
 }
 
