@@ -50,6 +50,14 @@ impl Traced {
         let tape = Arc::new(Tape { began: Instant::now(), writer });
         Ok(Self { device, placements, tape })
     }
+
+    fn record(&self, path: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
+        let below = self.device.placements();
+        let indexes = placements_of_lifetimes(below.len() as u16);
+        let of = |index: u16| below.get(usize::from(index)).copied().unwrap_or_default();
+        let recorder = Recorder { below: indexes.map(of), tape: Arc::clone(&self.tape) };
+        Box::new(Layered::new(recorder, path))
+    }
 }
 
 impl WholeDevice for Traced {
@@ -63,11 +71,12 @@ impl WholeDevice for Traced {
 
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = self.device.open_path()?;
-        let below = self.device.placements();
-        let indexes = placements_of_lifetimes(below.len() as u16);
-        let of = |index: u16| below.get(usize::from(index)).copied().unwrap_or_default();
-        let recorder = Recorder { below: indexes.map(of), tape: Arc::clone(&self.tape) };
-        Ok(Box::new(Layered::new(recorder, path)))
+        Ok(self.record(path))
+    }
+
+    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        let path = self.device.open_polled_path()?;
+        Ok(self.record(path))
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {

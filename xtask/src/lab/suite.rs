@@ -142,13 +142,14 @@ impl Session {
             guest.program(&root().join(FOLDER).join(library))?;
         }
         for program in &self.programs {
+            if let Some(Planted { server, .. }) = planted.filter(|_| program == SERVER) {
+                guest.program_named(server, SERVER)?;
+                continue;
+            }
             let built = built_or_given(program);
             let path = if built.is_file() { Some(built) } else { tools::find(program) };
             let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
             guest.program(&path)?;
-        }
-        if let Some(Planted { server, .. }) = planted {
-            guest.program_named(server, SERVER)?;
         }
         for (package, target) in &self.tests {
             guest.program_named(&build_test(package, target)?, target)?;
