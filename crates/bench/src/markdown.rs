@@ -64,9 +64,9 @@ strangers' writes count too. `process_write_bytes`: what the kernel books on the
 log is nothing but its records, so it is 1 there.\n\
 - `pss`: memory of the server, shared pages by their share.\n\
 - System calls are counted in a stretch of its own behind the measured one.\n\
-- `replay`: payload over the time from start to the first PONG, after SIGKILL, files out of this \
-machine's memory (a virtual machine's host may still hold them); `file_read`: the same files read \
-afterwards by one thread, buffered.\n\
+- `replay`: payload over the time from start to the first PONG, after SIGKILL (SlimIO) or \
+SHUTDOWN (stock), files out of this machine's memory (a virtual machine's host may still hold \
+them); `file_read`: the same files read afterwards by one thread, buffered.\n\
 - `recovery`: as `replay`, with everything in the snapshot that the log goes on from. `device_read`: \
 the same files read afterwards with direct I/O, several reads in flight, by what the device counts.\n\
 - Snapshots: the data set is filled, the log rewritten, and the clients write at full rate, without a \
