@@ -71,7 +71,8 @@ fn test_steps(report: &mut Report) {
     }
     report.step("ledger", |_| run_ledger());
     report.step("write amplification", |report| {
-        run_seeing(waf_command("debug").arg("--quick"), |line| report.see(line))
+        // Not where `cargo x waf` keeps its recordings.
+        run_seeing(waf_command("debug", "waf-quick").arg("--quick"), |line| report.see(line))
     });
     report.step("against the binary", |report| run_blackbox(report, &python, &[]));
     report.step("against the binary, io_uring refused", |report| {
@@ -119,13 +120,14 @@ pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
 /// `cargo x waf [flag]…`: the flags are those of `slimio-bench waf`.
 pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
-    run(waf_command("release").args(args))
+    run(waf_command("release", "waf").args(args))
 }
 
-fn waf_command(profile: &str) -> Command {
+/// With its recordings in `folder` of the target folder.
+fn waf_command(profile: &str, folder: &str) -> Command {
     let mut command = bench_command(profile, "waf");
     command.args(["--slimio".into(), program(profile)]);
-    command.args(["--out".into(), target_dir().join("waf").into_os_string()]);
+    command.args(["--out".into(), target_dir().join(folder).into_os_string()]);
     command
 }
 
