@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use slimio_device::OpenError;
-use slimio_ssd::{Clock, DataPlace, DriveOptions, EmulatedDrive, PREFIX};
+use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, PREFIX};
 use slimio_storage::Storage;
 
 use crate::block;
@@ -26,11 +26,8 @@ pub(crate) fn open(
     let options = DriveOptions::parse(spec, Clock::Real).map_err(|error| {
         OpenError::Unsuitable { path: path.to_path_buf(), why: error.to_string() }
     })?;
-    if let DataPlace::File(file) = &options.data
-        && !create
-        && !file.exists()
-    {
-        return Err(OpenError::Missing { path: file.clone() });
+    if !create {
+        options.check_exists()?;
     }
     block::make_volume(path, Box::new(EmulatedDrive::open(options)?), wal_size_max)
 }

@@ -70,6 +70,7 @@ pub(crate) fn open(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> 
     let options = DriveOptions::parse(options, Clock::Virtual)
         .map_err(|error| format!("cannot open the volume {spec}: {error}"))?;
     let refused = |error| volume::explain(&error, spec);
+    options.check_exists().map_err(refused)?;
     let drive = EmulatedDrive::open(options).map_err(refused)?;
     let watch = drive.watch();
     let storage =

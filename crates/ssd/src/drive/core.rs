@@ -132,7 +132,9 @@ impl Core {
             }
             Asked::Deallocate(range) => {
                 let due = now + self.deallocate_latency;
-                self.deallocating.push_back((due, range));
+                // Another path may have asked a little earlier, and come here later.
+                let at = self.deallocating.partition_point(|(other, _)| *other <= due);
+                self.deallocating.insert(at, (due, range));
                 Ok((due, What::Deallocate))
             }
         });
@@ -341,7 +343,34 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use slimio_device::Lba;
+
     use super::*;
+    use crate::Config;
+
+    /// Paths read the clock before they have the drive to themselves.
+    #[test]
+    fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits() {
+        let millis = Duration::from_millis;
+        let mut options = DriveOptions::new(Config::scaled(64 << 20), Clock::Virtual);
+        options.deallocate_latency = millis(20);
+        let drive = Clocked::new(options.config.clone()).expect("such a drive works");
+        let mut core = Core::new(drive, Arc::new(Data::Dropped), &options);
+        for lba in [Lba(1), Lba(2)] {
+            let buffer = Buffer::zeroed(1);
+            let write = Op::Write { lba, buffer, placement: PlacementId(0), durable: true };
+            core.begin(write, millis(1), 0);
+        }
+        let free = |lba| Op::Deallocate { range: LbaRange { start: Lba(lba), end: Lba(lba + 1) } };
+        core.begin(free(1), millis(10), 0);
+        let earlier = core.begin(free(2), millis(9), 0);
+        assert_eq!(earlier.due, millis(29));
+        core.deallocate_until(earlier.due);
+        let is_mapped = |core: &Core, lba| core.drive.ftl().page_of(lba).is_some();
+        assert!(is_mapped(&core, 1) && !is_mapped(&core, 2));
+        core.deallocate_until(millis(30));
+        assert!(!is_mapped(&core, 1));
+    }
 
     #[test]
     fn a_cache_hides_writes_until_it_is_full() {

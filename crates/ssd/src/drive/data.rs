@@ -56,7 +56,12 @@ impl Data {
                         return Err(OpenError::Unsuitable { path: path.clone(), why });
                     }
                 }
-                Ok(Self::File { file, path: Some(path.clone()) })
+                let data = Self::File { file, path: Some(path.clone()) };
+                if length.len() == 0 {
+                    // What lies beside it was left by a drive that is gone.
+                    drop(data.take_mapping());
+                }
+                Ok(data)
             }
         }
     }

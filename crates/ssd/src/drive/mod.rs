@@ -97,6 +97,19 @@ impl DriveOptions {
             in_flight_max: IN_FLIGHT_DEFAULT,
         }
     }
+
+    /// Makes sure that opening the drive would make none.
+    ///
+    /// # Errors
+    /// When the file that it is to be in is missing.
+    pub fn check_exists(&self) -> Result<(), OpenError> {
+        match &self.data {
+            DataPlace::File(path) if !path.exists() => {
+                Err(OpenError::Missing { path: path.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An SSD in this process, which opens paths to itself.
