@@ -263,6 +263,7 @@ pub fn recover(
     }
     let mut keeper = Keeper::new(superblock, checksum, media);
     let device = identity::of(media);
+    let version = keeper.superblock().version();
     let (place, lsn) = cut;
     keeper
         .update(&mut *superblock_path, |superblock| {
@@ -295,6 +296,10 @@ pub fn recover(
             }
         })
         .map_err(failed)?;
+    if keeper.superblock().version() != version {
+        // An older program must not find copies of its own version, and take them for what counts.
+        keeper.update(&mut *superblock_path, |_| {}).map_err(failed)?;
+    }
 
     let superblock = keeper.superblock();
     let used = chain.used.iter().copied().filter(|used| used.segment <= place.segment);

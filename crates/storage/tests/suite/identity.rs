@@ -2,7 +2,7 @@
 
 use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
 use slimio_sim::SimConfig;
-use slimio_storage::{Error, Policy, RecoverOptions, Superblock, inspect};
+use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, inspect};
 
 const THIS: &str = "nvme serial S1234 namespace 1";
 const OTHER: &str = "nvme serial S9999 namespace 1";
@@ -71,6 +71,18 @@ fn a_volume_without_an_identity_takes_that_of_its_device() {
         opens(&mut media, &options(Policy::Always)),
         Err(Error::OtherDevice { made_on, .. }) if made_on == THIS
     ));
+}
+
+/// A program that knows no identities would open the volume as those copies have it.
+#[test]
+fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
+    let mut media = made_on(None);
+    media.identity = Some(THIS.into());
+    assert_eq!(opens(&mut media, &options(Policy::Always)), Ok(None));
+    for copy in inspect(&mut media).expect("it can be read").copies {
+        let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
+        assert_eq!(superblock.identity, THIS);
+    }
 }
 
 #[test]
