@@ -65,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Opens a path to a target, which polls for what `polling` says. Should no further ring be had, it becomes a plain one, and so do
-    /// those opened later.
+    /// Opens a path to a target, which polls for what `polling` says, where one more such ring can be
+    /// had. Should no further ring be had, it becomes a plain one, and so do those opened later.
     pub(crate) fn open(
         &mut self,
         target: Target,
@@ -76,6 +76,10 @@ impl Engine {
             Self::Plain { .. } => target,
             Self::Uring => match UringPath::new(target, polling) {
                 Ok(path) => return Ok(Box::new(path)),
+                // It takes more than a ring that does not: a thread of the kernel's.
+                Err((target, _)) if polling.is_any() => {
+                    return self.open(target, Polling::default());
+                }
                 Err((target, refused)) => {
                     *self = Self::Plain { why: Some(refused) };
                     target
