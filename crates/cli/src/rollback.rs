@@ -18,6 +18,9 @@ pub(crate) struct Rollback {
     /// Do it; without this, what would be lost is shown, and nothing is changed
     #[arg(long)]
     force: bool,
+    /// Whether a volume that was last written on another device is refused, or this one's from then on
+    #[arg(long, value_name = "check|accept", value_parser = ["check", "accept"], default_value = "check")]
+    volume_identity: String,
 }
 
 impl Rollback {
@@ -46,7 +49,9 @@ impl Rollback {
                         --force goes back"
                 .into());
         }
-        let report = roll_back(&mut storage, &mut Progress::new("reading").heard())?;
+        let accept_device = self.volume_identity == "accept";
+        let mut heard = Progress::new("reading").heard();
+        let report = roll_back(&mut storage, accept_device, &mut heard)?;
         say(&report.to_string());
         say("the on-demand snapshot is the root; start the server as always");
         Ok(())

@@ -389,7 +389,8 @@ pub fn explain(error: &Error) -> String {
         Error::OtherSize { .. } => "give the device back the size that it had",
         Error::OtherDevice { .. } => {
             "look for that one (names such as nvme0n1 may change), or, where this is a copy made on \
-             purpose, start the server once with --volume-identity accept"
+             purpose, start the server (or go back with slimio rollback) once with \
+             --volume-identity accept"
         }
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
         Error::Truncated { .. } => "restore the missing end of its file, or a backup",

@@ -19,11 +19,16 @@ use crate::server::explain;
 /// whole before anything is changed; one update of the superblock then does it, durable when this
 /// returns. Whether there is a log (`appendonly`) stays as it was.
 ///
+/// A volume of another device is this one's from then on if `accept_device`, and otherwise refused.
 /// Takes as much memory as the data set.
 ///
 /// # Errors
 /// A sentence with a remedy. The volume is as it was, unless it could not be written.
-pub fn roll_back(storage: &mut Storage, heard: Heard<'_>) -> Result<Report, String> {
+pub fn roll_back(
+    storage: &mut Storage,
+    accept_device: bool,
+    heard: Heard<'_>,
+) -> Result<Report, String> {
     let name = storage.name.clone();
     let failed = |error: Error| format!("cannot roll back the volume {name}: {}", explain(&error));
     let found = superblock(&mut *storage.media).map_err(failed)?;
@@ -34,7 +39,7 @@ pub fn roll_back(storage: &mut Storage, heard: Heard<'_>) -> Result<Report, Stri
         commits_in_flight: 1,
         salvage: false,
         root: RootChoice::OnDemand,
-        accept_device: false,
+        accept_device,
         is_log_on: has_log,
         now: Instant::now(),
     };

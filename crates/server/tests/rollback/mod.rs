@@ -13,7 +13,7 @@ fn back(back_end: &str, volume: &Path) -> Result<Report, String> {
     let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
     let options = PathOptions { engine, ..PathOptions::default() };
     let mut storage = slimio_volume::open(volume, options, false, u64::MAX).unwrap();
-    roll_back(&mut storage, &mut |_, _| {})
+    roll_back(&mut storage, false, &mut |_, _| {})
 }
 
 /// A volume on which `k` was `old` when `BGSAVE` ran, and is `new`, with a root and a log behind
