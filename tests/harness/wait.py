@@ -15,3 +15,17 @@ def until(condition, seconds=20, what="the condition"):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not come true within {seconds} s")
         time.sleep(POLL_SECONDS)
+
+
+class Absence:
+    """How long the test itself was away, on a machine with other work: the longest time between
+    two calls of `look`."""
+
+    def __init__(self):
+        self.seconds = 0
+        self._looked = time.monotonic()
+
+    def look(self):
+        now = time.monotonic()
+        self.seconds = max(self.seconds, now - self._looked)
+        self._looked = now

@@ -59,7 +59,7 @@ pub use nvme::{
     block_device_of, is_character_device,
 };
 pub use polling::Polling;
-pub use priority::{give_way, give_way_entirely};
+pub use priority::{give_way, give_way_entirely, waited_for_core};
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
 pub use whole::{WholeDevice, open_whole};

@@ -1,5 +1,7 @@
 //! Threads that make way for others.
 
+use std::time::Duration;
+
 use crate::sys;
 
 /// Longest time that a thread in the background keeps a core when another wants it, in nanoseconds:
@@ -33,6 +35,15 @@ pub fn give_way_entirely() {
     let _ = sys::set_schedule(libc::SCHED_IDLE, NICENESS_MAX, SLICE_NS);
 }
 
+/// For how long the calling thread has waited for a core while it could have run, since it began;
+/// `None` where the kernel keeps no such statistics.
+pub fn waited_for_core() -> Option<Duration> {
+    // Documentation/scheduler/sched-stats: time on a core, time that it waited for one, turns.
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let waited_ns = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(waited_ns))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +68,30 @@ mod tests {
             policy()
         });
         assert_eq!((policy(), thread.join().unwrap()), (before, libc::SCHED_IDLE));
+    }
+
+    #[test]
+    fn what_a_thread_waits_for_a_core_is_told() {
+        let begun = std::time::Instant::now();
+        let Some(before) = waited_for_core() else {
+            eprintln!("SKIPPED: the kernel does not tell");
+            return;
+        };
+        // Others with the same wish: sooner or later it waits for one of them.
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let is_relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            for _ in 0..std::thread::available_parallelism().unwrap().get() {
+                scope.spawn(|| {
+                    while !is_over.load(is_relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            while waited_for_core().unwrap() == before {}
+            is_over.store(true, is_relaxed);
+        });
+        assert!(waited_for_core().unwrap() <= before + begun.elapsed());
     }
 
     #[test]

@@ -101,14 +101,12 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
     text.field("snapshot_stage", running.map_or("none", |running| running.stage.name()));
     text.field("snapshot_memory_bytes", core.snapshot_memory());
     text.field("snapshot_memory_limit_bytes", core.snapshot_memory_limit());
-    text.field(
-        "snapshot_rate_limit_bytes",
-        core.snapshots.thread.as_ref().map_or(0, SnapshotThread::rate),
-    );
+    let thread = snapshots.thread.as_ref();
+    text.field("snapshot_rate_limit_bytes", thread.map_or(0, SnapshotThread::rate));
+    text.field("snapshot_starved_turns", thread.map_or(0, SnapshotThread::starved_turns));
     text.field("snapshot_writes_waited", snapshots.waits);
     text.field("snapshot_step_us_max", snapshots.step_max.as_micros());
     text.field("snapshot_step_cpu_us_max", snapshots.step_cpu_max.as_micros());
-    let thread = snapshots.thread.as_ref();
     text.field("snapshot_queue_bytes", thread.map_or(0, SnapshotThread::waiting_size));
     text.field("snapshot_written_bytes", thread.map_or(0, SnapshotThread::written));
     for (name, history) in [("save", &snapshots.saves), ("rewrite", &snapshots.rewrites)] {

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// So many in that time are traffic; fewer are somebody who looks at INFO now and then.
 const COMMANDS_MIN: u64 = 10;
+/// So many looks in a row see no traffic before there is none: clients that wait for a core, or for
+/// each other, pause as well.
+const QUIET_LOOKS: u32 = 5;
 /// Rests are no shorter, so that few wake-ups are spent on them.
 const REST_MIN: Duration = Duration::from_millis(1);
 /// Time in which others had the core is made up for, up to this.
@@ -21,14 +24,14 @@ const CREDIT_MAX: Duration = Duration::from_millis(5);
 pub(crate) struct Traffic {
     looked_at: Instant,
     commands: u64,
-    is_served: bool,
+    quiet_looks: u32,
 }
 
 impl Traffic {
     /// When there was none yet, `commands` having been served at `now`.
     pub(crate) fn new(now: Instant, commands: u64) -> Self {
-        // A snapshot may well have been asked for amid traffic: that is soon seen.
-        Self { looked_at: now, commands, is_served: true }
+        // A snapshot may well have been asked for amid traffic: the next look tells.
+        Self { looked_at: now, commands, quiet_looks: QUIET_LOOKS - 1 }
     }
 
     /// Whether commands are served, which have been `commands` until `now`.
@@ -37,11 +40,12 @@ impl Traffic {
         if since >= LOOK_EVERY {
             let served = commands.saturating_sub(self.commands);
             let per_look = served as f64 * LOOK_EVERY.as_secs_f64();
-            self.is_served = per_look >= COMMANDS_MIN as f64 * since.as_secs_f64();
+            let is_quiet = per_look < COMMANDS_MIN as f64 * since.as_secs_f64();
+            self.quiet_looks = if is_quiet { self.quiet_looks.saturating_add(1) } else { 0 };
             self.looked_at = now;
             self.commands = commands;
         }
-        self.is_served
+        self.quiet_looks < QUIET_LOOKS
     }
 }
 
@@ -135,6 +139,11 @@ mod tests {
         assert!(!traffic.is_served(begin + 30 * MS, 2000), "it is not looked at all the time");
         assert!(traffic.is_served(begin + 40 * MS, 2000));
         assert!(traffic.is_served(begin + 140 * MS, 2050), "10 in 20 ms");
-        assert!(!traffic.is_served(begin + 240 * MS, 2099));
+        for look in 0..4 {
+            assert!(traffic.is_served(begin + (240 + 20 * look) * MS, 2099), "a pause, at {look}");
+        }
+        assert!(traffic.is_served(begin + 319 * MS, 2099));
+        assert!(!traffic.is_served(begin + 320 * MS, 2099));
+        assert!(traffic.is_served(begin + 340 * MS, 2109));
     }
 }

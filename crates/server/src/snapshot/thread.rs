@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) checked: AtomicU64,
     /// Bytes of keys and values that are to be encoded per second at most; 0 is no limit.
     pub(super) rate: AtomicU64,
+    /// Turns of the idle thread that ended because it hardly got a core.
+    pub(super) starved_turns: AtomicU64,
     /// The command thread wants to be woken when less is waiting.
     pub(super) is_wake_wanted: AtomicBool,
     /// The command thread wants to be woken as soon as less memory is held: writers wait for it.
@@ -175,6 +177,11 @@ impl SnapshotThread {
     /// Bytes written so far, or about to be.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written.load(Ordering::Relaxed)
+    }
+
+    /// How often the idle thread's turn has ended because it hardly got a core.
+    pub(crate) fn starved_turns(&self) -> u64 {
+        self.shared.starved_turns.load(Ordering::Relaxed)
     }
 
     /// What has become of the snapshot, once.

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use slimio_device::waited_for_core;
 use slimio_planted::is_planted;
 
 use super::worker::Worker;
@@ -21,11 +22,17 @@ use super::worker::Worker;
 /// How nice to others the nice thread is, as nice(2) has it. Nicer than this, it may starve as well,
 /// and the log grows meanwhile.
 const NICENESS: i32 = 10;
-/// The idle thread's turn is over when so much time was lost in it that can't be made up for.
+/// The idle thread's turn is over when so much time was lost in it that can't be made up for, and it
+/// has waited for a core as long.
 const LOST_MAX: Duration = Duration::from_millis(20);
-/// How long a turn of the nice thread is, unless the work ends: long beside `LOST_MAX`, so that
-/// little is lost where the idle thread's turns are over at once.
-const NICE_TURN: Duration = Duration::from_millis(200);
+/// How long a turn of the nice thread is at least, unless the work ends.
+const NICE_TURN_MIN: Duration = Duration::from_millis(200);
+/// How many times as long as the idle thread waited for a core in its last turn: little is lost where
+/// it hardly gets one.
+const NICE_PER_WAITED: u32 = 5;
+
+/// The work, and for how long it waited for a core in the turn that has ended.
+type Returned = (Box<Worker>, Duration);
 
 /// The two threads. Dropping this waits until they have ended, which they do when nobody can give
 /// orders any more.
@@ -65,34 +72,68 @@ impl Drop for TurnThreads {
 }
 
 /// Does the work, and lends it where that may be good for others, until nobody gives orders.
-fn nice_turns(
-    mut worker: Box<Worker>,
-    lend: &Sender<Box<Worker>>,
-    returned: &Receiver<Box<Worker>>,
-) {
+fn nice_turns(mut worker: Box<Worker>, lend: &Sender<Box<Worker>>, returned: &Receiver<Returned>) {
     // Nothing is known yet of how busy the cores are.
     let mut turn_ends = Instant::now();
     while worker.work(|worker| worker.is_paced() && Instant::now() >= turn_ends) {
         // It does not come back if the idle thread has panicked.
-        worker = match lend.send(worker).map(|()| returned.recv()) {
-            Ok(Ok(worker)) => worker,
-            _ => return,
-        };
-        turn_ends = Instant::now() + NICE_TURN;
+        let Ok(Ok((back, waited))) = lend.send(worker).map(|()| returned.recv()) else { return };
+        worker = back;
+        turn_ends = Instant::now() + NICE_TURN_MIN.max(waited * NICE_PER_WAITED);
     }
 }
 
 /// Does the work whenever it is lent, as long as that is good for it.
-fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Box<Worker>>) {
+fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) {
     while let Ok(mut worker) = turns.recv() {
-        let mut lost = Duration::ZERO;
+        let mut hunger = Hunger::new();
         worker.take_lost();
         worker.work(|worker| {
-            lost += worker.take_lost();
-            !worker.is_paced() || (lost > LOST_MAX && !is_planted("starves"))
+            if !worker.is_paced() {
+                return true;
+            }
+            let is_starving = hunger.is_too_much(worker.take_lost());
+            if is_starving {
+                worker.count_starved_turn();
+            }
+            is_starving
         });
-        if give_back.send(worker).is_err() {
+        if give_back.send((worker, hunger.total)).is_err() {
             return;
         }
+    }
+}
+
+/// How much the calling thread is in want of a core.
+struct Hunger {
+    /// Time that its work has lost, to whatever, since it was last looked what to.
+    lost: Duration,
+    /// For how long it had waited for a core then, since it began; `None` if the kernel does not tell.
+    waited: Option<Duration>,
+    /// For how long it has waited since this was made, as far as that was looked at.
+    total: Duration,
+}
+
+impl Hunger {
+    fn new() -> Self {
+        Self { lost: Duration::ZERO, waited: waited_for_core(), total: Duration::ZERO }
+    }
+
+    /// Whether it is, when its work has lost so much more time.
+    fn is_too_much(&mut self, lost: Duration) -> bool {
+        self.lost += lost;
+        if self.lost <= LOST_MAX {
+            return false;
+        }
+        // It may have been lost to a slow device, or there was nothing to do. Where the kernel does
+        // not tell, the other thread may as well try.
+        let before = std::mem::replace(&mut self.waited, waited_for_core());
+        let hungry = match (before, self.waited) {
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            _ => self.lost,
+        };
+        self.lost = Duration::ZERO;
+        self.total += hungry;
+        hungry > LOST_MAX && !is_planted("starves")
     }
 }

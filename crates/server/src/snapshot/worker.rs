@@ -102,9 +102,14 @@ impl Worker {
         self.current.is_some() && self.shared.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// For how long others have had the core since this was last asked.
+    /// How much time the work has lost since this was last asked, to whatever, that is not made up for.
     pub(super) fn take_lost(&mut self) -> Duration {
         self.pace.take_lost()
+    }
+
+    /// The turn of a thread ends because it hardly gets a core.
+    pub(super) fn count_starved_turn(&self) {
+        self.shared.starved_turns.fetch_add(1, Ordering::Relaxed);
     }
 
     fn obey(&mut self, order: Order) {
