@@ -4,6 +4,10 @@
 //! that page; a deallocation frees the pages that it covers whole, as a drive may ignore the rest.
 //! Zeros that the host did not send, and that it wants to stay mapped, are written like data.
 
+mod separation;
+
+pub use separation::{NotSeparate, Separation};
+
 use std::fmt;
 use std::io::Read;
 
@@ -11,6 +15,7 @@ use slimio_device::LBA_SIZE;
 
 use crate::trace::{ByteRange, STREAMS_MAX, TraceError, TraceEvent, TraceReader};
 use crate::{Config, ConfigError, Counters, Ftl, FtlError};
+use separation::Census;
 
 /// What the drive holds when the trace begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub struct Point {
     pub media_bytes: u64,
     /// Share of the exported blocks that hold something.
     pub utilization: f64,
+    /// Reclaim units that hold blocks of several streams.
+    pub mixed_units: u32,
 }
 
 impl Point {
@@ -66,6 +73,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// Bytes erased, without a precondition's.
     pub erased_bytes: u64,
+    /// Whether the streams stayed apart. What a precondition wrote counts as stream 0.
+    pub separation: Separation,
 }
 
 impl Outcome {
@@ -153,6 +162,7 @@ impl Replay {
 
 struct Run {
     drive: Ftl,
+    census: Census,
     handles: [u16; STREAMS_MAX as usize],
     /// What the precondition cost.
     before: (u64, u64, u64),
@@ -177,7 +187,9 @@ impl Run {
         let before = (counters.host_bytes(), counters.media_bytes(), counters.erased_bytes());
         let look_every = (drive.config().lba_count * LBA_SIZE as u64 / 100).max(1);
         let (points, marks) = (Vec::new(), Vec::new());
-        let mut run = Self { drive, handles, before, look_every, time_ns: 0, points, marks };
+        let census = Census::of(&drive);
+        let mut run =
+            Self { drive, census, handles, before, look_every, time_ns: 0, points, marks };
         run.points.push(run.point());
         Ok(run)
     }
@@ -189,6 +201,9 @@ impl Run {
             TraceEvent::Deallocate { range } => {
                 let size = LBA_SIZE as u64;
                 let (start, end) = (range.start.div_ceil(size), range.end / size);
+                for page in (start..end).filter_map(|lba| self.drive.page_of(lba)) {
+                    self.census.remove(page);
+                }
                 Ok(self.drive.deallocate(start, end.saturating_sub(start))?)
             }
             TraceEvent::Mark(what) => {
@@ -202,8 +217,9 @@ impl Run {
     fn write(&mut self, stream: u8, range: ByteRange) -> Result<(), ReplayError> {
         let handle = self.handles[usize::from(stream)];
         let size = LBA_SIZE as u64;
+        self.census.writes(stream);
         for lba in range.start / size..range.end.div_ceil(size) {
-            self.drive.write(lba, handle)?;
+            self.drive.write_observed(lba, handle, &mut self.census)?;
         }
         Ok(())
     }
@@ -226,6 +242,7 @@ impl Run {
             host_bytes: self.host_bytes(),
             media_bytes: self.drive.counters().media_bytes() - self.before.1,
             utilization: self.drive.mapped_count() as f64 / self.drive.config().lba_count as f64,
+            mixed_units: self.census.mixed_units(),
         }
     }
 
@@ -233,6 +250,7 @@ impl Run {
         self.points.push(self.point());
         let counters = self.drive.counters().clone();
         let erased_bytes = counters.erased_bytes() - self.before.2;
-        Outcome { points: self.points, marks: self.marks, counters, erased_bytes }
+        let separation = self.census.finish();
+        Outcome { points: self.points, marks: self.marks, counters, erased_bytes, separation }
     }
 }

@@ -174,7 +174,7 @@ impl Keeper {
         wal.reserve(range)?;
         if !self.written_slots.get(wal_slot).is_some_and(|is_written| *is_written) {
             if self.needs_zeroing {
-                zero(wal, range.start, self.superblock.geometry.segment_lbas)?;
+                zero(wal, Lifetime::Wal, range.start, self.superblock.geometry.segment_lbas)?;
             }
             self.written_slots.resize(self.written_slots.len().max(wal_slot + 1), false);
             self.written_slots[wal_slot] = true;
@@ -328,11 +328,16 @@ impl Keeper {
     }
 }
 
-/// Writes zeros over blocks and makes them stable.
+/// Writes zeros over blocks, whose data will have `lifetime`, and makes them stable.
 ///
 /// Piece by piece, each stable before the next: a device's flush takes as long as what it has not
 /// kept yet, whoever wrote that, and the log's durable writes flush all the time.
-pub(crate) fn zero(device: &mut dyn Device, start: Lba, lbas: u64) -> Result<(), DeviceError> {
+pub(crate) fn zero(
+    device: &mut dyn Device,
+    lifetime: Lifetime,
+    start: Lba,
+    lbas: u64,
+) -> Result<(), DeviceError> {
     let step = ZERO_LBAS.min(u64::from(device.geometry().transfer_lbas_max)).min(lbas);
     let mut buffer = Buffer::zeroed(step as usize);
     let mut done = 0;
@@ -340,7 +345,7 @@ pub(crate) fn zero(device: &mut dyn Device, start: Lba, lbas: u64) -> Result<(),
         let now = step.min(lbas - done);
         buffer.set_len_lbas(now as usize);
         let lba = Lba(start.0 + done);
-        let placement = Lifetime::Wal.placement();
+        let placement = lifetime.placement();
         let op = Op::Write { lba, buffer, placement, durable: true };
         buffer = io::run(device, op)?.expect("a write brings its buffer back");
         done += now;

@@ -36,7 +36,7 @@ pub fn open(
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
     if let Some(spec) = emulated::spec(path) {
-        emulated::open(path, spec, create, wal_size_max)
+        open_on(path, emulated::open(path, spec, create)?, wal_size_max)
     } else if block::is_device(path) {
         block::open(path, options, wal_size_max)
     } else {
@@ -68,10 +68,13 @@ pub fn open_traced(
     wal_size_max: u64,
     trace: &Path,
 ) -> Result<Storage, OpenError> {
-    if !block::is_device(path) {
-        let why = "only a block device or an NVMe namespace is recorded".into();
+    let device = if let Some(spec) = emulated::spec(path) {
+        emulated::open(path, spec, true)?
+    } else if block::is_device(path) {
+        open_whole(path, options)?
+    } else {
+        let why = "only a block device, an NVMe namespace or an emulated SSD is recorded".into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
-    }
-    let device = Traced::new(open_whole(path, options)?, trace)?;
-    open_on(path, Box::new(device), wal_size_max)
+    };
+    open_on(path, Box::new(Traced::new(device, trace)?), wal_size_max)
 }

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use slimio_device::{FdpAccount, FdpStatistics, Layer, Lba, Op, PlacementId, WholeDevice};
+use slimio_planted::is_planted;
 use slimio_storage::{Area, DeviceCounts, Lifetime, PlacementMonitor, PlacementReport};
 
 /// How often the device is asked for its counters: one admin command each time.
@@ -123,7 +124,8 @@ impl Layer for Placements {
             self.begin_snapshot(lifetime);
         }
         self.sent[lifetime].fetch_add(buffer.len() as u64, Ordering::Relaxed);
-        Op::Write { lba, buffer, placement: self.ids[lifetime], durable }
+        let placement = self.ids[if is_planted("placement-default") { 0 } else { lifetime }];
+        Op::Write { lba, buffer, placement, durable }
     }
 }
 

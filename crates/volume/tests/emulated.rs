@@ -3,14 +3,18 @@
 mod common;
 mod lifetimes;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use slimio_device::{LBA_SIZE, OpenError, PathOptions};
-use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
+use slimio_ssd::replay::{NotSeparate, Precondition, Replay};
+use slimio_ssd::trace::TraceReader;
+use slimio_ssd::{Clock, Config, DriveOptions, EmulatedDrive};
 use slimio_storage::{FormatOptions, Lifetime, SnapshotKind, Storage, VolumeId, format};
 
 use common::{reopen, settle};
 use lifetimes::{snapshot, use_all_lifetimes};
+use slimio_volume::placements_of_lifetimes;
 
 /// Room for superblock and buffers, and a few extents.
 const SIZE: u64 = 96 << 20;
@@ -46,6 +50,36 @@ fn each_lifetime_goes_through_a_handle_of_its_own() {
     assert!(storage.exists);
     let (_, recovered) = reopen(&mut storage).expect("it opens");
     assert_eq!(recovered.len(), 21, "a snapshot and the log behind it");
+}
+
+/// What was written in each lifetime is recorded, and replayed on a drive whose reclaim units are as
+/// small as what it may share.
+#[test]
+fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let spec = spec(&folder.path().join("drive"), "fdp=on,timing=none");
+    let trace = folder.path().join("trace");
+    let options = PathOptions::default();
+    let opened = slimio_volume::open_traced(&spec, options, u64::MAX, &trace);
+    let mut storage = opened.expect("it can be recorded");
+    use_all_lifetimes(&mut storage);
+    drop(storage);
+    let config = Config::sized(SIZE, Some(1 << 20), 25);
+    let lifetimes = Lifetime::ALL.len();
+    let separation = |handles: u16| {
+        let replay = Replay {
+            config: Config { handles, ..config.clone() },
+            handles: placements_of_lifetimes(handles).to_vec(),
+            precondition: Precondition::Empty,
+        };
+        let file = File::open(&trace).expect("it was recorded");
+        let outcome = replay.run(TraceReader::new(file).expect("it is a trace"));
+        outcome.expect("it is whole").separation
+    };
+    assert_eq!(separation(8).check(lifetimes), Ok(()));
+    assert_eq!(separation(4).check(lifetimes), Ok(()));
+    let without = separation(1).check(lifetimes);
+    assert!(matches!(without, Err(NotSeparate::Mixed { .. })), "{without:?}");
 }
 
 #[test]

@@ -26,7 +26,8 @@ replays each trace through the drive, and writes waf.md and waf.png; needs root
   --size MIB         of the drive (1440)
   --policy P         everysec or always (both)
   --reuse            replays traces that are there instead of recording them again
-  --quick            SlimIO alone, two repetitions on half the drive: fails where its WAF is above 1.005";
+  --quick            SlimIO alone, two repetitions on half the drive: fails where its WAF is above
+                     1.005, or where lifetimes share addresses or reclaim units";
 
 /// Of the paper.
 const REPETITIONS: u32 = 5;
@@ -71,7 +72,7 @@ pub fn run(mut args: Args) -> Result<String> {
                 let trace = experiment.record(&redis, place, *policy)?;
                 let discards = if discard { ", discard" } else { "" };
                 let name = format!("stock Redis, {kind}{discards}");
-                experiment.replay(&name, *policy, &trace, (1, "persistent"))?;
+                experiment.replay(&name, *policy, &trace, (1, "persistent"), &[])?;
             }
         }
         let slimio = experiment.slimio.clone();
@@ -82,7 +83,7 @@ pub fn run(mut args: Args) -> Result<String> {
                     1 => "SlimIO without FDP".to_owned(),
                     _ => format!("SlimIO, {handles} handles, {isolation}"),
                 };
-                experiment.replay(&name, *policy, &trace, (handles, isolation))?;
+                experiment.replay(&name, *policy, &trace, (handles, isolation), &[])?;
             }
         }
     }
@@ -105,10 +106,12 @@ struct Row {
     points: Vec<Point>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Point {
     host_bytes: f64,
     media_bytes: f64,
+    /// Reclaim units that hold blocks of several lifetimes.
+    mixed_units: f64,
 }
 
 impl Row {
@@ -126,6 +129,18 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Most reclaim units at one time that held several lifetimes; nothing is known of the lifetimes of
+    /// what a file system writes.
+    fn mixed_units_max(&self) -> String {
+        if !self.is_slimio {
+            return "unknown".into();
+        }
+        let most = self.points.iter().map(|point| point.mixed_units).fold(0.0, f64::max);
+        format!("{most}")
+    }
+}
+
 impl Experiment {
     /// SlimIO with data placement, once, on a drive of half the size.
     fn quick(&mut self) -> Result<String> {
@@ -134,11 +149,13 @@ impl Experiment {
         self.reuse = false;
         let slimio = self.slimio.clone();
         let trace = self.record(&slimio, Place::Device, Policy::EverySec)?;
-        self.replay("SlimIO", Policy::EverySec, &trace, (8, "persistent"))?;
+        self.replay("SlimIO", Policy::EverySec, &trace, (8, "persistent"), &["--separate"])?;
         let waf = self.rows[0].waf();
         fs::remove_file(&trace).doing("removing the trace")?;
         if waf <= WAF_MAX {
-            return Ok(format!("WAF of SlimIO with data placement: {waf:.4}\n"));
+            return Ok(format!(
+                "WAF of SlimIO with data placement: {waf:.4}, each lifetime in reclaim units of its own\n"
+            ));
         }
         let text = format!("the WAF of SlimIO with data placement is {waf:.4}, above {WAF_MAX}");
         Err(BenchError::Broken(text))
@@ -177,17 +194,18 @@ impl Experiment {
         policy: Policy,
         trace: &Path,
         (handles, isolation): (u16, &str),
+        flags: &[&str],
     ) -> Result<()> {
         let mut replay = Command::new(&self.slimio);
         replay.arg("waf").arg(trace).args(["--points", "--isolation", isolation]);
-        replay.args(["--handles", &handles.to_string()]);
+        replay.args(["--handles", &handles.to_string()]).args(flags);
         let output = replay.output().doing("starting slimio waf")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(BenchError::Server(said));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let points = text.lines().skip(1).filter_map(point).collect();
+        let points = points(&text)?;
         let is_slimio = name.starts_with("SlimIO");
         self.rows.push(Row { name: name.to_owned(), policy, is_slimio, points });
         Ok(())
@@ -205,7 +223,8 @@ impl Experiment {
 
     fn table(&self) -> String {
         let mut text = "| on the drive | `appendfsync` | host GiB | media GiB | WAF | WAF of the \
-                        second half | in the paper |\n|---|---|---|---|---|---|---|\n"
+                        second half | most units of several lifetimes | in the paper |\n\
+                        |---|---|---:|---:|---:|---:|---:|---|\n"
             .to_owned();
         for row in &self.rows {
             let Some(last) = row.points.last() else { continue };
@@ -218,13 +237,14 @@ impl Experiment {
             };
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {:.3} | {:.3} | {paper} |",
+                "| {} | {} | {} | {} | {:.3} | {:.3} | {} | {paper} |",
                 row.name,
                 row.policy,
                 gib(last.host_bytes),
                 gib(last.media_bytes),
                 row.waf(),
                 row.waf_late(),
+                row.mixed_units_max(),
             );
         }
         text
@@ -263,9 +283,40 @@ impl Experiment {
     }
 }
 
-/// `handles,seconds,host_bytes,media_bytes,utilization`
+/// Fields of a point, as `slimio waf --points` prints them, one point a line.
+const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
+
+/// Reads them all.
+fn points(text: &str) -> Result<Vec<Point>> {
+    let mut lines = text.lines();
+    if lines.next() != Some(POINT_FIELDS) {
+        return Err(BenchError::Server(format!("slimio waf does not print {POINT_FIELDS}")));
+    }
+    let unreadable = |line| BenchError::Server(format!("slimio waf prints no point: {line}"));
+    lines.map(|line| point(line).ok_or_else(|| unreadable(line))).collect()
+}
+
 fn point(line: &str) -> Option<Point> {
-    let mut fields = line.split(',').skip(2).map(str::parse);
-    let (host_bytes, media_bytes) = (fields.next()?.ok()?, fields.next()?.ok()?);
-    Some(Point { host_bytes, media_bytes })
+    let fields: Vec<f64> =
+        line.split(',').map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
+    let [_, _, host_bytes, media_bytes, _, mixed_units] = fields[..] else { return None };
+    Some(Point { host_bytes, media_bytes, mixed_units })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_that_can_not_be_read_is_an_error() {
+        let line = "8,1.5,4096,8192,0.25,3";
+        let read = points(&format!("{POINT_FIELDS}\n{line}\n")).expect("it is as printed");
+        assert_eq!(read, [Point { host_bytes: 4096.0, media_bytes: 8192.0, mixed_units: 3.0 }]);
+        for bad in ["8,1.5,4096,8192", "8,1.5,4096,much,0.25,3", "", "error"] {
+            let refused = points(&format!("{POINT_FIELDS}\n{line}\n{bad}\n")).unwrap_err();
+            assert_eq!(refused.to_string(), format!("slimio waf prints no point: {bad}"));
+        }
+        points(line).expect_err("the fields have no names");
+        points("").expect_err("there is nothing");
+    }
 }

@@ -14,6 +14,8 @@ use crate::tools::say;
 const ROWS: u64 = 10;
 /// Reclaim units that a drive exports.
 const EXPORTED_UNITS: f64 = 180.0;
+/// Of a point, in its order.
+const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 const MIB: f64 = (1 << 20) as f64;
 
 /// Spare factor of a drive when nothing is said: the paper's.
@@ -38,6 +40,10 @@ pub(super) struct Traces {
     /// Begin with a drive of which every block was written once, instead of an empty one
     #[arg(long)]
     written: bool,
+    /// Fail unless every lifetime that the trace names has writes, and addresses and reclaim units of
+    /// its own at any time
+    #[arg(long)]
+    separate: bool,
     /// Print every point in time, as comma-separated values, instead of tables
     #[arg(long)]
     points: bool,
@@ -84,6 +90,9 @@ impl Traces {
             let trace = open(path)?;
             let replay = self.replay_on(&header, handles, spare)?;
             let outcome = replay.run(trace).map_err(|error| error.to_string())?;
+            if self.separate {
+                check_separation(&header, handles, &outcome)?;
+            }
             outcomes.push((handles, outcome));
         }
         if self.points {
@@ -140,6 +149,14 @@ fn open(path: &Path) -> Result<TraceReader<File>, String> {
     TraceReader::new(file).map_err(|error| error.to_string())
 }
 
+fn check_separation(header: &TraceHeader, handles: u16, outcome: &Outcome) -> Result<(), String> {
+    let names = header.get("streams").ok_or("it names no lifetimes")?;
+    let checked = outcome.separation.check(names.split(", ").count());
+    checked.map_err(|why| {
+        format!("on a drive of {handles} handles, lifetimes do not stay apart: {why} ({names})")
+    })
+}
+
 fn describe(config: &Config) -> String {
     let geometry = config.geometry;
     format!(
@@ -158,18 +175,22 @@ fn describe(config: &Config) -> String {
 }
 
 fn put_totals(outcomes: &[(u16, Outcome)]) {
-    say("| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half |");
-    say("|---|---|---|---|---|---|");
+    say(
+        "| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half | most units of \
+         several lifetimes |",
+    );
+    say("|---|---|---|---|---|---|---|");
     for (handles, outcome) in outcomes {
         let Some(last) = outcome.points.last() else { continue };
         let mib = |bytes: u64| format!("{:.0}", bytes as f64 / MIB);
         say(&format!(
-            "| {handles} | {} | {} | {} | {} | {} |",
+            "| {handles} | {} | {} | {} | {} | {} | {} |",
             mib(last.host_bytes),
             mib(last.media_bytes),
             mib(outcome.erased_bytes),
             number(outcome.waf()),
             number(outcome.waf_of_second_half()),
+            outcome.separation.mixed_units_max,
         ));
     }
 }
@@ -201,10 +222,12 @@ fn put_over_time(handles: u16, outcome: &Outcome) {
 }
 
 fn put_points(handles: u16, outcome: &Outcome) {
-    say("handles,seconds,host_bytes,media_bytes,utilization");
-    for Point { time_ns, host_bytes, media_bytes, utilization } in &outcome.points {
+    say(POINT_FIELDS);
+    for Point { time_ns, host_bytes, media_bytes, utilization, mixed_units } in &outcome.points {
         let seconds = *time_ns as f64 / 1e9;
-        say(&format!("{handles},{seconds:.6},{host_bytes},{media_bytes},{utilization:.6}"));
+        say(&format!(
+            "{handles},{seconds:.6},{host_bytes},{media_bytes},{utilization:.6},{mixed_units}"
+        ));
     }
 }
 

@@ -40,6 +40,11 @@ pub trait Observer {
         let _ = (page, lba);
     }
 
+    /// `page` is not valid any more: the host has written its block again.
+    fn outdated(&mut self, page: NandPage) {
+        let _ = page;
+    }
+
     /// `page` is programmed with nothing, for the handle goes on elsewhere.
     fn pad(&mut self, page: NandPage) {
         let _ = page;
@@ -247,6 +252,7 @@ impl Ftl {
         if before == UNMAPPED {
             self.mapped_count += 1;
         } else {
+            observer.outdated(NandPage(before));
             self.invalidate(before / self.unit_pages, 1);
         }
         self.counters.wrote(Owner::Handle(handle), Cause::Host, 1);

@@ -1,9 +1,9 @@
 //! A trace through a drive.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
-use slimio_ssd::replay::{Outcome, Precondition, Replay, ReplayError};
+use slimio_ssd::replay::{NotSeparate, Outcome, Precondition, Replay, ReplayError};
 use slimio_ssd::trace::{ByteRange, TraceEvent, TraceHeader, TraceReader, TraceWriter};
-use slimio_ssd::{Config, Ftl};
+use slimio_ssd::{Config, Ftl, Isolation};
 
 const PAGE: u64 = 4096;
 
@@ -25,6 +25,12 @@ fn replayed(events: &[TraceEvent], precondition: Precondition) -> Result<Outcome
     let bytes = trace(config.lba_count * PAGE, events);
     let replay = Replay { config, handles: vec![0, 1], precondition };
     replay.run(TraceReader::new(&bytes[..])?)
+}
+
+fn replayed_on(config: Config, handles: Vec<u16>, events: &[TraceEvent]) -> Outcome {
+    let bytes = trace(config.lba_count * PAGE, events);
+    let replay = Replay { config, handles, precondition: Precondition::Empty };
+    replay.run(TraceReader::new(&bytes[..]).unwrap()).unwrap()
 }
 
 fn write(stream: u8, start: u64, size: u64) -> TraceEvent {
@@ -80,6 +86,68 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
     assert_eq!(last.media_bytes, drive.counters().media_bytes() - before.media_bytes());
     assert!(outcome.waf().unwrap() > 1.0 && outcome.waf_of_second_half().unwrap() > 1.0);
     assert!(outcome.points.len() > 400, "a look at each hundredth of the capacity");
+}
+
+/// What the census says at the end is what the drive's mapping says; and of streams that share a handle
+/// it says that they are mixed.
+#[test]
+fn streams_are_followed_into_every_reclaim_unit() {
+    let lbas = config().lba_count;
+    let quarter = lbas / 4;
+    // Two streams in turn, each all over a half of the drive; then a part is deallocated.
+    let mut random = fastrand::Rng::with_seed(1);
+    let turns = (0..12 * quarter).map(|index| {
+        let stream = index % 2;
+        let lba = stream * 2 * quarter + random.u64(..2 * quarter);
+        write(stream as u8, lba * PAGE, PAGE)
+    });
+    let mut events: Vec<TraceEvent> = turns.collect();
+    let range = ByteRange::new(quarter * PAGE, quarter * PAGE);
+    events.push(TraceEvent::Deallocate { range });
+    let apart = replayed(&events, Precondition::Empty).unwrap();
+    assert_eq!(apart.separation.written, [6 * quarter, 6 * quarter]);
+    assert_eq!((apart.separation.changed_blocks, apart.separation.mixed_units_max), (0, 0));
+    assert_eq!(apart.separation.check(2), Ok(()));
+    assert_eq!(apart.separation.check(3), Err(NotSeparate::Nothing { stream: 2 }));
+
+    let together = replayed_on(config(), vec![0, 0], &events);
+    let units = together.separation.mixed_units_max;
+    assert_eq!(together.separation.check(2), Err(NotSeparate::Mixed { units }));
+    // By hand, from the mapping that the same writes leave.
+    let mut drive = Ftl::new(config()).unwrap();
+    for event in &events {
+        match event {
+            TraceEvent::Write { range, .. } => drive.write(range.start / PAGE, 0).unwrap(),
+            _ => drive.deallocate(quarter, quarter).unwrap(),
+        }
+    }
+    let unit_pages = config().geometry.unit_pages();
+    let mut streams = vec![[false; 2]; config().geometry.unit_count() as usize];
+    for lba in 0..lbas {
+        if let Some(page) = drive.page_of(lba) {
+            streams[(page.0 / unit_pages) as usize][usize::from(lba >= 2 * quarter)] = true;
+        }
+    }
+    let mixed = streams.iter().filter(|held| **held == [true, true]).count() as u32;
+    assert!(mixed > 0 && drive.counters().copied_bytes() > 0, "{mixed} mixed");
+    assert_eq!(together.points.last().unwrap().mixed_units, mixed);
+
+    // Copies of initially isolated handles share a unit, and so do their streams.
+    let initial = Config { isolation: Isolation::Initial, ..config() };
+    let copied = replayed_on(initial, vec![0, 1], &events);
+    assert!(copied.counters.mixed().copied_pages > 0 && copied.separation.mixed_units_max > 0);
+}
+
+#[test]
+fn a_block_that_changes_its_stream_is_noticed_unless_it_was_deallocated() {
+    let range = ByteRange::new(0, 2 * PAGE);
+    let first = [write(0, 0, 2 * PAGE), write(1, 8 * PAGE, PAGE)];
+    let again = [write(1, 0, 2 * PAGE)];
+    let checked =
+        |events: &[TraceEvent]| replayed(events, Precondition::Empty).unwrap().separation.check(2);
+    assert_eq!(checked(&[&first[..], &again].concat()), Err(NotSeparate::Changed { blocks: 2 }));
+    let deallocate = [TraceEvent::Deallocate { range }];
+    assert_eq!(checked(&[&first[..], &deallocate, &again].concat()), Ok(()));
 }
 
 #[test]

@@ -23,7 +23,8 @@ use crate::keeper::zero;
 use crate::log::{LogSeed, Segments};
 use crate::superblock::{Superblock, SuperblockCopy, VolumeGeometry, copy_lba, read_copies};
 use crate::{
-    Area, Cut, Error, Keeper, KeeperPaths, Log, LogStart, Lsn, Media, Policy, Pool, VolumeId,
+    Area, Cut, Error, Keeper, KeeperPaths, Lifetime, Log, LogStart, Lsn, Media, Policy, Pool,
+    VolumeId,
 };
 use crate::{Chunk, SlotPaths, Snapshots, identity, io, layout};
 use examine::{Examined, Wanted, examine};
@@ -203,12 +204,13 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     // An old copy with a higher sequence must not win.
     for copy in 0..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
-        zero(&mut *superblock_path, lba, layout::SUPERBLOCK_COPY_LBAS).map_err(failed)?;
+        let lbas = layout::SUPERBLOCK_COPY_LBAS;
+        zero(&mut *superblock_path, Lifetime::Superblock, lba, lbas).map_err(failed)?;
     }
     let mut wal = media.open_path(Area::Wal)?;
     let first = LbaRange { start: Lba(0), end: Lba(geometry.segment_lbas) };
     wal.reserve(first).map_err(failed)?;
-    zero(&mut *wal, Lba(0), geometry.segment_lbas).map_err(failed)?;
+    zero(&mut *wal, Lifetime::Wal, Lba(0), geometry.segment_lbas).map_err(failed)?;
 
     let start = LogStart { segment: layout::FIRST_SEGMENT, ..LogStart::default() };
     let superblock = Superblock {

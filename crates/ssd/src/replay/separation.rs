@@ -1,0 +1,183 @@
+//! Whether the streams of a trace stay apart: in the host's addresses, and in the drive's reclaim units.
+//!
+//! Write amplification alone does not tell whether data placement works: a host that deallocates what
+//! it frees may have none without it.
+
+use std::fmt;
+
+use crate::trace::STREAMS_MAX;
+use crate::{Ftl, NandPage, Observer};
+
+const STREAMS: usize = STREAMS_MAX as usize;
+
+/// What became of the streams of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Separation {
+    /// Blocks that the host wrote in each stream, up to the last one that has any.
+    pub written: Vec<u64>,
+    /// Blocks that were written in another stream than what they held.
+    pub changed_blocks: u64,
+    /// Most reclaim units at one time that held blocks of several streams.
+    pub mixed_units_max: u32,
+}
+
+/// How the streams of a trace did not stay apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSeparate {
+    /// Nothing was written in a stream.
+    Nothing {
+        /// Which one.
+        stream: usize,
+    },
+    /// Blocks were written in another stream than what they held.
+    Changed {
+        /// How many.
+        blocks: u64,
+    },
+    /// Reclaim units held blocks of several streams.
+    Mixed {
+        /// Most at one time.
+        units: u32,
+    },
+}
+
+impl fmt::Display for NotSeparate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing { stream } => write!(f, "nothing is written in stream {stream}"),
+            Self::Changed { blocks } => write!(
+                f,
+                "{blocks} blocks are written in another stream than what they hold, without being \
+                 deallocated in between"
+            ),
+            Self::Mixed { units } => {
+                write!(f, "{units} reclaim units at one time hold blocks of several streams")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotSeparate {}
+
+impl Separation {
+    /// Whether each of the first `streams` streams has writes, and all of them addresses and reclaim
+    /// units of their own at any time.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub fn check(&self, streams: usize) -> Result<(), NotSeparate> {
+        let of = |stream: usize| self.written.get(stream).copied().unwrap_or(0);
+        if let Some(stream) = (0..streams).find(|stream| of(*stream) == 0) {
+            return Err(NotSeparate::Nothing { stream });
+        }
+        if self.changed_blocks > 0 {
+            return Err(NotSeparate::Changed { blocks: self.changed_blocks });
+        }
+        match self.mixed_units_max {
+            0 => Ok(()),
+            units => Err(NotSeparate::Mixed { units }),
+        }
+    }
+}
+
+/// Follows the streams of a trace through a drive.
+pub(super) struct Census {
+    unit_pages: u32,
+    /// Of what was last programmed there.
+    stream_of_page: Vec<u8>,
+    /// Valid pages of each unit and stream.
+    valid: Vec<[u32; STREAMS]>,
+    /// Streams that each unit has valid pages of.
+    kinds: Vec<u8>,
+    mixed_units: u32,
+    mixed_units_max: u32,
+    written: [u64; STREAMS],
+    changed_blocks: u64,
+    /// Of what the host is writing.
+    stream: u8,
+}
+
+impl Census {
+    /// That of a drive, whose blocks that are mapped count as stream 0.
+    pub(super) fn of(drive: &Ftl) -> Self {
+        let geometry = drive.config().geometry;
+        let units = geometry.unit_count() as usize;
+        let mut census = Self {
+            unit_pages: geometry.unit_pages(),
+            stream_of_page: vec![0; geometry.page_count() as usize],
+            valid: vec![[0; STREAMS]; units],
+            kinds: vec![0; units],
+            mixed_units: 0,
+            mixed_units_max: 0,
+            written: [0; STREAMS],
+            changed_blocks: 0,
+            stream: 0,
+        };
+        for page in (0..drive.config().lba_count).filter_map(|lba| drive.page_of(lba)) {
+            census.add(page, 0);
+        }
+        census
+    }
+
+    /// What the host writes from here on has this stream.
+    pub(super) fn writes(&mut self, stream: u8) {
+        self.stream = stream;
+    }
+
+    /// The page holds nothing any more.
+    pub(super) fn remove(&mut self, page: NandPage) {
+        let stream = self.stream_of_page[page.0 as usize];
+        let unit = (page.0 / self.unit_pages) as usize;
+        let count = &mut self.valid[unit][usize::from(stream)];
+        *count -= 1;
+        if *count == 0 {
+            self.kinds[unit] -= 1;
+            self.mixed_units -= u32::from(self.kinds[unit] == 1);
+        }
+    }
+
+    /// Units that hold blocks of several streams now.
+    pub(super) fn mixed_units(&self) -> u32 {
+        self.mixed_units
+    }
+
+    pub(super) fn finish(self) -> Separation {
+        let used = self.written.iter().rposition(|blocks| *blocks > 0).map_or(0, |last| last + 1);
+        Separation {
+            written: self.written[..used].to_vec(),
+            changed_blocks: self.changed_blocks,
+            mixed_units_max: self.mixed_units_max,
+        }
+    }
+
+    fn add(&mut self, page: NandPage, stream: u8) {
+        self.stream_of_page[page.0 as usize] = stream;
+        let unit = (page.0 / self.unit_pages) as usize;
+        let count = &mut self.valid[unit][usize::from(stream)];
+        *count += 1;
+        if *count == 1 {
+            self.kinds[unit] += 1;
+            self.mixed_units += u32::from(self.kinds[unit] == 2);
+            self.mixed_units_max = self.mixed_units_max.max(self.mixed_units);
+        }
+    }
+}
+
+impl Observer for Census {
+    fn program(&mut self, page: NandPage, _lba: u64) {
+        self.written[usize::from(self.stream)] += 1;
+        self.add(page, self.stream);
+    }
+
+    fn outdated(&mut self, page: NandPage) {
+        let held = self.stream_of_page[page.0 as usize];
+        self.changed_blocks += u64::from(held != self.stream);
+        self.remove(page);
+    }
+
+    fn copy(&mut self, from: NandPage, to: NandPage) {
+        let stream = self.stream_of_page[from.0 as usize];
+        self.remove(from);
+        self.add(to, stream);
+    }
+}
