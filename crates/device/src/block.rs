@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use crate::bulk::Bulk;
 use crate::contents::Contents;
 use crate::engine::Engine;
-use crate::polling::{self, Polled};
+use crate::polling;
 use crate::surroundings::{queue_of_file, write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
 use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, Polling,
-    WholeDevice, WriteCache, identity, nvme, sys,
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
+    WriteCache, identity, nvme, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -29,7 +30,7 @@ pub struct BlockDevice {
     /// The write streams that it has, as placements; none where operations can't name them.
     streams: Vec<PlacementId>,
     options: PathOptions,
-    polled: Polled,
+    bulk: Bulk,
     /// Why it is not reached by NVMe passthrough, and whether that was tried.
     no_passthrough: (String, bool),
 }
@@ -62,26 +63,16 @@ impl BlockDevice {
         let count =
             if has_streams { write_streams(&holder).map_err(failed("looking at"))? } else { 0 };
         let streams = (1..=count.into()).map(PlacementId).collect();
-        let mut polled = Polled::of_device(options.polling, queue_of_file(&holder).as_deref());
+        let mut bulk = Bulk::of_device(&options, queue_of_file(&holder).as_deref());
         if !options.direct {
-            polled.refuse("buffered I/O was asked for");
+            bulk.refuse("buffered I/O was asked for");
         }
-        if matches!(engine, Engine::Plain { .. }) {
-            polled.refuse("there is no io_uring");
+        if let Some(why) = engine.why_no_ring() {
+            bulk.refuse(why);
         }
         let no_passthrough = ("the volume is a block device".into(), false);
         let path = path.to_path_buf();
-        Ok(Self {
-            path,
-            holder,
-            size,
-            write_cache,
-            engine,
-            streams,
-            options,
-            polled,
-            no_passthrough,
-        })
+        Ok(Self { path, holder, size, write_cache, engine, streams, options, bulk, no_passthrough })
     }
 
     /// Says why it is not reached by NVMe passthrough, and whether that was tried.
@@ -89,11 +80,11 @@ impl BlockDevice {
         Self { no_passthrough: (why, was_tried), ..self }
     }
 
-    fn open_with(&mut self, polling: Polling) -> Result<Box<dyn Device + Send>, OpenError> {
+    fn target(&self) -> Result<Target, OpenError> {
         let flags = if self.options.direct { libc::O_DIRECT } else { 0 };
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
         let file = opened.map_err(|error| OpenError::io("opening", &self.path, &error))?;
-        let target = Target {
+        Ok(Target {
             write_streams: self.streams.len() as u8,
             file,
             path: self.path.clone(),
@@ -102,8 +93,7 @@ impl BlockDevice {
             write_cache: self.write_cache(),
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             has_durable_writes: true,
-        };
-        self.engine.open(target, polling)
+        })
     }
 
     /// What a completed write is worth.
@@ -123,11 +113,13 @@ impl WholeDevice for BlockDevice {
     }
 
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        self.open_with(Polling::default())
+        let target = self.target()?;
+        self.engine.open(target, None)
     }
 
-    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        self.open_with(self.polled.in_force)
+    fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        let target = self.target()?;
+        self.engine.open(target, Some(&mut self.bulk))
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
@@ -169,14 +161,14 @@ impl WholeDevice for BlockDevice {
             self.path.display(),
             self.engine.describe(),
             self.write_cache,
-            self.polled.describe()
+            self.bulk.describe()
         )
     }
 
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![format!("no NVMe passthrough: {}", self.no_passthrough.0)];
         notes.extend(self.engine.notes());
-        notes.extend(self.polled.why_not.iter().cloned());
+        notes.extend(self.bulk.why_not().iter().cloned());
         if !self.options.direct {
             notes.push("no direct I/O: buffered I/O was asked for".into());
         }

@@ -9,11 +9,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::mapped::Mapping;
+use crate::pool::Pool;
 use crate::{LBA_SIZE, sys};
 
 /// DMA-aligned memory whose length is whole LBAs, at least one.
 ///
-/// Either private memory, or a piece of a [`MappedFile`](crate::MappedFile). Its length may be set
+/// Private memory, of its own or of a path's [`Device::buffer`](crate::Device::buffer), or a piece of a
+/// [`MappedFile`](crate::MappedFile). Its length may be set
 /// anywhere from one block to its capacity, so that part of a large buffer can be transferred; the
 /// bytes behind the length stay as they are.
 pub struct Buffer {
@@ -35,6 +37,8 @@ enum Owner {
     Pages,
     /// The mapping, when its last buffer is gone.
     Mapped { mapping: Arc<Mapping>, index: usize },
+    /// The pool, which has this buffer's place for the next one.
+    Pooled { pool: Arc<Pool>, index: usize },
 }
 
 // SAFETY: a buffer is the only one to point at its bytes: the allocator gave them to it alone, and a
@@ -81,6 +85,21 @@ impl Buffer {
         Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner }
     }
 
+    /// A piece of a pool.
+    ///
+    /// # Safety
+    /// `memory` points at `lbas` blocks inside `pool`, block-aligned, that no other buffer has until
+    /// `index` was given back.
+    pub(crate) unsafe fn pooled(
+        memory: NonNull<u8>,
+        lbas: usize,
+        pool: Arc<Pool>,
+        index: usize,
+    ) -> Self {
+        let owner = Owner::Pooled { pool, index };
+        Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner }
+    }
+
     /// Length in blocks: what a transfer moves.
     pub fn len_lbas(&self) -> usize {
         self.len_lbas
@@ -108,7 +127,7 @@ impl Buffer {
     /// file's start; `None` for private memory.
     pub fn index(&self) -> Option<usize> {
         match &self.owner {
-            Owner::Heap | Owner::Pages => None,
+            Owner::Heap | Owner::Pages | Owner::Pooled { .. } => None,
             Owner::Mapped { index, .. } => Some(*index),
         }
     }
@@ -116,7 +135,7 @@ impl Buffer {
     /// Whether what is written here outlives the process.
     pub fn outlives_process(&self) -> bool {
         match &self.owner {
-            Owner::Heap | Owner::Pages => false,
+            Owner::Heap | Owner::Pages | Owner::Pooled { .. } => false,
             Owner::Mapped { mapping, .. } => mapping.outlives_process(),
         }
     }
@@ -151,12 +170,13 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        match self.owner {
+        match &self.owner {
             // SAFETY: allocated in `zeroed` with this layout; nothing else frees it.
             Owner::Heap => unsafe { dealloc(self.memory.as_ptr(), layout(self.capacity_lbas)) },
             // SAFETY: mapped in `zeroed` with this size; nothing else points there.
             Owner::Pages => unsafe { sys::unmap(self.memory, layout(self.capacity_lbas).size()) },
             Owner::Mapped { .. } => {}
+            Owner::Pooled { pool, index } => pool.give_back(*index),
         }
     }
 }

@@ -8,14 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use crate::bulk::Bulk;
 use crate::engine::Engine;
-use crate::polling::Polled;
 use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
-use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, Polling, WriteCache, sys,
-};
+use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
 
 /// The file whose lock says that the directory is in use. The holder's process id is in it.
 pub const LOCK_FILE_NAME: &str = "lock";
@@ -29,7 +27,7 @@ pub struct Directory {
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
-    polled: Polled,
+    bulk: Bulk,
     /// Why files are not opened past the cache, once that is known.
     not_direct: Option<String>,
     /// Files that share blocks with others.
@@ -53,9 +51,9 @@ impl Directory {
         let lock = lock(&path)?;
         let file_system = FileSystem::of(&handle).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
-        let mut polled = Polled::of_files(options.polling);
-        if matches!(engine, Engine::Plain { .. }) {
-            polled.refuse("there is no io_uring");
+        let mut bulk = Bulk::of_files(&options);
+        if let Some(why) = engine.why_no_ring() {
+            bulk.refuse(why);
         }
         Ok(Self {
             path,
@@ -64,7 +62,7 @@ impl Directory {
             file_system,
             engine,
             options,
-            polled,
+            bulk,
             not_direct: (!options.direct).then(|| "buffered I/O was asked for".into()),
             reflinked: BTreeSet::new(),
             lba_counts: HashMap::new(),
@@ -167,23 +165,24 @@ impl Directory {
     /// # Errors
     /// When it is missing or can't be opened.
     pub fn open_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
-        self.open_with(name, Polling::default())
+        let target = self.target(name)?;
+        self.engine.open(target, None)
     }
 
-    /// As [`open_path`](Self::open_path), of a path that polls for what [`PathOptions::polling`]
-    /// says, as far as that can be had here: for those that nothing urgent depends on.
+    /// As [`open_path`](Self::open_path), of a path that carries much data and that nothing urgent
+    /// depends on: see [`WholeDevice::open_bulk_path`](crate::WholeDevice::open_bulk_path).
     ///
     /// # Errors
     /// As there.
-    pub fn open_polled_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
-        self.open_with(name, self.polled.in_force)
+    pub fn open_bulk_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
+        let target = self.target(name)?;
+        if self.not_direct.is_some() {
+            self.bulk.without_pool();
+        }
+        self.engine.open(target, Some(&mut self.bulk))
     }
 
-    fn open_with(
-        &mut self,
-        name: &str,
-        polling: Polling,
-    ) -> Result<Box<dyn Device + Send>, OpenError> {
+    fn target(&mut self, name: &str) -> Result<Target, OpenError> {
         let path = self.file_path(name);
         let file = self.open_file(&path)?;
         let metadata =
@@ -200,7 +199,7 @@ impl Directory {
             .entry(name.to_owned())
             .or_insert_with(|| Arc::new(AtomicU64::new(metadata.len() / LBA_SIZE as u64)))
             .clone();
-        let target = Target {
+        Ok(Target {
             write_streams: 0,
             file,
             path,
@@ -209,8 +208,7 @@ impl Directory {
             write_cache: self.write_cache(),
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             has_durable_writes: true,
-        };
-        self.engine.open(target, polling)
+        })
     }
 
     /// Past the cache, or through it where the file system does not have that.
@@ -288,7 +286,7 @@ impl Directory {
         format!(
             "{how} I/O on files {}; {kind} on {source} ({journal}{discard}, {write_cache}){}",
             self.engine.describe(),
-            self.polled.describe(),
+            self.bulk.describe(),
         )
     }
 
@@ -300,7 +298,7 @@ impl Directory {
                 .to_owned(),
         ];
         notes.extend(self.engine.notes());
-        notes.extend(self.polled.why_not.iter().cloned());
+        notes.extend(self.bulk.why_not().iter().cloned());
         notes.extend(self.not_direct.iter().map(|why| format!("no direct I/O: {why}")));
         notes.extend(self.file_system.notes());
         notes.extend(self.reflinked.iter().map(|name| {

@@ -2,6 +2,7 @@
 
 use slimio_ring::Refused;
 
+use crate::bulk::{Bulk, Extras};
 use crate::plain::PlainPath;
 use crate::target::Target;
 use crate::uring::UringPath;
@@ -33,8 +34,11 @@ pub struct PathOptions {
     pub direct: bool,
     /// An NVMe namespace by the driver's own commands rather than as a block device.
     pub passthrough: bool,
-    /// What paths that are opened to be polled poll for.
+    /// What [bulk paths](crate::WholeDevice::open_bulk_path) poll for.
     pub polling: Polling,
+    /// Whether bulk paths register their [buffers](Device::buffer) with the kernel, where it lets them
+    /// and that saves something.
+    pub registered: bool,
 }
 
 impl Default for PathOptions {
@@ -45,6 +49,7 @@ impl Default for PathOptions {
             direct: true,
             passthrough: true,
             polling: Polling::default(),
+            registered: true,
         }
     }
 }
@@ -65,28 +70,48 @@ impl Engine {
         }
     }
 
-    /// Opens a path to a target, which polls for what `polling` says, where one more such ring can be
-    /// had. Should no further ring be had, it becomes a plain one, and so do those opened later.
+    /// Opens a path to a target, as a bulk path if `bulk` is given. Should no further ring be had, it
+    /// becomes a plain one, and so do those opened later.
     pub(crate) fn open(
         &mut self,
         target: Target,
-        polling: Polling,
+        bulk: Option<&mut Bulk>,
     ) -> Result<Box<dyn Device + Send>, OpenError> {
         let target = match self {
-            Self::Plain { .. } => target,
-            Self::Uring => match UringPath::new(target, polling) {
-                Ok(path) => return Ok(Box::new(path)),
-                // It takes more than a ring that does not: a thread of the kernel's.
-                Err((target, _)) if polling.is_any() => {
-                    return self.open(target, Polling::default());
+            Self::Plain { .. } => {
+                bulk.into_iter().for_each(Bulk::opened_plainly);
+                target
+            }
+            Self::Uring => {
+                let mut target = Some(target);
+                let mut open = |extras: &Extras| {
+                    let target_now = target.take().expect("it came back");
+                    UringPath::new(target_now, extras).map_err(|(target_back, refusal)| {
+                        target = Some(target_back);
+                        refusal
+                    })
+                };
+                let opened = match bulk {
+                    Some(bulk) => bulk.open(open),
+                    None => open(&Extras::default()).map_err(Refused::from),
+                };
+                match opened {
+                    Ok(path) => return Ok(Box::new(path)),
+                    Err(refused) => *self = Self::Plain { why: Some(refused) },
                 }
-                Err((target, refused)) => {
-                    *self = Self::Plain { why: Some(refused) };
-                    target
-                }
-            },
+                target.expect("it came back")
+            }
         };
         Ok(Box::new(PlainPath::new(target)?))
+    }
+
+    /// Why there is none of what takes a ring.
+    pub(crate) fn why_no_ring(&self) -> Option<&'static str> {
+        match self {
+            Self::Uring => None,
+            Self::Plain { why: Some(_) } => Some("there is no io_uring"),
+            Self::Plain { why: None } => Some("plain system calls were asked for"),
+        }
     }
 
     /// Whether it is the one that was asked for.

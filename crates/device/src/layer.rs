@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::{Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
+use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
 /// What [`Layered`] changes about the path below. Each method changes nothing unless it is written.
 pub trait Layer {
@@ -77,6 +77,10 @@ impl<L: Layer> Layered<L> {
 impl<L: Layer> Device for Layered<L> {
     fn geometry(&self) -> Geometry {
         self.layer.geometry(self.path.geometry())
+    }
+
+    fn buffer(&mut self, lbas: usize) -> Buffer {
+        self.path.buffer(lbas)
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {

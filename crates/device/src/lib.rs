@@ -29,6 +29,7 @@
 
 mod block;
 mod buffer;
+mod bulk;
 mod contents;
 mod directory;
 mod engine;
@@ -39,6 +40,7 @@ mod mapped;
 mod nvme;
 mod plain;
 mod polling;
+mod pool;
 mod priority;
 mod surroundings;
 mod sys;
@@ -59,6 +61,7 @@ pub use nvme::{
     block_device_of, is_character_device,
 };
 pub use polling::Polling;
+pub use pool::{POOLED_COUNT, POOLED_LBAS};
 pub use priority::{give_way, give_way_entirely, waited_for_core};
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
@@ -182,6 +185,17 @@ pub struct Completion {
 pub trait Device {
     /// What this path can do.
     fn geometry(&self) -> Geometry;
+
+    /// A buffer of `lbas` blocks for transfers of this path, with anything in it. Where the path has
+    /// some of its own to spare it is one of those, which cost the kernel less to transfer: a
+    /// [bulk path](WholeDevice::open_bulk_path) shares [`POOLED_COUNT`] of up to [`POOLED_LBAS`] blocks
+    /// with the others of its device. Whoever drops it gives it back.
+    ///
+    /// # Panics
+    /// When `lbas` is zero.
+    fn buffer(&mut self, lbas: usize) -> Buffer {
+        Buffer::zeroed(lbas)
+    }
 
     /// Queues an operation. Never blocks. Hands the operation back when `in_flight_max` is reached.
     ///

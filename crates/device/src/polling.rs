@@ -14,7 +14,9 @@ pub struct Polling {
     pub submissions_idle: Option<Duration>,
     /// Completions are fetched from the device, which then needs no interrupt, by spinning while one
     /// is waited for: [`Device::readiness`](crate::Device::readiness) is `None`. Only a device whose
-    /// driver has queues for it.
+    /// driver has queues for it. Such a ring takes reads, writes and NVMe commands alone: flushes and
+    /// deallocations of a block device are plain calls then, which [`Device::kick`](crate::Device::kick)
+    /// and [`Device::wait`](crate::Device::wait) run to their end while writes are in flight.
     pub completions: bool,
 }
 
@@ -33,7 +35,7 @@ impl Polling {
     }
 }
 
-/// "a kernel thread submits, idle for 10 ms before it sleeps (SQPOLL)", or "nothing".
+/// "submissions (SQPOLL, 10 ms)", "completions (IOPOLL)", both, or "nothing".
 impl fmt::Display for Polling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let idle = self.submissions_idle.map(|idle| idle.as_millis().max(1));
@@ -48,68 +50,6 @@ impl fmt::Display for Polling {
     }
 }
 
-/// What paths that may poll do, and why not more.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Polled {
-    pub(crate) in_force: Polling,
-    /// In sentences without a full stop.
-    pub(crate) why_not: Vec<String>,
-}
-
-impl Polled {
-    /// From what was asked for and the `queue` directory of the device in `/sys`, where there is one.
-    pub(crate) fn of_device(wanted: Polling, queue: Option<&Path>) -> Self {
-        let mut polled = Self { in_force: wanted, why_not: Vec::new() };
-        polled.try_out();
-        if polled.in_force.completions && !queue.is_some_and(has_poll_queues) {
-            polled.in_force.completions = false;
-            polled.why_not.push(
-                "completions are not polled for: the driver has no queues for that (of NVMe: the \
-                 kernel parameter nvme.poll_queues)"
-                    .into(),
-            );
-        }
-        polled
-    }
-
-    /// Files cannot be asked for completions.
-    pub(crate) fn of_files(wanted: Polling) -> Self {
-        let mut polled = Self { in_force: wanted, why_not: Vec::new() };
-        polled.try_out();
-        if polled.in_force.completions {
-            polled.in_force.completions = false;
-            polled.why_not.push("completions are not polled for: the volume is files".into());
-        }
-        polled
-    }
-
-    fn try_out(&mut self) {
-        if self.in_force.is_any()
-            && let Err(refused) = slimio_ring::probe_polling(self.in_force.for_ring())
-        {
-            self.refuse(refused);
-        }
-    }
-
-    /// None of it, and why, if any was asked for.
-    pub(crate) fn refuse(&mut self, why: impl fmt::Display) {
-        if self.in_force.is_any() {
-            self.in_force = Polling::default();
-            self.why_not.push(format!("nothing is polled for: {why}"));
-        }
-    }
-
-    /// As the end of what a way of I/O is called.
-    pub(crate) fn describe(&self) -> String {
-        let polling = self.in_force;
-        if polling.is_any() {
-            format!("; for snapshots it polls for {polling}")
-        } else {
-            String::new()
-        }
-    }
-}
-
 /// Whether completions can be polled for, for people.
 pub(crate) fn fact(queue: Option<&Path>) -> String {
     let has = queue.is_some_and(has_poll_queues);
@@ -117,7 +57,7 @@ pub(crate) fn fact(queue: Option<&Path>) -> String {
 }
 
 /// Whether the driver has set queues aside for completions that are polled for.
-fn has_poll_queues(queue: &Path) -> bool {
+pub(crate) fn has_poll_queues(queue: &Path) -> bool {
     fs::read_to_string(queue.join("io_poll")).is_ok_and(|text| text.trim() == "1")
 }
 
@@ -134,24 +74,5 @@ mod tests {
         assert_eq!(one(None, false).to_string(), "nothing");
         assert_eq!(BOTH.to_string(), "submissions (SQPOLL, 10 ms) and completions (IOPOLL)");
         assert_eq!(one(Some(Duration::ZERO), false).for_ring().submissions_idle_ms, Some(1));
-        assert_eq!(Polled { in_force: one(None, false), ..Polled::default() }.describe(), "");
-    }
-
-    #[test]
-    fn completions_are_polled_for_only_where_the_driver_has_queues() {
-        let directory = tempfile::tempdir().expect("a directory for the test");
-        let set = |value| fs::write(directory.path().join("io_poll"), value).expect("it is ours");
-        let without = Polling { completions: false, ..BOTH };
-        for (value, in_force) in [("0\n", without), ("1\n", BOTH)] {
-            set(value);
-            let polled = Polled::of_device(BOTH, Some(directory.path()));
-            assert_eq!(polled.in_force, in_force);
-            assert_eq!(polled.why_not.is_empty(), in_force == BOTH);
-        }
-        let unknown = Polled::of_device(BOTH, None);
-        assert_eq!(unknown.in_force, without);
-        assert!(unknown.why_not[0].contains("nvme.poll_queues"), "{:?}", unknown.why_not);
-        assert_eq!(Polled::of_files(BOTH).in_force, without);
-        assert!(Polled::of_device(without, None).why_not.is_empty(), "it was not asked for");
     }
 }

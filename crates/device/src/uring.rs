@@ -8,10 +8,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_ring::{Errno, Fd, Features, Memory, OpId, Outcome, Refused, Ring, Setup};
+use slimio_ring::{Fd, Memory, OpId, Outcome, Ring};
 
+use crate::bulk::{Extras, Refusal, path_setup};
+use crate::pool::{Pool, pooled_or_own};
 use crate::target::{
     DEALLOCATE, Target, TargetKind, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
 };
@@ -24,6 +27,8 @@ use crate::{
 pub(crate) struct UringPath {
     target: Target,
     polling: Polling,
+    /// Buffers in memory that the ring has registered.
+    pool: Option<Arc<Pool>>,
     ring: Ring<Pending, Buffer>,
     fd: Fd,
     /// Submitted but not kicked.
@@ -67,38 +72,33 @@ unsafe impl Memory for Buffer {
     }
 }
 
-fn new_ring(target: &Target, polling: Polling) -> Result<Ring<Pending, Buffer>, Refused> {
-    let in_flight_max = target.in_flight_max;
-    Ring::new(Setup {
-        submissions: in_flight_max,
-        completions: 2 * in_flight_max,
-        // A path may be handed from thread to thread, and its ring is polled by others: both want
-        // completions that need no call of the thread that has submitted.
-        avoid: Features { deferred: true, ..Features::NONE },
-        polling: polling.for_ring(),
-    })
+fn new_ring(target: &Target, extras: &Extras) -> Result<Ring<Pending, Buffer>, Refusal> {
+    let mut ring =
+        Ring::new(path_setup(target.in_flight_max, extras.polling)).map_err(Refusal::Ring)?;
+    if let Some(pool) = &extras.pool {
+        pool.register(&mut ring).map_err(Refusal::Memory)?;
+    }
+    Ok(ring)
 }
 
 impl UringPath {
     /// # Errors
     /// The target itself, and why there is no ring.
-    pub(crate) fn new(target: Target, polling: Polling) -> Result<Self, (Target, Refused)> {
-        let made = new_ring(&target, polling).and_then(|ring| {
-            let file = target.file.try_clone();
-            let file = file.map_err(|error| Refused {
-                cause: slimio_ring::Cause::Descriptors,
-                errno: Some(Errno::of(&error)),
-            });
+    pub(crate) fn new(target: Target, extras: &Extras) -> Result<Self, (Target, Refusal)> {
+        let made = new_ring(&target, extras).and_then(|ring| {
+            let file = target.file.try_clone().map_err(|error| Refusal::of_file(&error));
             Ok((ring, OwnedFd::from(file?)))
         });
         let (mut ring, file) = match made {
             Ok(made) => made,
-            Err(refused) => return Err((target, refused)),
+            Err(refusal) => return Err((target, refusal)),
         };
         let fd = ring.adopt(file);
+        let Extras { polling, pool } = extras.clone();
         Ok(Self {
             target,
             polling,
+            pool,
             ring,
             fd,
             queued: VecDeque::new(),
@@ -204,6 +204,10 @@ impl UringPath {
 impl Device for UringPath {
     fn geometry(&self) -> Geometry {
         self.target.geometry()
+    }
+
+    fn buffer(&mut self, lbas: usize) -> Buffer {
+        pooled_or_own(self.pool.as_ref(), lbas)
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
@@ -313,7 +317,6 @@ fn is_empty(op: &Op) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
     use super::*;
@@ -333,7 +336,7 @@ mod tests {
             in_flight_max: 4,
             has_durable_writes: false,
         };
-        match UringPath::new(target, Polling::default()) {
+        match UringPath::new(target, &Extras::default()) {
             Ok(path) => Some(path),
             Err((_, refused)) => {
                 eprintln!("SKIPPED: {refused}");

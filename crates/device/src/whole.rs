@@ -25,12 +25,13 @@ pub trait WholeDevice: Send {
     /// When it can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
-    /// As [`open_path`](Self::open_path), of a path that polls for what [`PathOptions::polling`] says,
-    /// as far as that can be had here: for those that nothing urgent depends on.
+    /// As [`open_path`](Self::open_path), of a path that carries much data and that nothing urgent
+    /// depends on: it polls for what [`PathOptions::polling`] says, and has [buffers](Device::buffer)
+    /// that are registered with the kernel, as far as that can be had here.
     ///
     /// # Errors
     /// As there.
-    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+    fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
         self.open_path()
     }
 

@@ -42,6 +42,7 @@ mod operations;
 mod pool;
 mod reap;
 mod refused;
+mod registered;
 mod ring;
 mod segments;
 mod setup;

@@ -11,7 +11,7 @@ use crate::nvme::NVME_URING_CMD_IO;
 use crate::reap::{Completion, Outcome};
 use crate::ring::{OpId, Ring};
 use crate::table::Name;
-use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool};
+use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
 
 /// Most bytes of one transfer (the kernel's own limit, rounded down to a block).
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
@@ -269,6 +269,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         let in_flight = self.in_flight.get_mut(name).expect("it is in flight");
         let fd = types::Fd(self.files.number(in_flight.fd));
         let is_multishot = self.features;
+        let fixed = |address, size| self.registered.as_ref()?.find(address, size);
         let entry = match &mut in_flight.kind {
             Kind::Accept if is_multishot.multishot_accept => {
                 opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
@@ -299,17 +300,33 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
                 opcode::PollAdd::new(fd, *events).multi(*is_multishot).build()
             }
             Kind::Read { memory, offset } => {
-                opcode::Read::new(fd, memory.address(), memory.size() as u32)
-                    .offset(*offset)
-                    .build()
+                let (address, size) = (memory.address(), memory.size());
+                match fixed(address, size) {
+                    Some(fixed) => {
+                        opcode::ReadFixed::new(fd, fixed, size as u32, registered::INDEX)
+                            .offset(*offset)
+                            .build()
+                    }
+                    None => opcode::Read::new(fd, address, size as u32).offset(*offset).build(),
+                }
             }
             Kind::Write { memory, offset, is_durable, stream } => {
                 let flags = if *is_durable { libc::RWF_DSYNC } else { 0 };
-                opcode::Write::new(fd, memory.address(), memory.size() as u32)
-                    .offset(*offset)
-                    .rw_flags(flags)
-                    .write_stream(*stream)
-                    .build()
+                let (address, size) = (memory.address(), memory.size());
+                match fixed(address, size) {
+                    Some(fixed) => {
+                        opcode::WriteFixed::new(fd, fixed, size as u32, registered::INDEX)
+                            .offset(*offset)
+                            .rw_flags(flags)
+                            .write_stream(*stream)
+                            .build()
+                    }
+                    None => opcode::Write::new(fd, address, size as u32)
+                        .offset(*offset)
+                        .rw_flags(flags)
+                        .write_stream(*stream)
+                        .build(),
+                }
             }
             Kind::Flush { with_metadata } => {
                 let flags = if *with_metadata { FsyncFlags::empty() } else { FsyncFlags::DATASYNC };
@@ -321,11 +338,14 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Shutdown => opcode::Shutdown::new(fd, libc::SHUT_RDWR).build(),
             Kind::Command { command, memory } => {
                 let (address, size) = match memory {
-                    Some(memory) => (memory.address() as u64, memory.size() as u32),
-                    None => (0, 0),
+                    Some(memory) => (memory.address(), memory.size()),
+                    None => (std::ptr::null_mut(), 0),
                 };
+                let found = fixed(address, size);
+                let command = command.encode(found.unwrap_or(address) as u64, size as u32);
                 let entry = opcode::UringCmd80::new(fd, NVME_URING_CMD_IO)
-                    .cmd(command.encode(address, size))
+                    .buf_index(found.map(|_| registered::INDEX))
+                    .cmd(command)
                     .build()
                     .user_data(name.to_u64());
                 // SAFETY: as below.

@@ -14,11 +14,15 @@ use crate::files::{Fd, Files};
 use crate::operations::InFlight;
 use crate::pool::{Pool, Provided};
 use crate::reap::{Arrived, Completion};
+use crate::registered::Registered;
 use crate::table::{Name, Table};
 use crate::{Errno, Features, Memory, Narrow, Polling, Refused, Setup, Width, setup};
 
 /// How long a dropped ring waits for its operations to end before it gives up their memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How long it lets be between questions, where completions are polled for.
+const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often a submission that the kernel has no memory for is tried, a millisecond apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
@@ -51,6 +55,7 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     pub(crate) in_flight: ManuallyDrop<Table<InFlight<T, M>>>,
     pub(crate) files: Files,
     pub(crate) pool: ManuallyDrop<Option<Pool>>,
+    pub(crate) registered: Option<Registered>,
     /// Entries that found no room in the submission queue, oldest first.
     backlog: VecDeque<W::Submission>,
     /// Completions taken from the queue that were not looked at yet.
@@ -76,6 +81,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             in_flight: ManuallyDrop::new(Table::new()),
             files: Files::new(),
             pool: ManuallyDrop::new(None),
+            registered: None,
             backlog: VecDeque::new(),
             arrived: VecDeque::new(),
             made: Vec::new(),
@@ -314,7 +320,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         let mut must_run = submission.taskrun() || submission.cq_overflow();
         drop(submission);
         // Nobody else asks the device.
-        must_run |= self.polling.completions && self.in_flight.len() > 0;
+        must_run |= self.polling.is_ours_to_ask() && self.in_flight.len() > 0;
         if must_run && self.is_enabled {
             // What it can't do now (no memory) it does next time: readiness stays.
             drop(self.enter_once(0, 0, None, true));
@@ -340,15 +346,24 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         let deadline = Instant::now() + DROP_WAIT_MAX;
         let mut completions = Vec::new();
         while self.in_flight.len() > 0 {
-            self.cancel_all();
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero()
-                || self.submit_and_wait(1, Some(left.min(Duration::from_millis(100)))).is_err()
-            {
+            let ended = if left.is_zero() {
+                return false;
+            } else if self.polling.is_ours_to_ask() {
+                // A wait would spin, and past any timeout; and nothing can be cancelled there.
+                self.submit()
+            } else {
+                self.cancel_all();
+                self.submit_and_wait(1, Some(left.min(Duration::from_millis(100))))
+            };
+            if ended.is_err() {
                 return false;
             }
             self.reap(&mut completions);
             completions.clear();
+            if self.polling.is_ours_to_ask() && self.in_flight.len() > 0 {
+                std::thread::sleep(DROP_ASK_PAUSE);
+            }
         }
         true
     }
@@ -361,6 +376,11 @@ impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
         if is_over {
             if let Some(pool) = self.pool.as_mut() {
                 pool.unregister(&self.uring.submitter());
+            }
+            if self.registered.is_some() {
+                // At once, where closing the ring takes its time: others may want to lock memory. What
+                // is refused happens then.
+                drop(self.uring.submitter().unregister_buffers());
             }
             // SAFETY: neither is used again.
             unsafe {

@@ -30,13 +30,19 @@ pub struct Polling {
     pub submissions_idle_ms: Option<u32>,
     /// Completions are fetched from the device when they are asked for (`IORING_SETUP_IOPOLL`): only
     /// direct reads and writes and a driver's commands can be put to such a ring, all to devices
-    /// whose driver has queues for that. A wait ends with a completion, never with its timeout.
+    /// whose driver has queues for that. Alone, a wait ends with a completion, never with its timeout;
+    /// with a thread that takes submissions, it is that thread which asks the device, and a wait sleeps.
     pub completions: bool,
 }
 
 impl Polling {
     fn is_any(self) -> bool {
         self.completions || self.submissions_idle_ms.is_some()
+    }
+
+    /// Whether a completion comes only when a call asks the device for it.
+    pub(crate) fn is_ours_to_ask(self) -> bool {
+        self.completions && self.submissions_idle_ms.is_none()
     }
 }
 

@@ -165,6 +165,18 @@ pub(crate) struct Facts {
     pub(crate) volume: String,
 }
 
+impl Facts {
+    /// Notes how the volume is reached, and why not in a better way. Returns whether that is new.
+    pub(crate) fn set_io_path(&mut self, io_path: &str, why_not_better: &str) -> bool {
+        let is_new = self.io_path != io_path;
+        io_path.clone_into(&mut self.io_path);
+        if !why_not_better.is_empty() {
+            why_not_better.clone_into(&mut self.io_path_why_not_better);
+        }
+        is_new
+    }
+}
+
 /// The data set is being read from the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loading {

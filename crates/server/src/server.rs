@@ -77,10 +77,7 @@ impl Server {
                 config.limit_memory(memory_max(pool.usage().total));
             }
             facts.volume.clone_from(&storage.name);
-            facts.io_path.clone_from(&storage.io_path);
-            if !storage.why_not_better.is_empty() {
-                facts.io_path_why_not_better.clone_from(&storage.why_not_better);
-            }
+            facts.set_io_path(&storage.io_path, &storage.why_not_better);
         }
         let seed = (u128::from(random()) << 64) | u128::from(random());
         let mut core = Core::new(config, seed, facts);
@@ -132,6 +129,12 @@ impl Server {
         self.banner();
         if let Some(mut storage) = self.storage.take() {
             let volume = self.load(&mut storage)?;
+            // Its paths are open now.
+            if let Some((io_path, why_not)) = storage.media.io_path()
+                && self.core.facts.set_io_path(&io_path, &why_not)
+            {
+                log::warn!("less than was asked for: log through {io_path}: {why_not}");
+            }
             // It holds the lock of the volume.
             self.storage = Some(storage);
             let Some(volume) = volume else {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token,
-    is_readable,
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, POOLED_COUNT,
+    POOLED_LBAS, PlacementId, Token, is_readable,
 };
 
 use crate::Random;
@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn check_all(mut make: impl FnMut() -> Box<dyn Device>) {
     reads_what_was_written(&mut *make());
     buffers_come_home(&mut *make());
+    its_own_buffers_do_as_well(&mut *make());
     refuses_what_is_outside(&mut *make());
     hands_back_what_is_too_much(&mut *make());
     takes_every_kind_of_write_and_flush(&mut *make());
@@ -123,6 +124,41 @@ fn buffers_come_home(device: &mut dyn Device) {
         assert_eq!(buffer.as_ptr(), address, "it is the same buffer");
     }
     assert!(run(device, Op::Flush).buffer.is_none());
+}
+
+/// More than a path has at hand, of several lengths, all in flight at once.
+fn its_own_buffers_do_as_well(device: &mut dyn Device) {
+    let count = (device.geometry().in_flight_max as usize).min(POOLED_COUNT + 2);
+    for round in 0..2 {
+        let places = (0..count).map(|index| (index as u64 * 80, [1, 7, 80][index % 3]));
+        let expected = |lba, lbas| pattern(lbas, lba + round);
+        for (lba, lbas) in places.clone() {
+            let mut buffer = device.buffer(lbas);
+            assert_eq!(buffer.len_lbas(), lbas);
+            buffer.copy_from_slice(&expected(lba, lbas));
+            device.submit(Token(lba), write(lba, buffer, lbas == 7)).expect("there is room");
+        }
+        for done in drain(device) {
+            assert_eq!(done.result, Ok(()));
+            let buffer = done.buffer.expect("a write brings its buffer back");
+            assert!(buffer[..] == expected(done.token.0, buffer.len_lbas())[..], "it was changed");
+        }
+        for (lba, lbas) in places.clone() {
+            assert!(read(device, lba, lbas)[..] == expected(lba, lbas)[..], "{lbas} at {lba}");
+            let buffer = device.buffer(lbas);
+            device.submit(Token(lba), Op::Read { lba: Lba(lba), buffer }).expect("there is room");
+            let done = drain(device).remove(0);
+            assert_eq!(done.result, Ok(()));
+            let buffer = done.buffer.expect("a read brings its buffer back");
+            assert!(buffer[..] == expected(lba, lbas)[..], "{lbas} at {lba}, read");
+        }
+    }
+    // Longer than those at hand may be.
+    let lbas = POOLED_LBAS + 1;
+    let mut buffer = device.buffer(lbas);
+    buffer.copy_from_slice(&pattern(lbas, 3));
+    assert_eq!(run(device, write(0, buffer, false)).result, Ok(()));
+    assert!(read(device, 0, lbas)[..] == pattern(lbas, 3)[..]);
 }
 
 fn refuses_what_is_outside(device: &mut dyn Device) {

@@ -205,6 +205,12 @@ pub trait Media {
     /// Whether blocks that were never written must be before the log uses them: in a file, the
     /// first write to a block costs a commit of the file system's journal.
     fn fresh_blocks_need_zeroing(&self) -> bool;
+
+    /// How it is reached now, and why not in a better way, as [`Storage`] has them from before a path was
+    /// opened: some may have been had only in a lesser way. `None` where nothing like that can happen.
+    fn io_path(&self) -> Option<(String, String)> {
+        None
+    }
 }
 
 /// What holds a volume, and how it is reached.

@@ -1,9 +1,10 @@
 //! Measures how fast snapshots are written and read, and what processor time that takes: over blocks
-//! that were only reserved, and over blocks that were written before; at the end what polling changes.
+//! that were only reserved, and over blocks that were written before; at the end what registered buffers
+//! and polling change.
 //!
 //! `cargo run --release --package slimio-volume --example snapshot_speed -- PLACE [MiB [poll]]`
 //!
-//! PLACE is a directory, or a device: what is on that is lost. With `poll` only the last is measured.
+//! PLACE is a directory, or a device: what is on that is lost. With `poll` only the last are measured.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 
@@ -17,8 +18,8 @@ use slimio_storage::{
     format, recover,
 };
 
-/// Rounds of each kind of polling, by turns.
-const POLLING_ROUNDS: usize = 5;
+/// Rounds of each kind of path, by turns.
+const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.
 const CHUNK_SIZE: usize = 256 << 10;
@@ -34,7 +35,7 @@ fn main() {
     if !only_polling {
         measure(&volume, mib).expect("the volume can be used");
     }
-    compare_polling(&volume, mib).expect("the volume can be used");
+    compare_paths(&volume, mib).expect("the volume can be used");
 }
 
 /// There is nothing to come back.
@@ -51,8 +52,7 @@ impl RecoverSink for Nothing {
 }
 
 /// Makes a volume, with nothing on it. What one of the same name has left there would be taken for its.
-fn open(place: &Path, polling: Polling, volume_id: VolumeId) -> Result<Storage, Error> {
-    let options = PathOptions { polling, ..PathOptions::default() };
+fn open(place: &Path, options: PathOptions, volume_id: VolumeId) -> Result<Storage, Error> {
     let mut storage = slimio_volume::open(place, options, true, u64::MAX)?;
     let layout = FormatOptions {
         volume_id,
@@ -88,21 +88,35 @@ fn processor_time() -> Duration {
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-/// Writes a snapshot by turns with each kind of polling; says the median of the rounds.
-fn compare_polling(place: &Path, mib: usize) -> Result<(), Error> {
+/// Writes a snapshot by turns with each kind of path; says the median of the rounds.
+fn compare_paths(place: &Path, mib: usize) -> Result<(), Error> {
     let idle = Some(Duration::from_millis(10));
-    let kinds = [(None, false), (idle, false), (None, true), (idle, true)];
-    let kinds =
-        kinds.map(|(submissions_idle, completions)| Polling { submissions_idle, completions });
+    let kinds = [
+        (false, None, false),
+        (true, None, false),
+        (true, idle, false),
+        (false, None, true),
+        (true, None, true),
+        (true, idle, true),
+    ];
+    let kinds = kinds.map(|(registered, submissions_idle, completions)| {
+        let polling = Polling { submissions_idle, completions };
+        PathOptions { registered, polling, ..PathOptions::default() }
+    });
+    let name = |options: &PathOptions| {
+        let buffers = if options.registered { "registered" } else { "any buffers" };
+        format!("{buffers}, polls for {}", options.polling)
+    };
     let mut rounds = kinds.map(|_| Vec::new());
     let mut ids = (2..).map(VolumeId);
-    for round in 0..POLLING_ROUNDS {
-        for ((polling, rounds), id) in kinds.iter().zip(&mut rounds).zip(&mut ids) {
-            let mut storage = open(place, *polling, id)?;
-            if round == 0 {
-                println!("asked for {polling}: {}; {}", storage.io_path, storage.why_not_better);
-            }
+    for round in 0..ROUNDS {
+        for ((options_now, rounds), id) in kinds.iter().zip(&mut rounds).zip(&mut ids) {
+            let mut storage = open(place, *options_now, id)?;
             let mut volume = recover(&mut *storage.media, &options(), &mut Nothing)?;
+            if round == 0 {
+                let (io_path, why_not) = storage.media.io_path().unwrap_or_default();
+                println!("{}: {io_path}; {why_not}", name(options_now));
+            }
             // The first time blocks are only reserved.
             write(&mut volume, &payload(), mib, WriterOptions::default())?;
             let before = processor_time();
@@ -111,7 +125,7 @@ fn compare_polling(place: &Path, mib: usize) -> Result<(), Error> {
                 .push((whole.as_secs_f64(), processor_time().saturating_sub(before).as_secs_f64()));
         }
     }
-    for (polling, mut rounds) in kinds.iter().zip(rounds) {
+    for (options, mut rounds) in kinds.iter().zip(rounds) {
         let median = |values: &mut Vec<f64>| {
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
@@ -119,8 +133,8 @@ fn compare_polling(place: &Path, mib: usize) -> Result<(), Error> {
         let (mut whole, mut used): (Vec<_>, Vec<_>) = rounds.drain(..).unzip();
         let (whole, used) = (median(&mut whole), median(&mut used));
         println!(
-            "{:<52} {:>6.0} MB/s, {:.2} s of processor time per GiB",
-            format!("asked for {polling}:"),
+            "{:<69} {:>6.0} MB/s, {:.3} s of processor time per GiB",
+            name(options) + ":",
             mib as f64 * 1.048_576 / whole,
             used * 1024.0 / mib as f64
         );
@@ -129,7 +143,7 @@ fn compare_polling(place: &Path, mib: usize) -> Result<(), Error> {
 }
 
 fn measure(place: &Path, mib: usize) -> Result<(), Error> {
-    let mut storage = open(place, Polling::default(), VolumeId(1))?;
+    let mut storage = open(place, PathOptions::default(), VolumeId(1))?;
     println!("{}", storage.io_path);
     let options = options();
     let payload = payload();

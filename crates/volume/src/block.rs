@@ -70,16 +70,22 @@ pub(crate) fn make_volume(
     drop(device.open_path()?);
     let placements = Placements::of(&*device);
     let monitor = Monitor::new(&*device, &placements);
-    let notes = device.notes().into_iter().chain(placements.note());
+    let (io_path, why_not_better) = describe_io(&*device, &placements);
     Ok(Storage {
         exists: !matches!(contents, Contents::Nothing),
         name: path.display().to_string(),
         is_best: device.is_best(),
         placement: monitor.map(|monitor| Box::new(monitor) as Box<dyn PlacementMonitor>),
-        io_path: device.describe(),
-        why_not_better: notes.collect::<Vec<_>>().join("; "),
+        io_path,
+        why_not_better,
         media: Box::new(BlockMedia { device, placements, outlives_process: true, pool }),
     })
+}
+
+/// How a device is reached, and why not in a better way.
+fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, String) {
+    let notes = device.notes().into_iter().chain(placements.note());
+    (device.describe(), notes.collect::<Vec<_>>().join("; "))
 }
 
 /// The extents of a device with so many blocks. One without room for all areas is refused.
@@ -105,7 +111,7 @@ impl BlockMedia {
 impl Media for BlockMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = match area {
-            Area::Snapshot(_) => self.device.open_polled_path()?,
+            Area::Snapshot(_) => self.device.open_bulk_path()?,
             Area::Superblock | Area::Wal => self.device.open_path()?,
         };
         // Above the extents: where a snapshot begins is told by its place in the area.
@@ -169,6 +175,10 @@ impl Media for BlockMedia {
 
     fn fresh_blocks_need_zeroing(&self) -> bool {
         false
+    }
+
+    fn io_path(&self) -> Option<(String, String)> {
+        Some(describe_io(&*self.device, &self.placements))
     }
 }
 

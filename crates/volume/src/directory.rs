@@ -117,6 +117,10 @@ impl DirectoryMedia {
             // Errors are for recovery to report.
             drop(self.directory.open_path(Area::Superblock.name()));
         }
+        self.io()
+    }
+
+    fn io(&self) -> (String, String) {
         (self.directory.describe(), self.directory.notes().join("; "))
     }
 }
@@ -126,7 +130,7 @@ impl Media for DirectoryMedia {
         let directory = &mut self.directory;
         Ok(match area {
             Area::Superblock => directory.open_path(area.name())?,
-            Area::Snapshot(_) => directory.open_polled_path(area.name())?,
+            Area::Snapshot(_) => directory.open_bulk_path(area.name())?,
             Area::Wal => {
                 let path = directory.open_path(area.name())?;
                 let limit = Limit { lbas_max: self.wal_size_max / LBA_SIZE as u64 };
@@ -187,5 +191,9 @@ impl Media for DirectoryMedia {
 
     fn fresh_blocks_need_zeroing(&self) -> bool {
         true
+    }
+
+    fn io_path(&self) -> Option<(String, String)> {
+        Some(self.io())
     }
 }

@@ -74,8 +74,8 @@ impl WholeDevice for Traced {
         Ok(self.record(path))
     }
 
-    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.device.open_polled_path()?;
+    fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        let path = self.device.open_bulk_path()?;
         Ok(self.record(path))
     }
 

@@ -11,13 +11,11 @@ mod sysfs;
 mod wire;
 
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use slimio_ring::NvmeStatus;
+use slimio_ring::{NvmeStatus, Refused};
 
 use self::fdp::NvmeAccount;
 pub use self::fdp::{FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, PlacementHandle};
@@ -25,11 +23,12 @@ use self::path::NvmePath;
 use self::sysfs::Nodes;
 pub(crate) use self::sysfs::{holders, nodes};
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
+use crate::bulk::{Bulk, Extras, Refusal};
 use crate::contents::{self, Contents};
-use crate::polling::{self, Polled};
+use crate::polling;
 use crate::{
     Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
-    OpenError, PathOptions, PlacementId, Polling, Token, WholeDevice, WriteCache,
+    OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
 };
 use crate::{block, identity};
 
@@ -66,7 +65,7 @@ pub struct NvmeDevice {
     /// Bytes that are written whole or not at all when power fails.
     atomic_size: u64,
     in_flight_max: u32,
-    polled: Polled,
+    bulk: Bulk,
     fdp: Fdp,
 }
 
@@ -154,32 +153,39 @@ impl NvmeDevice {
             atomic_size: (u64::from(controller.atomic_write_power_fail) + 1) << about.block_shift,
             model: controller.model,
             in_flight_max: options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
-            polled: Polled::of_device(options.polling, Some(&nodes.queue)),
+            bulk: Bulk::of_device(&options, Some(&nodes.queue)),
             fdp,
             nodes: nodes.clone(),
         };
-        device.try_out().map_err(refused("trying commands on"))?;
+        device.try_out(&Extras::default()).map_err(refused("trying commands on"))?;
+        let mut bulk = std::mem::take(&mut device.bulk);
+        bulk.try_out(|extras| device.try_out(&extras));
+        device.bulk = bulk;
         Ok(device)
     }
 
-    /// Reads a block and flushes, to see that commands arrive.
-    fn try_out(&mut self) -> Result<(), DeviceError> {
-        let mut path =
-            self.path(Polling::default()).map_err(|_| DeviceError::Io { errno: libc::ENOMEM })?;
-        let read = Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) };
+    /// Reads a block and flushes, to see that commands arrive and come back.
+    fn try_out(&self, extras: &Extras) -> Result<(), DeviceError> {
+        let no_ring = |_| DeviceError::Io { errno: libc::ENOMEM };
+        let mut path = self.path(extras).map_err(no_ring)?;
+        let read = Op::Read { lba: Lba(0), buffer: path.buffer(1) };
         for op in [read, Op::Flush] {
             run(&mut path, op).1?;
         }
         Ok(())
     }
 
-    fn path(&self, polling: Polling) -> Result<NvmePath, OpenError> {
-        let failed = |error: &io::Error| OpenError::io("opening", &self.nodes.generic, error);
-        let file = OwnedFd::from(self.generic.try_clone().map_err(|error| failed(&error))?);
-        let path = NvmePath::new(self.namespace.clone(), file, self.in_flight_max, polling);
-        path.map_err(|refused| {
-            OpenError::unsuitable(&self.nodes.generic, format!("no io_uring: {refused}"))
-        })
+    fn path(&self, extras: &Extras) -> Result<NvmePath, Refusal> {
+        let file = self.generic.try_clone().map_err(|error| Refusal::of_file(&error))?;
+        NvmePath::new(self.namespace.clone(), file.into(), self.in_flight_max, extras)
+    }
+
+    fn path_for_one(&self) -> Result<NvmePath, OpenError> {
+        self.path(&Extras::default()).map_err(|refusal| self.refused(&refusal.into()))
+    }
+
+    fn refused(&self, refused: &Refused) -> OpenError {
+        OpenError::unsuitable(&self.nodes.generic, format!("no io_uring: {refused}"))
     }
 
     /// The generic device's node.
@@ -223,7 +229,7 @@ impl WholeDevice for NvmeDevice {
 
     fn contents(&self) -> Result<Contents, OpenError> {
         // Not through the block device: what the kernel keeps of it may be older than what is there.
-        let mut path = self.path(Polling::default())?;
+        let mut path = self.path_for_one()?;
         let size = self.lba_count() * LBA_SIZE as u64;
         contents::examine_by(size, |bytes, offset| {
             let mut buffer = Buffer::zeroed(bytes.len() / LBA_SIZE);
@@ -242,13 +248,14 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        Ok(Box::new(self.path(Polling::default())?))
+        Ok(Box::new(self.path_for_one()?))
     }
 
-    fn open_polled_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        let polled = self.path(self.polled.in_force);
-        // A ring that polls takes more than one that does not: a thread of the kernel's.
-        Ok(Box::new(polled.or_else(|_| self.path(Polling::default()))?))
+    fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
+        let mut bulk = std::mem::take(&mut self.bulk);
+        let opened = bulk.open(|extras| self.path(extras));
+        self.bulk = bulk;
+        Ok(Box::new(opened.map_err(|refused| self.refused(&refused))?))
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
@@ -310,12 +317,12 @@ impl WholeDevice for NvmeDevice {
             "NVMe passthrough on {} through io_uring ({placement}, {}){}",
             self.nodes.generic.display(),
             self.namespace.write_cache,
-            self.polled.describe()
+            self.bulk.describe()
         )
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = self.polled.why_not.clone();
+        let mut notes = self.bulk.why_not().to_vec();
         if let Fdp::Off(why) = &self.fdp {
             notes.push(format!("no data placement: {why}"));
         }

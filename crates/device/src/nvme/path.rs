@@ -11,19 +11,23 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_ring::{Fd, Features, NvmeCommand, Outcome, Refused, Ring, Setup, Wide};
+use slimio_ring::{Fd, NvmeCommand, Outcome, Ring, Wide};
 
 use super::Namespace;
 use super::commands::result_of;
 use super::data::{self, Data};
 use super::wire::{self, RANGES_MAX, opcode};
+use crate::bulk::{Extras, Refusal, path_setup};
+use crate::pool::{Pool, pooled_or_own};
 use crate::target::{buffer_of, check_range};
-use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Polling, Token};
+use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
 /// A namespace through the driver's own commands.
 pub(crate) struct NvmePath {
     namespace: Arc<Namespace>,
     in_flight_max: u32,
+    /// Buffers in memory that the ring has registered.
+    pool: Option<Arc<Pool>>,
     ring: Ring<Step, Data, Wide>,
     fd: Fd,
     /// Submitted but not kicked.
@@ -64,20 +68,18 @@ impl NvmePath {
         namespace: Arc<Namespace>,
         file: OwnedFd,
         in_flight_max: u32,
-        polling: Polling,
-    ) -> Result<Self, Refused> {
-        let mut ring = Ring::new(Setup {
-            submissions: in_flight_max,
-            completions: 2 * in_flight_max,
-            // A path may be handed from thread to thread, and its ring is polled by others: both
-            // want completions that need no call of the thread that has submitted.
-            avoid: Features { deferred: true, ..Features::NONE },
-            polling: polling.for_ring(),
-        })?;
+        extras: &Extras,
+    ) -> Result<Self, Refusal> {
+        let mut ring =
+            Ring::new(path_setup(in_flight_max, extras.polling)).map_err(Refusal::Ring)?;
+        if let Some(pool) = &extras.pool {
+            pool.register(&mut ring).map_err(Refusal::Memory)?;
+        }
         let fd = ring.adopt(file);
         Ok(Self {
             namespace,
             in_flight_max,
+            pool: extras.pool.clone(),
             ring,
             fd,
             queued: VecDeque::new(),
@@ -263,6 +265,10 @@ impl Device for NvmePath {
             in_flight_max: self.in_flight_max,
             write_cache: self.namespace.write_cache,
         }
+    }
+
+    fn buffer(&mut self, lbas: usize) -> Buffer {
+        pooled_or_own(self.pool.as_ref(), lbas)
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {

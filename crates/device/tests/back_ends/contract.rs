@@ -2,14 +2,19 @@
 
 use std::path::Path;
 
-use slimio_device::{BlockDevice, Device, Directory, PathOptions, WholeDevice};
+use slimio_device::{
+    BlockDevice, Device, Directory, EngineChoice, OpenError, PathOptions, WholeDevice,
+};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 use slimio_sim::{Order, SimConfig, SimDisk};
 
 use crate::common::{TestDevice, engines, polling};
 
-/// Checks files in a directory below `place`.
-fn check_files(place: &Path, options: PathOptions, described: &str) {
+/// How a path to a file is opened.
+type Open = fn(&mut Directory, &str) -> Result<Box<dyn Device + Send>, OpenError>;
+
+/// Checks files in a directory below `place`; says how they were reached, and why not better.
+fn check_files(place: &Path, options: PathOptions, open: Open) -> (String, String) {
     let directory = tempfile::tempdir_in(place).expect("a directory for the test");
     let mut directory = Directory::open(directory.path(), options).expect("it is ours");
     let mut count = 0;
@@ -17,18 +22,20 @@ fn check_files(place: &Path, options: PathOptions, described: &str) {
         count += 1;
         let name = format!("file-{count}");
         directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-        directory.open_path(&name).expect("it was just made") as Box<dyn Device>
+        open(&mut directory, &name).expect("it was just made") as Box<dyn Device>
     });
-    let found = directory.describe();
-    assert!(found.starts_with(described), "{found}");
+    (directory.describe(), directory.notes().join("; "))
+}
+
+/// Where the build is, is a disk, as far as anything here is.
+fn on_disk() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
 #[test]
 fn files_past_the_cache() {
     for options in engines() {
-        // Where the build is, is a disk, as far as anything here is.
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        check_files(place, options, "");
+        check_files(on_disk(), options, Directory::open_path);
     }
 }
 
@@ -36,15 +43,43 @@ fn files_past_the_cache() {
 fn files_through_the_cache() {
     for options in engines() {
         let options = PathOptions { direct: false, ..options };
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        check_files(place, options, "buffered I/O on files");
+        for open in [Directory::open_path, Directory::open_bulk_path] {
+            let (described, _) = check_files(on_disk(), options, open);
+            assert!(described.starts_with("buffered I/O on files"), "{described}");
+            assert!(!described.contains("registered"), "{described}");
+        }
     }
 }
 
 #[test]
 fn files_in_memory() {
     for options in engines() {
-        check_files(Path::new("/dev/shm"), options, "");
+        check_files(Path::new("/dev/shm"), options, Directory::open_path);
+    }
+}
+
+/// Says so when the kernel refuses.
+fn assert_registered(described: &str, notes: &str, options: PathOptions) {
+    eprintln!("{described}; {notes}");
+    let is_registered = described.contains("has registered buffers");
+    assert!(!described.contains("registered buffers on"), "not on all paths");
+    let is_wanted = options.registered && options.engine == EngineChoice::Best;
+    if is_wanted && notes.contains("buffers are not registered") {
+        eprintln!("SKIPPED registered buffers: {notes}");
+        assert!(!is_registered);
+    } else {
+        assert_eq!(is_registered, is_wanted, "{described}");
+    }
+}
+
+#[test]
+fn files_by_bulk_paths() {
+    for (options, registered) in engines().into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        let options = PathOptions { registered, ..options };
+        let (described, notes) = check_files(on_disk(), options, Directory::open_bulk_path);
+        if described.starts_with("direct") {
+            assert_registered(&described, &notes, options);
+        }
     }
 }
 
@@ -69,25 +104,25 @@ fn a_block_device_that_is_polled() {
         let is_polled = described.contains("IOPOLL");
         assert_ne!(is_polled, !options.polling.completions || notes.contains("nvme.poll_queues"));
         assert_eq!(described.contains("SQPOLL, 2 ms"), options.polling.submissions_idle.is_some());
-        check_all(|| device.open_polled_path().expect("it can be opened") as Box<dyn Device>);
+        check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+    }
+}
+
+#[test]
+fn a_block_device_by_bulk_paths() {
+    let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };
+    for options in engines() {
+        let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
+        check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+        assert_registered(&device.describe(), &device.notes().join("; "), options);
     }
 }
 
 #[test]
 fn files_that_are_polled() {
     for options in polling().into_iter().skip(2) {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let directory = tempfile::tempdir_in(place).expect("a directory for the test");
-        let mut directory = Directory::open(directory.path(), options).expect("it is ours");
-        let mut count = 0;
-        check_all(|| {
-            count += 1;
-            let name = format!("file-{count}");
-            directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-            directory.open_polled_path(&name).expect("it was just made") as Box<dyn Device>
-        });
-        let (described, notes) = (directory.describe(), directory.notes().join("; "));
-        assert!(described.ends_with("it polls for submissions (SQPOLL, 2 ms)"), "{described}");
+        let (described, notes) = check_files(on_disk(), options, Directory::open_bulk_path);
+        assert!(described.ends_with("polls for submissions (SQPOLL, 2 ms)"), "{described}");
         assert!(notes.contains("completions are not polled for: the volume is files"), "{notes}");
     }
 }

@@ -65,6 +65,53 @@ fn it_keeps_the_contract_of_devices() {
     });
 }
 
+/// Of one, transfers are cut in parts; of another, blocks are smaller.
+#[test]
+fn it_keeps_the_contract_with_registered_buffers() {
+    with_each(&["PLAIN", "SMALL_MDTS", "B512"], |_, path| {
+        for registered in [true, false] {
+            let options = PathOptions { in_flight_max: 16, registered, ..PathOptions::default() };
+            let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
+            check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+            let described = device.describe();
+            let is_said = described.ends_with("; for snapshots it has registered buffers");
+            assert_eq!(is_said, registered, "{described}; {:?}", device.notes());
+        }
+    });
+}
+
+/// Processor time that this thread has used in the kernel, in its ticks of 10 ms.
+fn kernel_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+    let behind_name = stat.rsplit(')').next().expect("the name is in parentheses");
+    let field = behind_name.split_whitespace().nth(12).expect("there are more");
+    field.parse().expect("it is a number")
+}
+
+/// A wait on its ring would spin, past any time limit.
+#[test]
+fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
+    with_each(&["PLAIN"], |kind, path| {
+        let polling = Polling { submissions_idle: None, completions: true };
+        let options = PathOptions { in_flight_max: 16, polling, ..PathOptions::default() };
+        let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
+        let mut io = device.open_bulk_path().expect("it can be opened");
+        assert!(device.describe().contains("(IOPOLL)"), "{}", device.describe());
+        if !lab(&["hold", kind, "write"]) {
+            return;
+        }
+        io.submit(Token(0), write(7, pattern(1, 1), PlacementId::default()))
+            .expect("there is room");
+        io.kick();
+        let before = kernel_ticks();
+        drop(io);
+        let used = kernel_ticks() - before;
+        assert!(lab(&["resume", kind]));
+        assert!(lab(&["heal", kind]));
+        assert!(used < 250, "{used} ticks, where five seconds have 500");
+    });
+}
+
 /// The lab's kernel has queues for completions that are polled for.
 #[test]
 fn it_keeps_the_contract_when_it_is_polled() {
@@ -77,8 +124,8 @@ fn it_keeps_the_contract_when_it_is_polled() {
             let options = PathOptions { in_flight_max: 16, polling, ..PathOptions::default() };
             let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
             let described = device.describe();
-            assert!(described.ends_with(&format!("it polls for {polling}")), "{described}");
-            check_all(|| device.open_polled_path().expect("it can be opened") as Box<dyn Device>);
+            assert!(described.ends_with(&format!(" polls for {polling}")), "{described}");
+            check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
         }
     });
 }

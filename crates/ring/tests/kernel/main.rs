@@ -4,4 +4,5 @@ mod allocations;
 mod commands;
 mod common;
 mod files;
+mod registered;
 mod sockets;

@@ -74,6 +74,10 @@ impl Media for HeldMedia {
         self.media.make_buffers(count, size)
     }
 
+    fn io_path(&self) -> Option<(String, String)> {
+        self.media.io_path()
+    }
+
     fn buffers_outlive_process(&self) -> bool {
         self.media.buffers_outlive_process()
     }

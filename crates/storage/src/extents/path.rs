@@ -259,6 +259,10 @@ impl Device for AreaPath {
         Geometry { lba_count, ..self.below.geometry() }
     }
 
+    fn buffer(&mut self, lbas: usize) -> Buffer {
+        self.below.buffer(lbas)
+    }
+
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
         let below = self.below.geometry();
         if self.in_flight >= below.in_flight_max as usize {

@@ -1,7 +1,8 @@
 //! Writing a snapshot into its slot.
 
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, Token, WriteCache,
+    Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, POOLED_COUNT,
+    POOLED_LBAS, Token, WriteCache,
 };
 use slimio_planted::is_planted;
 
@@ -27,8 +28,9 @@ pub struct WriterOptions {
 impl Default for WriterOptions {
     fn default() -> Self {
         Self {
-            write_lbas: (512 << 10) / LBA_SIZE as u32,
-            in_flight: 4,
+            // As many and as long as the buffers that a path has at hand.
+            write_lbas: POOLED_LBAS as u32,
+            in_flight: POOLED_COUNT,
             grow_lbas: (64 << 20) / LBA_SIZE as u64,
             flush_lbas: (64 << 20) / LBA_SIZE as u64,
         }
@@ -294,7 +296,7 @@ impl Stream {
             return Err(error.clone());
         }
         let lbas = self.options.write_lbas as usize;
-        let mut buffer = self.free.pop().unwrap_or_else(|| Buffer::zeroed(lbas));
+        let mut buffer = self.free.pop().unwrap_or_else(|| device.buffer(lbas));
         buffer.set_len_lbas(lbas);
         Ok(buffer)
     }

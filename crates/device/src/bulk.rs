@@ -1,0 +1,377 @@
+//! What the paths of a device have that carry much data and that nothing urgent waits for: what they
+//! poll for, memory that is registered, and why not more.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use slimio_ring::{Cause, Errno, Features, Refused, Ring, Setup};
+
+use crate::polling::has_poll_queues;
+use crate::pool::Pool;
+use crate::{Buffer, PathOptions, Polling};
+
+/// What a path is opened with; nothing by default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) polling: Polling,
+    /// Memory that its ring registers.
+    pub(crate) pool: Option<Arc<Pool>>,
+}
+
+/// The ring of a path.
+pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
+    Setup {
+        submissions: in_flight_max,
+        completions: 2 * in_flight_max,
+        // A path may be handed from thread to thread, and others look whether its ring is readable:
+        // with this feature only the thread that has submitted could wait, and nobody look. Without it,
+        // a completion still is worked on by that thread, which the kernel interrupts for it.
+        avoid: Features { deferred: true, ..Features::NONE },
+        polling: polling.for_ring(),
+    }
+}
+
+/// Why a path could not be had with its [`Extras`].
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// There is no such ring.
+    Ring(Refused),
+    /// The ring can't register the memory.
+    Memory(Errno),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ring(refused) => refused.fmt(f),
+            Self::Memory(errno) if errno.number() == libc::ENOMEM => {
+                write!(f, "no more memory may be locked (ulimit -l): {errno}")
+            }
+            Self::Memory(errno) => errno.fmt(f),
+        }
+    }
+}
+
+impl Refusal {
+    /// The file can't be opened once more.
+    pub(crate) fn of_file(error: &io::Error) -> Self {
+        Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(Errno::of(error)) })
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Ring(refused) => refused,
+            Refusal::Memory(errno) => Self { cause: Cause::Memory, errno: Some(errno) },
+        }
+    }
+}
+
+impl Extras {
+    /// Gives up what was refused, and says so; `None` when there is nothing to give up.
+    fn give_up(&mut self, refusal: &Refusal) -> Option<String> {
+        match refusal {
+            Refusal::Memory(_) => {
+                self.pool.take()?;
+                Some(format!("buffers are not registered: {refusal}"))
+            }
+            Refusal::Ring(_) if self.polling.is_any() => {
+                self.polling = Polling::default();
+                Some(format!("nothing is polled for: {refusal}"))
+            }
+            Refusal::Ring(_) => None,
+        }
+    }
+}
+
+/// The [`Extras`] of a device's bulk paths, and how many have them.
+#[derive(Debug, Default)]
+pub(crate) struct Bulk {
+    extras: Extras,
+    /// In sentences without a full stop.
+    why_not: Vec<String>,
+    /// Paths that were opened, those of them that poll, and those with registered memory.
+    opened: u32,
+    polled: u32,
+    registered: u32,
+}
+
+impl Bulk {
+    /// From what was asked for and the `queue` directory of the device in `/sys`, where there is one.
+    pub(crate) fn of_device(options: &PathOptions, queue: Option<&Path>) -> Self {
+        let mut bulk = Self::probed(options);
+        if !queue.is_some_and(has_poll_queues) {
+            bulk.poll_for_no_completions(
+                "the driver has no queues for that (of NVMe: the kernel parameter nvme.poll_queues)",
+            );
+        }
+        bulk
+    }
+
+    /// Files cannot be asked for completions.
+    pub(crate) fn of_files(options: &PathOptions) -> Self {
+        let mut bulk = Self::probed(options);
+        bulk.poll_for_no_completions("the volume is files");
+        bulk
+    }
+
+    /// What rings can be had here with.
+    fn probed(options: &PathOptions) -> Self {
+        let mut bulk =
+            Self { extras: Extras { polling: options.polling, pool: None }, ..Self::default() };
+        if options.polling.is_any()
+            && let Err(refused) = slimio_ring::probe_polling(options.polling.for_ring())
+        {
+            bulk.poll_for_nothing(refused);
+        }
+        let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
+        // What goes through the cache is copied: no page is pinned. Where there is no ring, that is said
+        // elsewhere.
+        if options.direct
+            && options.registered
+            && let Ok(mut ring) = Ring::<(), Buffer>::new(setup)
+        {
+            match Pool::new().map_err(|error| Errno::of(&error)).and_then(|pool| {
+                pool.register(&mut ring)?;
+                Ok(pool)
+            }) {
+                Ok(pool) => bulk.extras.pool = Some(pool),
+                Err(errno) => bulk.register_nothing(Refusal::Memory(errno)),
+            }
+        }
+        bulk
+    }
+
+    fn poll_for_no_completions(&mut self, why: impl fmt::Display) {
+        if self.extras.polling.completions {
+            self.extras.polling.completions = false;
+            self.note(format!("completions are not polled for: {why}"));
+        }
+    }
+
+    fn poll_for_nothing(&mut self, why: impl fmt::Display) {
+        if self.extras.polling.is_any() {
+            self.extras.polling = Polling::default();
+            self.note(format!("nothing is polled for: {why}"));
+        }
+    }
+
+    fn register_nothing(&mut self, why: impl fmt::Display) {
+        self.extras.pool = None;
+        self.note(format!("buffers are not registered: {why}"));
+    }
+
+    /// They are as any other path, and why, should more have been asked for.
+    pub(crate) fn refuse(&mut self, why: impl fmt::Display) {
+        self.without_pool();
+        self.poll_for_nothing(why);
+    }
+
+    /// No memory is registered, because it would not be pinned either.
+    pub(crate) fn without_pool(&mut self) {
+        self.extras.pool = None;
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.why_not.contains(&note) {
+            self.why_not.push(note);
+        }
+    }
+
+    /// Takes back what `try_one` finds not to work, on a path with these: kernels may give a ring and
+    /// then fail its operations.
+    pub(crate) fn try_out<E: fmt::Display>(
+        &mut self,
+        mut try_one: impl FnMut(Extras) -> Result<(), E>,
+    ) {
+        if let Some(pool) = self.extras.pool.clone()
+            && let Err(error) = try_one(Extras { pool: Some(pool), ..Extras::default() })
+        {
+            self.register_nothing(error);
+        }
+        if self.extras.polling.completions
+            && let Err(error) = try_one(self.extras.clone())
+        {
+            self.poll_for_no_completions(error);
+        }
+        if self.extras.polling.submissions_idle.is_some()
+            && !self.extras.polling.completions
+            && let Err(error) = try_one(self.extras.clone())
+        {
+            self.poll_for_nothing(error);
+        }
+    }
+
+    /// Opens a path by `open`, with as much as can be had. What one path can't be had with is noted,
+    /// and tried again with the next.
+    ///
+    /// # Errors
+    /// When it can't be had at all.
+    pub(crate) fn open<P>(
+        &mut self,
+        mut open: impl FnMut(&Extras) -> Result<P, Refusal>,
+    ) -> Result<P, Refused> {
+        let mut extras = self.extras.clone();
+        self.opened += 1;
+        loop {
+            match open(&extras) {
+                Ok(path) => {
+                    self.polled += u32::from(extras.polling.is_any());
+                    self.registered += u32::from(extras.pool.is_some());
+                    return Ok(path);
+                }
+                Err(refusal) => match extras.give_up(&refusal) {
+                    Some(note) => self.note(note),
+                    None => return Err(refusal.into()),
+                },
+            }
+        }
+    }
+
+    /// Notes that a path was opened that has none of it.
+    pub(crate) fn opened_plainly(&mut self) {
+        self.opened += 1;
+    }
+
+    /// As the end of what a way of I/O is called.
+    pub(crate) fn describe(&self) -> String {
+        let of = |count| match self.opened {
+            opened if count == opened => String::new(),
+            opened => format!(" on {count} of {opened} paths"),
+        };
+        let has = |is_wanted: bool, count| is_wanted && (self.opened == 0 || count > 0);
+        let mut parts = Vec::new();
+        if has(self.extras.pool.is_some(), self.registered) {
+            parts.push(format!("has registered buffers{}", of(self.registered)));
+        }
+        if has(self.extras.polling.is_any(), self.polled) {
+            parts.push(format!("polls for {}{}", self.extras.polling, of(self.polled)));
+        }
+        if parts.is_empty() {
+            String::new()
+        } else {
+            format!("; for snapshots it {}", parts.join(" and "))
+        }
+    }
+
+    /// Why they have no more, in sentences without a full stop.
+    pub(crate) fn why_not(&self) -> &[String] {
+        &self.why_not
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOTH: Polling =
+        Polling { submissions_idle: Some(Duration::from_millis(10)), completions: true };
+    const SUBMISSIONS: Polling = Polling { completions: false, ..BOTH };
+
+    fn bulk(polling: Polling) -> Bulk {
+        let pool = Some(Pool::new().expect("there is memory"));
+        Bulk { extras: Extras { polling, pool }, ..Bulk::default() }
+    }
+
+    #[test]
+    fn completions_are_polled_for_only_where_the_driver_has_queues() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let set = |value| fs::write(directory.path().join("io_poll"), value).expect("it is ours");
+        let both = PathOptions { polling: BOTH, ..PathOptions::default() };
+        let notes_of_completions = |bulk: &Bulk| {
+            bulk.why_not().iter().filter(|note| note.contains("completions")).cloned().collect()
+        };
+        for (value, in_force) in [("0\n", SUBMISSIONS), ("1\n", BOTH)] {
+            set(value);
+            let bulk = Bulk::of_device(&both, Some(directory.path()));
+            assert_eq!(bulk.extras.polling, in_force);
+            let notes: Vec<String> = notes_of_completions(&bulk);
+            assert_eq!(notes.is_empty(), in_force == BOTH);
+        }
+        let unknown = Bulk::of_device(&both, None);
+        assert_eq!(unknown.extras.polling, SUBMISSIONS);
+        let notes: Vec<String> = notes_of_completions(&unknown);
+        assert!(notes[0].contains("nvme.poll_queues"), "{notes:?}");
+        assert_eq!(Bulk::of_files(&both).extras.polling, SUBMISSIONS);
+        let submissions = PathOptions { polling: SUBMISSIONS, ..both };
+        let asked_for = Bulk::of_device(&submissions, None);
+        let notes: Vec<String> = notes_of_completions(&asked_for);
+        assert!(notes.is_empty(), "it was not asked for");
+    }
+
+    #[test]
+    fn memory_is_registered_where_that_saves_something() {
+        let registers = |options| Bulk::of_files(&options).extras.pool.is_some();
+        let options = PathOptions::default();
+        // Where rings can't be had, or too little memory be locked, it is not.
+        if registers(options) {
+            assert!(!registers(PathOptions { direct: false, ..options }));
+            assert!(!registers(PathOptions { registered: false, ..options }));
+        } else {
+            eprintln!("SKIPPED: no memory can be registered here");
+        }
+    }
+
+    /// Kernels before 6.1 give rings that poll for completions and fail every command on them.
+    #[test]
+    fn what_fails_when_it_is_tried_is_taken_back_and_said() {
+        let mut works = bulk(BOTH);
+        let mut tried = Vec::new();
+        works.try_out(|extras| {
+            tried.push((extras.polling, extras.pool.is_some()));
+            Ok::<_, &str>(())
+        });
+        assert_eq!(tried, [(Polling::default(), true), (BOTH, true)]);
+        assert!(works.why_not().is_empty());
+
+        let mut old = bulk(BOTH);
+        old.try_out(
+            |extras| if extras.polling.completions { Err("no such thing") } else { Ok(()) },
+        );
+        assert_eq!(old.extras.polling, SUBMISSIONS);
+        assert_eq!(old.why_not(), ["completions are not polled for: no such thing"]);
+        assert!(old.extras.pool.is_some());
+
+        let mut older = bulk(SUBMISSIONS);
+        older.try_out(|extras| if extras.polling.is_any() { Err("no thread") } else { Ok(()) });
+        assert_eq!(older.why_not(), ["nothing is polled for: no thread"]);
+
+        let mut oldest = bulk(BOTH);
+        oldest.try_out(|_| Err("nothing works"));
+        assert_eq!(oldest.describe(), "");
+        assert_eq!(oldest.why_not().len(), 3, "{:?}", oldest.why_not());
+    }
+
+    #[test]
+    fn a_path_that_has_less_than_the_others_is_told_of() {
+        let mut bulk = bulk(SUBMISSIONS);
+        let all =
+            "; for snapshots it has registered buffers and polls for submissions (SQPOLL, 10 ms)";
+        assert_eq!(bulk.describe(), all);
+        bulk.open(|_| Ok(())).expect("all can be had");
+        assert_eq!(bulk.describe(), all);
+        let no_ring = || Refusal::Ring(Refused { cause: Cause::Memory, errno: None });
+        bulk.open(|extras| if extras.polling.is_any() { Err(no_ring()) } else { Ok(()) })
+            .expect("it can be had without");
+        assert_eq!(bulk.describe(), format!("{all} on 1 of 2 paths"));
+        assert!(bulk.why_not()[0].starts_with("nothing is polled for: there is not enough memory"));
+        let locked = || Refusal::Memory(Errno::new(libc::ENOMEM));
+        bulk.open(|extras| if extras.pool.is_some() { Err(locked()) } else { Ok(()) })
+            .expect("it can be had without");
+        let described = bulk.describe();
+        assert!(
+            described.contains("has registered buffers on 2 of 3 paths and polls"),
+            "{described}"
+        );
+        assert!(described.ends_with("(SQPOLL, 10 ms) on 2 of 3 paths"), "{described}");
+        assert!(bulk.why_not()[1].contains("ulimit -l"), "{:?}", bulk.why_not());
+        let refused = bulk.open(|_| Err::<(), _>(no_ring())).expect_err("there is no ring");
+        assert_eq!(refused.cause, Cause::Memory);
+    }
+}

@@ -1,0 +1,124 @@
+//! Buffers for large transfers that are used again and again, in one piece of memory: rings register
+//! it, and the kernel then does not pin a buffer's pages for each transfer.
+
+#![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slimio_ring::{Errno, Memory, Ring, Width};
+
+use crate::{Buffer, LBA_SIZE, sys};
+
+/// Blocks of a pooled buffer.
+pub const POOLED_LBAS: usize = 128;
+
+/// Pooled buffers that there are.
+pub const POOLED_COUNT: usize = 4;
+
+const BUFFER_SIZE: usize = POOLED_LBAS * LBA_SIZE;
+const SIZE: usize = POOLED_COUNT * BUFFER_SIZE;
+
+/// The memory of some buffers, each of which is either here or somebody's.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    memory: NonNull<u8>,
+    /// Indexes of those that are here.
+    free: Mutex<Vec<usize>>,
+}
+
+// SAFETY: the pointer is never dereferenced here; the buffers have disjoint ranges of the memory.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// # Errors
+    /// When the kernel has no memory.
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        let memory = sys::map_private(SIZE)?;
+        Ok(Arc::new(Self { memory, free: Mutex::new((0..POOLED_COUNT).collect()) }))
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
+        // Nothing can go wrong while it is held.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer of `lbas` blocks with anything in it; `None` when it would be too long, or all are
+    /// somebody's.
+    pub(crate) fn take(self: &Arc<Self>, lbas: usize) -> Option<Buffer> {
+        if lbas > POOLED_LBAS {
+            return None;
+        }
+        let index = self.free().pop()?;
+        // SAFETY: within the memory, and the index is nobody else's until the buffer gives it back.
+        let mut buffer = unsafe {
+            let memory = self.memory.add(index * BUFFER_SIZE);
+            Buffer::pooled(memory, POOLED_LBAS, self.clone(), index)
+        };
+        buffer.set_len_lbas(lbas);
+        Some(buffer)
+    }
+
+    /// Takes back what a buffer had.
+    pub(crate) fn give_back(&self, index: usize) {
+        self.free().push(index);
+    }
+
+    /// Lets a ring register the memory.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn register<T: Copy, M: Memory, W: Width>(
+        self: &Arc<Self>,
+        ring: &mut Ring<T, M, W>,
+    ) -> Result<(), Errno> {
+        // SAFETY: it stays mapped as it is until the pool is dropped.
+        unsafe { ring.register(self.memory, SIZE, self.clone()) }
+    }
+}
+
+/// A buffer of the pool's, or private memory where there is none to spare.
+pub(crate) fn pooled_or_own(pool: Option<&Arc<Pool>>, lbas: usize) -> Buffer {
+    let pooled = pool.and_then(|pool| pool.take(lbas));
+    pooled.unwrap_or_else(|| Buffer::zeroed(lbas))
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this size; no buffer is left, each has a share in the pool.
+        unsafe { sys::unmap(self.memory, SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_buffer_is_ones_own_and_is_used_again() {
+        let pool = Pool::new().expect("there is memory");
+        assert!(pool.take(POOLED_LBAS + 1).is_none(), "it would be too long");
+        let mut buffers: Vec<_> = (1..=POOLED_COUNT).map_while(|lbas| pool.take(lbas)).collect();
+        assert!(pool.take(1).is_none(), "all are somebody's");
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            assert_eq!((buffer.len_lbas(), buffer.capacity_lbas()), (index + 1, POOLED_LBAS));
+            assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);
+            assert_eq!((buffer.index(), buffer.outlives_process()), (None, false));
+            buffer.set_len_lbas(POOLED_LBAS);
+            buffer.fill(index as u8);
+        }
+        for (index, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.iter().all(|&byte| byte == index as u8));
+        }
+        let address = buffers[2].as_ptr();
+        drop(buffers.remove(2));
+        let again = pool.take(3).expect("one was given back");
+        assert_eq!(again.as_ptr(), address);
+        // Whoever has one keeps the memory.
+        drop(pool);
+        assert!(again.iter().all(|&byte| byte == 2));
+    }
+}

@@ -1,0 +1,86 @@
+//! Memory whose pages the kernel holds for a ring, so that it need not pin them for each transfer.
+
+#![expect(unsafe_code, reason = "the kernel is told of memory by address")]
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use slimio_planted::is_planted;
+
+use crate::{Errno, Memory, Ring, Width};
+
+/// The one entry of a ring's table of buffers.
+pub(crate) const INDEX: u16 = 0;
+
+/// What a ring has registered.
+pub(crate) struct Registered {
+    start: usize,
+    size: usize,
+    /// Keeps it mapped.
+    _keeper: Arc<dyn Any + Send + Sync>,
+}
+
+impl Registered {
+    /// Where a transfer of `size` bytes from or to `address` is in it; `None` when it is not, or
+    /// reaches beyond it.
+    pub(crate) fn find(&self, address: *mut u8, size: usize) -> Option<*mut u8> {
+        let offset = address.addr().checked_sub(self.start)?;
+        let is_within = size <= self.size.checked_sub(offset)?;
+        let address =
+            if is_planted("registered-start") { address.wrapping_sub(offset) } else { address };
+        is_within.then_some(address)
+    }
+}
+
+impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
+    /// Registers memory with the kernel: transfers of files and commands whose memory lies within it
+    /// then go without pinning it each time. A ring has one such range, until it is dropped.
+    ///
+    /// # Errors
+    /// What the kernel says: `ENOMEM` when no more may be locked (`ulimit -l`), `EFAULT` for memory
+    /// that a file is mapped to. Then transfers go as before.
+    ///
+    /// # Safety
+    /// The `size` bytes at `start` stay mapped, to the same pages, until `keeper` is dropped.
+    ///
+    /// # Panics
+    /// When some was registered before.
+    pub unsafe fn register(
+        &mut self,
+        start: NonNull<u8>,
+        size: usize,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Result<(), Errno> {
+        assert!(self.registered.is_none(), "a ring registers one range");
+        let range = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: size };
+        // SAFETY: the bytes stay where they are until the keeper is dropped, which is after the ring
+        // is closed, or never.
+        let registered = unsafe { self.uring.submitter().register_buffers(&[range]) };
+        registered.map_err(|error| Errno::of(&error))?;
+        self.registered = Some(Registered { start: start.addr().get(), size, _keeper: keeper });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_within_is_found() {
+        let registered = Registered { start: 0x2000, size: 0x3000, _keeper: Arc::new(()) };
+        let find = |address, size| {
+            let address = std::ptr::without_provenance_mut(address);
+            registered.find(address, size).map(|found| found == address)
+        };
+        for (address, size) in [(0x2000, 0x3000), (0x2000, 1), (0x4000, 0x1000), (0x4fff, 1)] {
+            assert_eq!(find(address, size), Some(true), "{size:#x} at {address:#x}");
+        }
+        for (address, size) in
+            [(0x1fff, 1), (0x1fff, 2), (0x2000, 0x3001), (0x4000, 0x1001), (0x5000, 1), (0x9000, 1)]
+        {
+            assert_eq!(find(address, size), None, "{size:#x} at {address:#x}");
+        }
+    }
+}

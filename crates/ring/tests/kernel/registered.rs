@@ -1,0 +1,160 @@
+//! Transfers from and to memory that was registered.
+
+#![expect(unsafe_code, reason = "memory is mapped and shared with the ring")]
+
+use std::ops::Range;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use slimio_ring::{Errno, Memory, Outcome, Ring, Setup, TransferError};
+
+use crate::common::PATIENCE;
+
+const SIZE: usize = 16 << 12;
+
+/// Mapped memory.
+struct Mapped(NonNull<u8>);
+
+// SAFETY: it is read and written through raw pointers, by one thread.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Private, or a file's.
+    fn new(file: Option<&std::fs::File>) -> Arc<Self> {
+        let flags = match file {
+            Some(_) => libc::MAP_SHARED,
+            None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        };
+        let fd = file.map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let memory = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, fd, 0) };
+        assert!(memory != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        Arc::new(Self(NonNull::new(memory.cast()).expect("a mapping is not at zero")))
+    }
+
+    fn fill(&self, byte: u8) {
+        // SAFETY: so many bytes are mapped, and nothing is in flight.
+        unsafe { self.0.as_ptr().write_bytes(byte, SIZE) };
+    }
+
+    /// Gives the process fresh pages, full of zeros, in the place of those that were registered.
+    fn change_pages(&self) {
+        // SAFETY: it is our own private mapping.
+        let advised = unsafe { libc::madvise(self.0.as_ptr().cast(), SIZE, libc::MADV_DONTNEED) };
+        assert_eq!(advised, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    fn register<T: Copy>(self: &Arc<Self>, ring: &mut Ring<T, Piece>) -> Result<(), Errno> {
+        // SAFETY: the mapped is mapped until it is dropped.
+        unsafe { ring.register(self.0, SIZE, self.clone()) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: nothing points there any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), SIZE) };
+    }
+}
+
+/// A part of a mapped; no two of a test overlap.
+#[derive(Clone)]
+struct Piece(Arc<Mapped>, Range<usize>);
+
+// SAFETY: the tests have one piece in flight at a time, and the mapped keeps it mapped.
+unsafe impl Memory for Piece {
+    fn address(&mut self) -> *mut u8 {
+        self.0.0.as_ptr().wrapping_add(self.1.start)
+    }
+
+    fn size(&self) -> usize {
+        self.1.len()
+    }
+}
+
+fn ring() -> Option<Ring<(), Piece>> {
+    match Ring::new(Setup { submissions: 8, completions: 16, ..Setup::default() }) {
+        Ok(ring) => Some(ring),
+        Err(refused) => {
+            eprintln!("SKIPPED: {refused}");
+            None
+        }
+    }
+}
+
+fn transferred(ring: &mut Ring<(), Piece>) -> Result<(), TransferError> {
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        ring.submit_and_wait(1, Some(PATIENCE)).expect("the ring works");
+        ring.reap(&mut completions);
+    }
+    let Outcome::Transferred { result, .. } = completions.remove(0).outcome else {
+        panic!("it was a transfer")
+    };
+    result
+}
+
+/// What was registered stays so, whatever the process has at these addresses meanwhile: only a
+/// transfer that does not look its pages up sees them.
+#[test]
+fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
+    let Some(mut ring) = ring() else { return };
+    let file = tempfile::tempfile().expect("a file for the test");
+    let fd = ring.adopt(file.try_clone().expect("it can be").into());
+    let mapped = Mapped::new(None);
+    mapped.fill(7);
+    if let Err(errno) = mapped.register(&mut ring) {
+        eprintln!("SKIPPED: no more memory can be locked: {errno}");
+        return;
+    }
+    mapped.change_pages();
+    let within = Piece(mapped.clone(), 4096..3 * 4096);
+    ring.write(fd, within.clone(), 0, false, ());
+    assert_eq!(transferred(&mut ring), Ok(()));
+    let mut found = vec![0; 2 * 4096];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 0).expect("it was written");
+    assert!(found.iter().all(|&byte| byte == 7), "its pages were looked up");
+    ring.read(fd, within.clone(), 0, ());
+    assert_eq!(transferred(&mut ring), Ok(()));
+    // SAFETY: it is within the mapped, and nothing is in flight.
+    assert_eq!(unsafe { *mapped.0.as_ptr().add(4096) }, 0, "its pages were looked up");
+}
+
+#[test]
+fn transfers_of_other_memory_go_on_as_before() {
+    let Some(mut ring) = ring() else { return };
+    let file = tempfile::tempfile().expect("a file for the test");
+    let fd = ring.adopt(file.try_clone().expect("it can be").into());
+    let (mapped, other) = (Mapped::new(None), Mapped::new(None));
+    if mapped.register(&mut ring).is_err() {
+        eprintln!("SKIPPED: no more memory can be locked");
+        return;
+    }
+    other.fill(3);
+    ring.write(fd, Piece(other.clone(), 0..SIZE), 0, true, ());
+    assert_eq!(transferred(&mut ring), Ok(()));
+    other.fill(0);
+    ring.read(fd, Piece(other.clone(), 0..SIZE), 0, ());
+    assert_eq!(transferred(&mut ring), Ok(()));
+    // SAFETY: it is within the mapped, and nothing is in flight.
+    assert_eq!(unsafe { *other.0.as_ptr().add(SIZE - 1) }, 3);
+}
+
+#[test]
+fn memory_that_a_file_is_mapped_to_is_refused() {
+    let Some(mut ring) = ring() else { return };
+    let place = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a file for the test");
+    place.set_len(SIZE as u64).expect("it can be made longer");
+    let mapped = Mapped::new(Some(&place));
+    mapped.fill(5);
+    // In memory it may be allowed; either way transfers work.
+    if let Err(errno) = mapped.register(&mut ring) {
+        assert!([libc::EFAULT, libc::EOPNOTSUPP].contains(&errno.number()), "{errno}");
+    }
+    let fd = ring.adopt(tempfile::tempfile().expect("a file for the test").into());
+    ring.write(fd, Piece(mapped.clone(), 0..4096), 0, false, ());
+    assert_eq!(transferred(&mut ring), Ok(()));
+}
