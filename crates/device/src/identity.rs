@@ -35,7 +35,28 @@ fn of_node(node: &Path) -> Option<String> {
     if let Some(nsid) = read(&node.join("nsid")).and_then(|nsid| nsid.parse().ok()) {
         return of_namespace(&read(&node.join("device/serial"))?, nsid);
     }
-    NAMES.iter().find_map(|(file, name)| Some(format!("{name} {}", read(&node.join(file))?)))
+    NAMES.iter().find_map(|(file, name)| {
+        let said = read(&node.join(file))?;
+        let said = if *file == "dm/uuid" { of_mapping(&said)? } else { &said };
+        Some(format!("{name} {said}"))
+    })
+}
+
+/// What of a mapping's uuid stays when it is opened under another name: cryptsetup ends its own with
+/// the name, behind the 32 digits of the volume's uuid, where that has one. `None` where nothing does.
+fn of_mapping(uuid: &str) -> Option<&str> {
+    if !uuid.starts_with("CRYPT-") {
+        return Some(uuid);
+    }
+    let mut end = 0;
+    for part in uuid.split_inclusive('-') {
+        end += part.len();
+        let digits = part.trim_end_matches('-');
+        if digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Some(uuid[..end].trim_end_matches('-'));
+        }
+    }
+    None
 }
 
 /// What a file holds, if that is anything.
@@ -80,6 +101,20 @@ mod tests {
         assert_eq!(found.as_deref(), Some("wwid naa.5002538e partition 2"));
         let nameless = node(&[("loop0p1/partition", "1\n")]);
         assert_eq!(of_node(&nameless.path().join("loop0p1")), None);
+    }
+
+    /// `cryptsetup open /dev/sda2 NAME`, and the next time another name.
+    #[test]
+    fn an_encrypted_volume_is_the_same_under_any_name() {
+        let opened = |uuid: &str| of_node(node(&[("dm/uuid", uuid)]).path());
+        let luks = "CRYPT-LUKS2-0123456789abcdef0123456789abcdef";
+        let found = opened(&format!("{luks}-data"));
+        assert_eq!(found, Some(format!("device-mapper uuid {luks}")));
+        assert_eq!(opened(&format!("{luks}-my-data")), found);
+        assert_eq!(opened(&format!("{luks}\n")), found);
+        let another = "CRYPT-LUKS2-0123456789abcdef0123456789abcde0-data";
+        assert_ne!(opened(another), found);
+        assert_eq!(opened("CRYPT-PLAIN-data"), None, "only its name is known");
     }
 
     #[test]
