@@ -83,6 +83,17 @@ fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
 }
 
 #[test]
+fn a_drive_is_the_same_by_any_path_to_its_file() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let there = |name: &str| spec(&folder.path().join(name), "fdp=on");
+    use_all_lifetimes(&mut open(&there("drive")));
+    let around = format!("../{}/drive", folder.path().file_name().expect("it has one").display());
+    reopen(&mut open(&there(&around))).expect("it is the same file");
+    std::fs::rename(folder.path().join("drive"), folder.path().join("moved")).expect("it is there");
+    reopen(&mut open(&there("moved"))).expect("its bytes are the same");
+}
+
+#[test]
 fn without_data_placement_what_it_counts_is_shown_still() {
     let mut storage = open(Path::new("emulated:96M,ru=1M,fdp=off,timing=none,cache=1M"));
     assert!(storage.io_path.contains("no data placement, volatile write cache of 1 MiB"));

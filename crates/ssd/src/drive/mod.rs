@@ -245,13 +245,6 @@ impl WholeDevice for EmulatedDrive {
         Some(Box::new(Account::new(self.core.clone(), self.placements.len() as u16)))
     }
 
-    fn identity(&self) -> Option<String> {
-        match &self.options.data {
-            DataPlace::File(path) => Some(format!("emulated SSD in {}", path.display())),
-            DataPlace::Temporary | DataPlace::Dropped => None,
-        }
-    }
-
     fn is_best(&self) -> bool {
         // Whoever names it wants it.
         true
