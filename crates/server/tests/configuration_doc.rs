@@ -34,7 +34,7 @@ fn render() -> String {
 |---|---|---|---|---|---|
 ",
     );
-    for row in having(|effect| matches!(effect, Effect::Live | Effect::AtStart)) {
+    for row in having(|effect| matches!(effect, Effect::Live | Effect::AtStart | Effect::Once)) {
         let changes = if row.effect == Effect::Live { "yes" } else { "no" };
         let Directive { doc, differs, .. } = row;
         let (names, default, values) = (names(row), default(row), values(row.kind));

@@ -233,7 +233,7 @@ impl Config {
         let mut changed = self.clone();
         for (i, (name, text)) in pairs.iter().enumerate() {
             let row = &DIRECTIVES[rows[i]];
-            if row.effect == Effect::AtStart {
+            if matches!(row.effect, Effect::AtStart | Effect::Once) {
                 return Err(failed(name, "can't set immutable config"));
             }
             if rows[..i].contains(&rows[i]) {

@@ -9,6 +9,8 @@ pub enum Effect {
     Live,
     /// It does what it says, at start only.
     AtStart,
+    /// It does what it says, at this start only: `CONFIG REWRITE` does not keep it for the next.
+    Once,
     /// It is accepted, kept for `CONFIG GET`, and changes nothing; setting it is worth a warning.
     None,
     /// Only its default is possible. The text says why, or what to use instead.
@@ -141,12 +143,12 @@ pub static DIRECTIVES: &[Directive] = &[
     own(row("volume-passthrough", Kind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
     own(row("volume-trace", Kind::Text, "", Effect::AtStart, "file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty records nothing")),
     own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
-    own(row("volume-identity", Kind::Choice(VOLUME_IDENTITY), "check", Effect::AtStart, "refuse a volume that was last written on another device, or accept it once, as this one's from then on")),
+    own(row("volume-identity", Kind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device, or accept it, as this one's from then on; `CONFIG REWRITE` does not keep it")),
     own(row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume; on a device it leaves room for the snapshots besides")),
     own(row("log-segment-size", Kind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made, on a device a power of two and a sixty-fourth of it at most")),
     own(row("log-buffers", Kind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once")),
     own(row("log-buffer-size", Kind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of one of them; fixed when the volume is made")),
-    own(row("salvage", Kind::Bool, "no", Effect::AtStart, "open a damaged log, and lose everything behind the damage")),
+    own(row("salvage", Kind::Bool, "no", Effect::Once, "open a damaged log, and lose everything behind the damage; `CONFIG REWRITE` does not keep it")),
     // Snapshots.
     unlike(row("save", Kind::SavePoints, "", Effect::Live, "seconds and changes after which a point in time is kept; empty keeps none unless asked"), "the schedule of Redis holds with appendonly no; with the log, nothing depends on one; more than 2147483647 changes are refused"),
     row("stop-writes-on-bgsave-error", Kind::Bool, "yes", Effect::Live, "refuse writes when save is set and the last point in time could not be kept"),
