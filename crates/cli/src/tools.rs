@@ -112,9 +112,15 @@ impl Verify {
         let report = verify(&mut *storage.media, &mut |_| {})
             .map_err(|e| format!("the volume {} is not whole: {}", storage.name, explain(&e)))?;
         say(&report.to_string());
+        if report.other_device.is_some() {
+            say(IS_A_COPY);
+        }
         Ok(())
     }
 }
+
+/// What a volume that was last written on another device means for a start.
+const IS_A_COPY: &str = "a copy: a server starts on it only with --volume-identity accept";
 
 fn describe(copy: &SuperblockCopy) -> String {
     match copy {
@@ -176,6 +182,8 @@ fn as_text(name: &str, found: &Inspection) -> String {
         Ok(report) => report.to_string(),
         Err(error) => format!("log: {}", explain(error)),
     });
+    let is_copy = matches!(&found.log, Ok(report) if report.other_device.is_some());
+    lines.extend(is_copy.then(|| IS_A_COPY.to_owned()));
     lines.join("\n")
 }
 

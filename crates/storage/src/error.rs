@@ -19,8 +19,8 @@ pub enum Error {
     OtherVersion {
         /// The format version found.
         found: u32,
-        /// The format version that this program reads and writes.
-        supported: u32,
+        /// The format versions that this program reads there, the newest last.
+        supported: &'static [u32],
     },
     /// The device has become longer or shorter since the volume was made: give it its size back.
     OtherSize {
@@ -102,6 +102,8 @@ impl fmt::Display for Error {
             Self::NoVolume => write!(f, "there is no SlimIO volume here"),
             Self::AlreadyFormatted => write!(f, "there is a SlimIO volume here already"),
             Self::OtherVersion { found, supported } => {
+                let supported: Vec<_> = supported.iter().map(u32::to_string).collect();
+                let supported = supported.join(" and ");
                 write!(f, "the volume has format version {found}; this program reads {supported}")
             }
             Self::OtherSize { found_lbas, made_lbas } => {

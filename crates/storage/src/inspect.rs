@@ -22,11 +22,11 @@ pub struct Inspection {
     pub slots: Vec<(SlotSummary, Result<(), Error>)>,
     /// The slots that are missing: opening the volume makes those again that hold nothing it needs.
     pub missing_slots: Vec<SlotName>,
-    /// What opening the volume would find.
+    /// What opening the volume would find, were its device accepted: a copy is read like any other.
     pub log: Result<Report, Error>,
 }
 
-/// Shows what is on a volume, damaged or not.
+/// Shows what is on a volume, damaged or not, and whatever device it was made on.
 ///
 /// # Errors
 /// When the superblock's area can't be opened or is too short.
@@ -88,11 +88,12 @@ impl RecoverSink for Check<'_> {
     }
 }
 
-/// Reads everything that opening the volume would read, and the other snapshots, and checks it.
+/// Reads everything that opening the volume would read, and the other snapshots, and checks it. A copy
+/// on another device is read like any other; [`Report::other_device`] says that it is one.
 ///
 /// # Errors
-/// What [`recover`](crate::recover) would refuse the volume for; then, what is wrong with a snapshot
-/// that is not the root.
+/// What [`recover`](crate::recover) would refuse the volume for, were its device accepted; then, what
+/// is wrong with a snapshot that is not the root.
 pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let examined = examine_root(media, RootChoice::InForce, &mut Check(progress))?;
     let Superblock { volume_id, snapshots, .. } = &examined.superblock;
@@ -140,10 +141,10 @@ pub fn check_slot(
 }
 
 /// Reads what opening the volume would read, and hands it to `sink`; nothing is written, and nothing
-/// is ready for more afterwards.
+/// is ready for more afterwards. A copy on another device is read like any other.
 ///
 /// # Errors
-/// As [`recover`](crate::recover).
+/// As [`recover`](crate::recover), but never [`Error::OtherDevice`].
 pub fn read(
     media: &mut dyn Media,
     root: RootChoice,

@@ -53,8 +53,8 @@ pub(crate) fn examine(
 ) -> Result<Examined, Error> {
     let Wanted { salvage, root: choice, accept_device } = wanted;
     let copies = read_copies(superblock_path)?;
-    let (superblock, checksum) = choose(&copies, version_of(media))?;
-    let moved_from = identity::check(&superblock, media, accept_device)?;
+    let (superblock, checksum) = choose(&copies, versions_of(media))?;
+    let other_device = identity::check(&superblock, media, accept_device)?;
     load_extents(media, &superblock)?;
     check_areas(&superblock, superblock_path, wal)?;
     let segments = log_segments(&superblock)?;
@@ -64,7 +64,7 @@ pub(crate) fn examine(
         volume_id: superblock.volume_id,
         epoch: superblock.epoch,
         start: superblock.start.lsn,
-        moved_from,
+        other_device,
         ..Report::default()
     };
 
@@ -152,7 +152,10 @@ pub(crate) fn examine(
 }
 
 /// The copy with the highest sequence.
-fn choose(copies: &[SuperblockCopy], supported: u32) -> Result<(Superblock, u64), Error> {
+fn choose(
+    copies: &[SuperblockCopy],
+    supported: &'static [u32],
+) -> Result<(Superblock, u64), Error> {
     let newest = copies
         .iter()
         .filter_map(|copy| match copy {
@@ -187,17 +190,17 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
         (Some(pool), Some(extents)) => pool.load(extents, &superblock.snapshots),
         (None, None) => Ok(()),
         _ => {
-            let (found, supported) = (superblock.version(), version_of(media));
+            let (found, supported) = (superblock.version(), versions_of(media));
             Err(Error::OtherVersion { found, supported })
         }
     }
 }
 
-/// The version of the format of a volume there.
-fn version_of(media: &dyn Media) -> u32 {
+/// The versions of the format that a volume there may have.
+fn versions_of(media: &dyn Media) -> &'static [u32] {
     match media.pool() {
-        Some(_) => layout::FORMAT_VERSION_IDENTITY,
-        None => layout::FORMAT_VERSION,
+        Some(_) => &[layout::FORMAT_VERSION_EXTENTS, layout::FORMAT_VERSION_IDENTITY],
+        None => &[layout::FORMAT_VERSION],
     }
 }
 

@@ -35,8 +35,9 @@ pub struct Report {
     pub rescued_bytes: u64,
     /// Bytes dropped: the fragments of a record that was not complete.
     pub dropped_bytes: u64,
-    /// The device that the volume was on before, where another was accepted.
-    pub moved_from: Option<String>,
+    /// The device that the volume was last written on, where that is another one: recovery has taken
+    /// this one's identity in its place, and who only looks has found a copy.
+    pub other_device: Option<String>,
     /// Snapshot slots that were missing, and what each of them should have held; none of it was
     /// needed.
     pub missing_slots: Vec<(SlotName, Option<SlotSummary>)>,
@@ -70,8 +71,8 @@ impl fmt::Display for Report {
         if self.batches_ignored > 0 {
             write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;
         }
-        if let Some(other) = &self.moved_from {
-            write!(f, "; until now it was on {other}")?;
+        if let Some(other) = &self.other_device {
+            write!(f, "; it was last written on another device ({other})")?;
         }
         for (slot, held) in &self.missing_slots {
             write!(f, "; the file {} is missing", Area::Snapshot(*slot).name())?;

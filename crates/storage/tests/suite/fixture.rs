@@ -182,7 +182,7 @@ fn a_volume_of_version_2_on_a_device_is_refused() {
         media.disk.poke(space, place, &files.disk.peek(SUPER, lba));
     }
     let refused = reopen(&mut media, &options(Policy::EverySec)).expect_err("it is too old");
-    assert_eq!(refused.to_string(), "the volume has format version 2; this program reads 4");
+    assert_eq!(refused.to_string(), "the volume has format version 2; this program reads 3 and 4");
 }
 
 #[test]

@@ -86,9 +86,10 @@ nobody by it: nothing in them counts.
 
 What tells the device from every other one, whatever its name is today: serial number and namespace id
 of an NVMe namespace, as `nvme serial SERIAL namespace ID`; of another block device what the kernel
-says (device-mapper uuid, wwid, serial number), with the number of the partition. A volume whose
-identity is not that of its device is a copy, and is refused unless that is accepted; one without
-takes its device's when it is opened.
+says (device-mapper uuid, of an encrypted one without the name that it was opened under; wwid; serial
+number), with the number of the partition. Files, those of an emulated SSD among them, and devices of
+which the kernel says nothing have none. A volume whose identity is not that of its device is a copy,
+and is refused unless that is accepted; one without takes its device's when it is opened.
 
 ### Snapshot slots in the superblock
 

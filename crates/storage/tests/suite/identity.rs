@@ -25,7 +25,7 @@ fn superblock(media: &mut SimMedia) -> Superblock {
 fn opens(media: &mut SimMedia, options: &RecoverOptions) -> Result<Option<String>, Error> {
     let (volume, recovered) = reopen(media, options)?;
     assert_eq!(recovered, [(0, b"kept".to_vec())]);
-    Ok(volume.report.moved_from)
+    Ok(volume.report.other_device)
 }
 
 #[test]
