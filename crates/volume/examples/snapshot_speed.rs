@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use slimio_device::{LBA_SIZE, PathOptions, Polling};
 use slimio_storage::{
     Chunk, Error, FormatOptions, Policy, READ_AHEAD_CHUNKS, Record, RecoverOptions, RecoverSink,
-    RootChoice, SlotReader, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions,
-    format, recover,
+    SlotReader, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format,
+    recover,
 };
 
 /// Rounds of each kind of path, by turns.
@@ -66,16 +66,7 @@ fn open(place: &Path, options: PathOptions, volume_id: VolumeId) -> Result<Stora
 }
 
 fn options() -> RecoverOptions {
-    RecoverOptions {
-        policy: Policy::No,
-        buffer_count: 4,
-        commits_in_flight: 2,
-        salvage: false,
-        root: RootChoice::InForce,
-        accept_device: false,
-        is_log_on: true,
-        now: Instant::now(),
-    }
+    RecoverOptions::new(Policy::No, 4, Instant::now())
 }
 
 fn payload() -> Vec<u8> {

@@ -9,8 +9,8 @@ use slimio_keyspace::{
 };
 use slimio_rdb::{Field, FileReader, Item, Key, Kind, Part as Piece};
 use slimio_storage::{
-    Error, Policy, RecoverOptions, RecoverSink, RootChoice, SlotWriter, SnapshotEvent,
-    SnapshotKind, Storage, Volume, WriterOptions, recover,
+    Error, Policy, RecoverOptions, RecoverSink, SlotWriter, SnapshotEvent, SnapshotKind, Storage,
+    Volume, WriterOptions, recover,
 };
 
 use super::{Heard, keep_usage, now_ms};
@@ -158,16 +158,8 @@ pub fn write_volume(
     let name = storage.name.clone();
     let failed = |error: Error| format!("cannot write the volume {name}: {}", explain(&error));
     make_volume(storage, config, storage.exists)?;
-    let options = RecoverOptions {
-        policy: Policy::Always,
-        buffer_count: config.int("log-buffers") as usize,
-        commits_in_flight: 1,
-        salvage: false,
-        root: RootChoice::InForce,
-        accept_device: false,
-        is_log_on: true,
-        now: Instant::now(),
-    };
+    let buffer_count = config.int("log-buffers") as usize;
+    let options = RecoverOptions::new(Policy::Always, buffer_count, Instant::now());
     let mut volume = recover(&mut *storage.media, &options, &mut Nothing).map_err(failed)?;
     let plan = volume.log.begin_snapshot(SnapshotKind::Wal, now_ms);
     let plan = plan.expect("nothing is under way in a volume that was just made");

@@ -33,15 +33,12 @@ pub fn roll_back(
     let failed = |error: Error| format!("cannot roll back the volume {name}: {}", explain(&error));
     let found = superblock(&mut *storage.media).map_err(failed)?;
     let has_log = found.is_none_or(|found| found.snapshots.log_end().is_none());
+    let buffer_count = Config::default().int("log-buffers") as usize;
     let options = RecoverOptions {
-        policy: Policy::Always,
-        buffer_count: Config::default().int("log-buffers") as usize,
-        commits_in_flight: 1,
-        salvage: false,
         root: RootChoice::OnDemand,
         accept_device,
         is_log_on: has_log,
-        now: Instant::now(),
+        ..RecoverOptions::new(Policy::Always, buffer_count, Instant::now())
     };
     let volume =
         recover(&mut *storage.media, &options, &mut Filling::new(heard)).map_err(failed)?;

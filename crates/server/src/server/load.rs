@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{ChunkError, Keyspace};
 use slimio_storage::{
-    Area, Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, RootChoice, Storage, Volume,
-    recover,
+    Area, Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, Storage, Volume, recover,
 };
 
 use super::{Server, explain, make_volume};
@@ -25,15 +24,14 @@ impl Server {
             make_volume(storage, config, false)?;
             log::info!("made a new volume in {}", storage.name);
         }
+        let policy = policy(config.choice("appendfsync"));
+        let buffer_count = config.int("log-buffers") as usize;
         let options = RecoverOptions {
-            policy: policy(config.choice("appendfsync")),
-            buffer_count: config.int("log-buffers") as usize,
             commits_in_flight: COMMITS_IN_FLIGHT,
             salvage: config.yes("salvage"),
-            root: RootChoice::InForce,
             accept_device: config.choice("volume-identity") == "accept",
             is_log_on: config.yes("appendonly"),
-            now: Instant::now(),
+            ..RecoverOptions::new(policy, buffer_count, Instant::now())
         };
         let began = Instant::now();
         let empty = Core::empty_keyspace(&self.core.config, 0);
@@ -68,6 +66,12 @@ impl Server {
                 }
                 None => log::warn!("the file {name}, a reserve, was missing: it is made again"),
             }
+        }
+        if options.accept_device && volume.report.other_device.is_none() {
+            log::warn!(
+                "volume-identity accept was not needed: the volume is at home here; leave it out, or \
+                 the next copy is taken for the volume unasked"
+            );
         }
         let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
         log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());

@@ -68,6 +68,23 @@ pub struct RecoverOptions {
     pub now: Instant,
 }
 
+impl RecoverOptions {
+    /// As most volumes are opened: from what is in force, which must be whole and on its own device,
+    /// with the log on and one batch in flight at a time.
+    pub fn new(policy: Policy, buffer_count: usize, now: Instant) -> Self {
+        Self {
+            policy,
+            buffer_count,
+            commits_in_flight: 1,
+            salvage: false,
+            root: RootChoice::InForce,
+            accept_device: false,
+            is_log_on: true,
+            now,
+        }
+    }
+}
+
 /// What to recover from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RootChoice {

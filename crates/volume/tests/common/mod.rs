@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use slimio_storage::{
-    Chunk, Error, Policy, Record, RecoverOptions, RecoverSink, RootChoice, Storage, Volume, recover,
+    Chunk, Error, Policy, Record, RecoverOptions, RecoverSink, Storage, Volume, recover,
 };
 
 /// Payloads of chunks and records, in the order in which they came back.
@@ -24,16 +24,7 @@ impl RecoverSink for Collector {
 
 /// Recovers the volume, and tells what was on it.
 pub(crate) fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Error> {
-    let options = RecoverOptions {
-        policy: Policy::Always,
-        buffer_count: 4,
-        commits_in_flight: 2,
-        salvage: false,
-        root: RootChoice::InForce,
-        accept_device: false,
-        is_log_on: true,
-        now: Instant::now(),
-    };
+    let options = RecoverOptions::new(Policy::Always, 4, Instant::now());
     let mut collector = Collector::default();
     let volume = recover(&mut *storage.media, &options, &mut collector)?;
     Ok((volume, collector.0))

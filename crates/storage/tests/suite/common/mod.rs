@@ -12,7 +12,7 @@ pub(crate) use media::{Kind, SUPER, SimMedia, WAL, slot_space};
 use slimio_sim::{SimConfig, SimDisk};
 use slimio_storage::{
     Chunk, Error, FormatOptions, LogState, Lsn, Policy, Record, RecoverOptions, RecoverSink, Room,
-    RootChoice, Volume, VolumeId, format, recover,
+    Volume, VolumeId, format, recover,
 };
 use snapshots::{Action, Taking, decode_records};
 
@@ -37,16 +37,7 @@ pub(crate) fn epoch() -> Instant {
 }
 
 pub(crate) fn options(policy: Policy) -> RecoverOptions {
-    RecoverOptions {
-        policy,
-        buffer_count: 4,
-        commits_in_flight: 2,
-        salvage: false,
-        root: RootChoice::InForce,
-        accept_device: false,
-        is_log_on: true,
-        now: epoch(),
-    }
+    RecoverOptions { commits_in_flight: 2, ..RecoverOptions::new(policy, 4, epoch()) }
 }
 
 /// A new small volume.
