@@ -4,6 +4,7 @@ mod buffers;
 mod common;
 mod contract;
 mod crash;
+mod crash_identity;
 mod crash_snapshots;
 mod damage;
 mod failing;

@@ -1,0 +1,180 @@
+//! Loses power at every operation of a start that gives a volume another identity, which is also
+//! where its superblock comes to another version of the format; and again in the start behind that.
+
+use std::collections::HashSet;
+
+use crate::common::{Client, Kind, SMALL, SUPER, Script, SimMedia, formatted_as, options, reopen};
+use slimio_sim::{Image, Limits, SimConfig};
+use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, inspect, layout};
+
+const THIS: &str = "nvme serial S1234 namespace 1";
+const OTHER: &str = "nvme serial S9999 namespace 1";
+
+const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
+const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 2, torn: true };
+
+/// What the device says of itself, when the volume is made and when it is opened.
+#[derive(Clone, Copy)]
+struct Move {
+    from: Option<&'static str>,
+    to: Option<&'static str>,
+}
+
+/// What must and may come back after a crash.
+#[derive(Clone)]
+struct Promise {
+    /// In order.
+    records: Script,
+    /// So many of them must.
+    at_least: usize,
+    /// The new identity was durable.
+    has_moved: bool,
+}
+
+fn accepting() -> RecoverOptions {
+    RecoverOptions { accept_device: true, ..options(Policy::Always) }
+}
+
+fn open_image(image: &Image, identity: Option<&str>) -> SimMedia {
+    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, image);
+    media.identity = identity.map(str::to_owned);
+    media.is_feigned = true;
+    media
+}
+
+/// A volume with a record that is durable, and one that only the mapped buffers hold.
+fn made_on(identity: Option<&str>) -> (Image, Promise) {
+    let mut media = formatted_as(SimConfig::default(), Kind::Device, &SMALL);
+    media.identity = identity.map(str::to_owned);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let records = vec![(0, b"durable".to_vec()), (1, b"mapped".to_vec())];
+    assert!(client.append(&records[0]));
+    client.settle();
+    client.volume.log.set_policy(Policy::No);
+    assert!(client.append(&records[1]));
+    let only = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = media.disk.crash_now().process_images(&only).swap_remove(0);
+    (image, Promise { records, at_least: 1, has_moved: false })
+}
+
+/// Opens the image, writes one more record, and crashes at every operation of that; so often in turn
+/// behind each other. Returns how many images were checked.
+fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> usize {
+    let Some((limits, later_lives)) = lives.split_first() else { return 0 };
+    let (mut count, mut seen) = (0, HashSet::new());
+    for crash_point in 0.. {
+        let mut media = open_image(image, moved.to);
+        let disk = media.disk.clone();
+        disk.crash_after(crash_point);
+        let mut promise = before.clone();
+        match reopen(&mut media, &accepting()) {
+            Ok((volume, recovered)) => {
+                let at_least = recovered.len();
+                let mut client = Client::new(volume, disk.clone(), at_least);
+                let more = (2, format!("{} lives left", later_lives.len()).into_bytes());
+                promise = Promise { records: recovered, at_least, has_moved: true };
+                promise.records.push(more.clone());
+                client.append(&more);
+                client.settle();
+                promise.at_least = client.durable;
+            }
+            Err(error) => assert!(disk.has_crashed(), "{error}"),
+        }
+        let Some(crash) = disk.crashed() else { break };
+        for image in crash.power_images(limits) {
+            let context = format!("crash point {crash_point}, {}", image.origin);
+            let found = check(&image, moved, &promise, &context);
+            count += 1;
+            if seen.insert((crash_point, found)) {
+                count += explore(&image, moved, &promise, later_lives);
+            }
+        }
+    }
+    count
+}
+
+/// Whoever the volume is, it has one identity, opens on its device and is refused on the other; what
+/// was promised is on it. Returns the sequence and the version of each copy of its superblock.
+fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u64, u32)> {
+    let mut media = open_image(image, moved.to);
+    let found = inspect(&mut media).expect("it can be read");
+    let superblock = found.superblock.unwrap_or_else(|| panic!("no superblock: {context}"));
+    let is_there = |identity: Option<&str>| superblock.identity == identity.unwrap_or_default();
+    assert!(is_there(moved.to) || !promise.has_moved && is_there(moved.from), "{context}");
+    for identity in [moved.from, moved.to] {
+        let opened = reopen(&mut open_image(image, identity), &options(Policy::Always));
+        if superblock.identity.is_empty() || is_there(identity) {
+            let (_, recovered) = opened.unwrap_or_else(|error| panic!("{error}; {context}"));
+            assert_kept(&recovered, promise, context);
+        } else {
+            assert!(matches!(opened, Err(Error::OtherDevice { .. })), "{context}");
+        }
+    }
+    check_older(image, &found.copies, promise, context);
+    let version = |superblock: &Superblock| match superblock.identity.as_str() {
+        "" => layout::FORMAT_VERSION_EXTENTS,
+        _ => layout::FORMAT_VERSION_IDENTITY,
+    };
+    let copies = found.copies.iter().map(|copy| match copy {
+        SuperblockCopy::Valid(superblock, _) => (superblock.sequence, version(superblock)),
+        _ => (0, 0),
+    });
+    copies.collect()
+}
+
+/// A program that knows no identities sees another version in the copies that have one. What it finds
+/// in the rest is all that counts, or nothing.
+fn check_older(image: &Image, copies: &[SuperblockCopy], promise: &Promise, context: &str) {
+    let mut media = open_image(image, None);
+    let lbas = slimio_device::Device::geometry(&media.disk.open_path(SUPER)).lba_count;
+    let (lba_of, mut older) = ([0, 4, lbas - 8, lbas - 4], 0);
+    for (lba, copy) in lba_of.into_iter().zip(copies) {
+        match copy {
+            SuperblockCopy::Valid(superblock, _) if superblock.identity.is_empty() => older += 1,
+            SuperblockCopy::Valid(..) => {
+                let mut bytes = media.disk.peek(SUPER, lba);
+                bytes[8] = 99;
+                media.disk.poke(SUPER, lba, &bytes);
+            }
+            _ => {}
+        }
+    }
+    match reopen(&mut media, &options(Policy::Always)) {
+        Ok((_, recovered)) => assert_kept(&recovered, promise, &format!("older: {context}")),
+        Err(Error::OtherVersion { found: 99, .. }) if older == 0 => {}
+        Err(error) => panic!("older, {older} copies: {error}; {context}"),
+    }
+}
+
+fn assert_kept(recovered: &Script, promise: &Promise, context: &str) {
+    let Promise { records, at_least, .. } = promise;
+    let count = recovered.len();
+    assert!(records.starts_with(recovered), "invented: {recovered:?}, {records:?}; {context}");
+    assert!(count >= *at_least, "lost: {count} of at least {at_least}; {context}");
+}
+
+fn enumerate(from: Option<&'static str>, to: Option<&'static str>) -> usize {
+    let (image, promise) = made_on(from);
+    explore(&image, Move { from, to }, &promise, &[FIRST, SECOND])
+}
+
+/// From version 3 of the format to version 4.
+#[test]
+fn an_identity_that_is_taken_loses_nothing_when_power_is_cut() {
+    let count = enumerate(None, Some(THIS));
+    assert!(count >= 1000, "shrunk to {count} images");
+}
+
+#[test]
+fn an_identity_that_is_replaced_loses_nothing_when_power_is_cut() {
+    let count = enumerate(Some(THIS), Some(OTHER));
+    assert!(count >= 1000, "shrunk to {count} images");
+}
+
+/// From version 4 of the format to version 3.
+#[test]
+fn an_identity_that_is_given_up_loses_nothing_when_power_is_cut() {
+    let count = enumerate(Some(THIS), None);
+    assert!(count >= 1000, "shrunk to {count} images");
+}
