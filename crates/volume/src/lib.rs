@@ -40,8 +40,21 @@ pub fn open(
     } else if block::is_device(path) {
         block::open(path, options, wal_size_max)
     } else {
+        check_no_device(path)?;
         directory::open(path, options, create, wal_size_max)
     }
+}
+
+/// Refuses the name of a device that is not there: a directory made in its place would be in memory,
+/// and what is in it gone with the machine.
+fn check_no_device(path: &Path) -> Result<(), OpenError> {
+    let full = std::path::absolute(path).unwrap_or_default();
+    let mut above = full.ancestors().skip(1);
+    let place = above.find_map(|above| above.canonicalize().ok()).unwrap_or_default();
+    if !path.exists() && place.starts_with("/dev") && !place.starts_with("/dev/shm") {
+        return Err(OpenError::Missing { path: path.to_path_buf() });
+    }
+    Ok(())
 }
 
 /// Takes a device that is this process's alone, whatever it is, as a volume. One that holds something

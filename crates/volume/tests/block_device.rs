@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PathOptions};
-use slimio_device::{Completion, PlacementId, Token};
+use slimio_device::{Completion, OpenError, PlacementId, Token};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 use slimio_ssd::trace::{TraceEvent, TraceReader};
 use slimio_storage::{Area, Lifetime, SlotName};
@@ -74,6 +74,23 @@ const AREAS: [Area; 5] = [
 
 /// Blocks of an extent of a small device.
 const EXTENT_LBAS: u64 = 256;
+
+/// After a restart of the machine without the drive, nothing is served in its place.
+#[test]
+fn a_device_that_is_not_there_is_no_directory_to_be_made() {
+    for name in
+        ["/dev/slimio-is-not-there", "/dev/slimio-is/not/there", "/dev/../dev/slimio-is-not"]
+    {
+        let opened = slimio_volume::open(name.as_ref(), PathOptions::default(), true, u64::MAX);
+        let refused = opened.map(drop).unwrap_err();
+        assert_eq!(refused, OpenError::Missing { path: name.into() });
+    }
+    assert!(!PathBuf::from("/dev/slimio-is").exists());
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let opened =
+        slimio_volume::open(&memory.path().join("volume"), PathOptions::default(), true, u64::MAX);
+    assert!(opened.is_ok(), "that is a directory for everybody");
+}
 
 #[test]
 fn areas_keep_the_contract_and_do_not_overlap() {
