@@ -409,11 +409,13 @@ impl Medium {
         if self.faults.gone {
             return Err(GONE);
         }
-        let write = Pending::deallocated(id, space, start, end);
+        let has_failed = crate::fault::count_down(&mut self.faults.deallocations_until_failure);
+        let done = if has_failed { (end - start) / 2 } else { end - start };
+        let write = Pending::deallocated(id, space, start, start + done);
         write.apply(&mut self.current);
         write.apply(&mut self.stable);
         self.supersede(&write);
-        Ok(())
+        if has_failed { Err(IO) } else { Ok(()) }
     }
 
     pub(crate) fn read(&self, space: usize, lba: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {

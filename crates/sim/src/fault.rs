@@ -19,6 +19,8 @@ pub struct Faults {
     pub writes_until_failure: Option<u64>,
     /// The next so many flushes succeed, those after them fail.
     pub flushes_until_failure: Option<u64>,
+    /// The next so many deallocations succeed, those after them fail half done.
+    pub deallocations_until_failure: Option<u64>,
     /// Writes that start at one of these blocks do not complete before this is lifted.
     pub held: HashSet<(usize, u64)>,
     /// Space can't grow.

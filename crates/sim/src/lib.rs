@@ -21,7 +21,7 @@
 //! | mapped memory, process dies | – | every byte stored before |
 //! | mapped memory, power is cut | each page is as it was at any time since it was mapped, or all of it is gone | – |
 //! | any block, by request | rots (bits flip), can't be read; a write to it is lost, misdirected or fails | what is under the fault: lifting it brings the data back |
-//! | the device, by request | is full, fails its flushes, is gone | – |
+//! | the device, by request | is full, fails its flushes, fails deallocations half done, is gone | – |
 //!
 //! Two writes in flight that overlap are a bug of the caller: the simulation panics.
 

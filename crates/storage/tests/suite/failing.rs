@@ -181,6 +181,29 @@ fn a_release_becomes_durable_also_where_nothing_is_flushed() {
     assert_eq!(client.volume.log.room(1), Room::Free);
 }
 
+/// A hint that the device does not take is its own loss.
+#[test]
+fn a_deallocation_that_fails_loses_nothing() {
+    let mut media = formatted(SimConfig::default(), Kind::Device);
+    media.disk.faults(|faults| faults.deallocations_until_failure = Some(1));
+    let (script, mut written, mut kept) = (script(20), Vec::new(), 0);
+    for _ in 0..6 {
+        let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        assert!(written.ends_with(&recovered) && recovered.len() >= kept, "{}", recovered.len());
+        let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+        client.release_every = Some(3);
+        // More in all than the log has room for.
+        for record in &script {
+            assert!(client.append(record));
+            client.settle();
+            assert!(client.volume.log.latched().is_none());
+        }
+        written.extend(script.clone());
+        kept = client.history.len();
+    }
+    media.disk.faults(|faults| assert_eq!(faults.deallocations_until_failure, Some(0)));
+}
+
 #[test]
 fn nothing_is_released_before_it_is_durable() {
     let (mut client, _media) = client(Policy::No, SimConfig::default());
