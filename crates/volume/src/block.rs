@@ -10,14 +10,16 @@
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use slimio_device::{
-    Buffer, Contents, Device, LBA_SIZE, Layered, MappedFile, OpenError, PathOptions, WholeDevice,
-    is_character_device, open_whole,
+    Buffer, Contents, Device, LBA_SIZE, Layered, MappedFile, OpenError, WholeDevice,
+    is_character_device,
 };
 use slimio_storage::{Area, Media, PlacementMonitor, Pool, SlotName, Storage};
 
 use crate::placement::{Monitor, Placements};
+use crate::traced::Tape;
 
 /// Size of the place for the log's buffers, in blocks.
 const BUFFERS_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
@@ -37,26 +39,16 @@ pub(crate) fn is_device(path: &Path) -> bool {
     is_block || is_character_device(path)
 }
 
-/// Takes a block device as a volume. One that holds something else is refused.
+/// Makes a volume of a device that is ours alone, whose writes, deallocations and flushes are recorded
+/// where `trace` says.
 ///
 /// # Errors
-/// Why it can't be taken.
-pub(crate) fn open(
-    path: &Path,
-    options: PathOptions,
-    wal_size_max: u64,
-) -> Result<Storage, OpenError> {
-    make_volume(path, open_whole(path, options)?, wal_size_max)
-}
-
-/// Makes a volume of a device that is ours alone.
-///
-/// # Errors
-/// When it is too small, holds something else, or can't be read.
+/// When it is too small, holds something else, or can't be read or recorded.
 pub(crate) fn make_volume(
     path: &Path,
     mut device: Box<dyn WholeDevice>,
     wal_size_max: u64,
+    trace: Option<&Path>,
 ) -> Result<Storage, OpenError> {
     let pool = pool(path, device.lba_count(), wal_size_max)?;
     let contents = device.contents()?;
@@ -68,8 +60,13 @@ pub(crate) fn make_volume(
     }
     // How it is reached is known for certain once a path was opened.
     drop(device.open_path()?);
-    let placements = Placements::of(&*device);
+    let mut placements = Placements::of(&*device);
     let monitor = Monitor::new(&*device, &placements);
+    let tape =
+        trace.map(|trace| Tape::new(trace, device.lba_count() * LBA_SIZE as u64)).transpose()?;
+    if tape.is_some() {
+        placements = placements.of_recorded();
+    }
     let (io_path, why_not_better) = describe_io(&*device, &placements);
     Ok(Storage {
         exists: !matches!(contents, Contents::Nothing),
@@ -78,14 +75,15 @@ pub(crate) fn make_volume(
         placement: monitor.map(|monitor| Box::new(monitor) as Box<dyn PlacementMonitor>),
         io_path,
         why_not_better,
-        media: Box::new(BlockMedia { device, placements, outlives_process: true, pool }),
+        media: Box::new(BlockMedia { device, placements, tape, outlives_process: true, pool }),
     })
 }
 
 /// How a device is reached, and why not in a better way.
 fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, String) {
     let notes = device.notes().into_iter().chain(placements.note());
-    (device.describe(), notes.collect::<Vec<_>>().join("; "))
+    let recorded = if placements.are_recorded() { ", recorded" } else { "" };
+    (device.describe() + recorded, notes.collect::<Vec<_>>().join("; "))
 }
 
 /// The extents of a device with so many blocks. One without room for all areas is refused.
@@ -98,6 +96,8 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
+    /// What is written and by which lifetime, where that is recorded.
+    tape: Option<Arc<Tape>>,
     outlives_process: bool,
     pool: Pool,
 }
@@ -105,6 +105,13 @@ struct BlockMedia {
 impl BlockMedia {
     fn buffers_offset() -> u64 {
         BUFFERS_START * LBA_SIZE as u64
+    }
+
+    fn recorded(&self, path: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
+        match &self.tape {
+            Some(tape) => tape.over(path, self.placements.of_lifetimes()),
+            None => path,
+        }
     }
 }
 
@@ -114,6 +121,7 @@ impl Media for BlockMedia {
             Area::Snapshot(_) => self.device.open_bulk_path()?,
             Area::Superblock | Area::Wal => self.device.open_path()?,
         };
+        let path = self.recorded(path);
         // Above the extents: where a snapshot begins is told by its place in the area.
         let placements = self.placements.of_path(area);
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))
@@ -128,7 +136,8 @@ impl Media for BlockMedia {
     }
 
     fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
-        Ok(Some(self.pool.free_path(self.device.open_path()?)))
+        let path = self.device.open_path()?;
+        Ok(Some(self.pool.free_path(self.recorded(path))))
     }
 
     fn make_slot(&mut self, _: SlotName) -> Result<(), OpenError> {

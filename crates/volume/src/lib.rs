@@ -19,8 +19,6 @@ use std::path::Path;
 use slimio_device::{OpenError, PathOptions, WholeDevice, open_whole};
 use slimio_storage::Storage;
 
-use traced::Traced;
-
 /// Opens the volume at `path`, which is this process's alone until the result is dropped. A
 /// directory or the file of an emulated SSD (`emulated:…`) that is missing is made if `create`. What is
 /// there and is no volume is refused.
@@ -38,7 +36,7 @@ pub fn open(
     if let Some(spec) = emulated::spec(path) {
         open_on(path, emulated::open(path, spec, create)?, wal_size_max)
     } else if block::is_device(path) {
-        block::open(path, options, wal_size_max)
+        open_on(path, open_whole(path, options)?, wal_size_max)
     } else {
         check_no_device(path)?;
         directory::open(path, options, create, wal_size_max)
@@ -67,11 +65,11 @@ pub fn open_on(
     device: Box<dyn WholeDevice>,
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
-    block::make_volume(path, device, wal_size_max)
+    block::make_volume(path, device, wal_size_max, None)
 }
 
-/// As [`open`], of a device, whose writes, deallocations and flushes are recorded at `trace`, each
-/// write with its lifetime as the stream.
+/// As [`open`], of a device, whose writes, deallocations and flushes are recorded in a new file at
+/// `trace`, each write with its lifetime as the stream.
 ///
 /// # Errors
 /// Why it can't be taken, or recorded.
@@ -89,5 +87,5 @@ pub fn open_traced(
         let why = "only a block device, an NVMe namespace or an emulated SSD is recorded".into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
-    open_on(path, Box::new(Traced::new(device, trace)?), wal_size_max)
+    block::make_volume(path, device, wal_size_max, Some(trace))
 }

@@ -67,6 +67,8 @@ pub(crate) struct Placements {
     sent: Arc<[AtomicU64; LIFETIMES]>,
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
+    /// Whether the path below wants to know lifetimes, and names placements itself.
+    is_recorded: bool,
     /// Asked on a snapshot's own thread, when one begins.
     account: Option<Arc<dyn FdpAccount>>,
 }
@@ -79,6 +81,7 @@ impl Placements {
             ids: assign(placements),
             sent: Arc::default(),
             is_snapshot: false,
+            is_recorded: false,
             account: device.fdp().map(Arc::from),
         }
     }
@@ -109,6 +112,21 @@ impl Placements {
         Self { is_snapshot: matches!(area, Area::Snapshot(_)), ..self.clone() }
     }
 
+    /// Leaves it to the path below to name placements.
+    pub(crate) fn of_recorded(self) -> Self {
+        Self { is_recorded: true, ..self }
+    }
+
+    /// Whether they are [recorded](Self::of_recorded).
+    pub(crate) fn are_recorded(&self) -> bool {
+        self.is_recorded
+    }
+
+    /// The placement of each lifetime.
+    pub(crate) fn of_lifetimes(&self) -> [PlacementId; LIFETIMES] {
+        self.ids
+    }
+
     /// What the user should know, as a sentence without a full stop.
     pub(crate) fn note(&self) -> Option<String> {
         let sharing = sharing(self.count);
@@ -124,7 +142,9 @@ impl Layer for Placements {
             self.begin_snapshot(lifetime);
         }
         self.sent[lifetime].fetch_add(buffer.len() as u64, Ordering::Relaxed);
-        let placement = self.ids[if is_planted("placement-default") { 0 } else { lifetime }];
+        let lifetime = if is_planted("placement-default") { 0 } else { lifetime };
+        let placement =
+            if self.is_recorded { PlacementId(lifetime as u16) } else { self.ids[lifetime] };
         Op::Write { lba, buffer, placement, durable }
     }
 }
@@ -266,7 +286,14 @@ mod tests {
     fn a_write_gets_its_lifetimes_placement_and_is_counted() {
         let ids = assign(&placements(4));
         let sent = Arc::default();
-        let mut layer = Placements { count: 4, ids, sent, is_snapshot: false, account: None };
+        let mut layer = Placements {
+            count: 4,
+            ids,
+            sent,
+            is_snapshot: false,
+            is_recorded: false,
+            account: None,
+        };
         for (lbas, lifetime) in [(1, Lifetime::Superblock), (2, Lifetime::Snapshot)] {
             let placement = PlacementId(lifetime.index() as u16);
             let buffer = Buffer::zeroed(lbas);

@@ -1,4 +1,4 @@
-//! A device whose writes, deallocations and flushes are recorded, with the lifetime of each write.
+//! The trace of a device: its writes, deallocations and flushes, with the lifetime of each write.
 //!
 //! Recorded is what is submitted, before it is: whatever reaches the device through a path is in the
 //! trace. What the kernel writes of the log's mapped buffers does not come through one, and is not.
@@ -11,107 +11,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use slimio_device::{
-    Contents, Device, LBA_SIZE, Layer, Layered, Lba, MappedFile, Op, OpenError, PlacementId,
-    WholeDevice,
-};
+use slimio_device::{Device, LBA_SIZE, Layer, Layered, Lba, Op, OpenError, PlacementId};
 use slimio_ssd::trace::{ByteRange, TraceEvent, TraceHeader, TraceWriter};
-
-use crate::placements_of_lifetimes;
+use slimio_storage::Lifetime;
 
 /// What the streams of such a trace are, in its header.
 const STREAMS: &str = "superblock, log, WAL-snapshots, on-demand snapshots";
 
-/// A device that is recorded. It has a placement for each lifetime, whatever the device has.
-pub(crate) struct Traced {
-    device: Box<dyn WholeDevice>,
-    /// One for each lifetime: the streams of the trace.
-    placements: Vec<PlacementId>,
-    tape: Arc<Tape>,
-}
-
-impl Traced {
-    /// Records `device` in a file, which is made or made empty.
-    ///
-    /// # Errors
-    /// When that can't be written.
-    pub(crate) fn new(device: Box<dyn WholeDevice>, trace: &Path) -> Result<Self, OpenError> {
-        let header = TraceHeader {
-            device_bytes: device.lba_count() * LBA_SIZE as u64,
-            about: vec![("streams".into(), STREAMS.into())],
-        };
-        let writer = File::create(trace).and_then(|file| TraceWriter::new(file, &header));
-        let writer = writer.map_err(|error| OpenError::Unsuitable {
-            path: trace.to_path_buf(),
-            why: format!("no trace can be written there: {error}"),
-        })?;
-        let placements = (0..).take(STREAMS.split(", ").count()).map(PlacementId).collect();
-        let writer = Mutex::new(Some(writer));
-        let tape = Arc::new(Tape { began: Instant::now(), writer });
-        Ok(Self { device, placements, tape })
-    }
-
-    fn record(&self, path: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
-        let below = self.device.placements();
-        let indexes = placements_of_lifetimes(below.len() as u16);
-        let of = |index: u16| below.get(usize::from(index)).copied().unwrap_or_default();
-        let recorder = Recorder { below: indexes.map(of), tape: Arc::clone(&self.tape) };
-        Box::new(Layered::new(recorder, path))
-    }
-}
-
-impl WholeDevice for Traced {
-    fn lba_count(&self) -> u64 {
-        self.device.lba_count()
-    }
-
-    fn contents(&self) -> Result<Contents, OpenError> {
-        self.device.contents()
-    }
-
-    fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.device.open_path()?;
-        Ok(self.record(path))
-    }
-
-    fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.device.open_bulk_path()?;
-        Ok(self.record(path))
-    }
-
-    fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        self.device.map(offset, size)
-    }
-
-    fn placements(&self) -> &[PlacementId] {
-        &self.placements
-    }
-
-    fn identity(&self) -> Option<String> {
-        self.device.identity()
-    }
-
-    fn is_best(&self) -> bool {
-        self.device.is_best()
-    }
-
-    fn facts(&self) -> Vec<(&'static str, String)> {
-        self.device.facts()
-    }
-
-    fn describe(&self) -> String {
-        format!("{}, recorded", self.device.describe())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.device.notes()
-    }
-}
-
-/// Records what goes down one path.
+/// Records what goes down one path. What comes to it carries lifetimes, what goes on placements.
 struct Recorder {
-    /// The device's own placement for each stream.
-    below: [PlacementId; 4],
+    /// The device's placement for each lifetime.
+    below: [PlacementId; Lifetime::ALL.len()],
     tape: Arc<Tape>,
 }
 
@@ -140,12 +50,42 @@ impl Layer for Recorder {
 }
 
 /// The trace of all paths.
-struct Tape {
+pub(crate) struct Tape {
     began: Instant,
     writer: Mutex<Option<TraceWriter<File>>>,
 }
 
 impl Tape {
+    /// Begins the trace of a device of `device_bytes` in a new file.
+    ///
+    /// # Errors
+    /// When there is a file already, or none can be made.
+    pub(crate) fn new(trace: &Path, device_bytes: u64) -> Result<Arc<Self>, OpenError> {
+        let header = TraceHeader { device_bytes, about: vec![("streams".into(), STREAMS.into())] };
+        let writer = File::create_new(trace)
+            .and_then(|file| TraceWriter::new(file, &header))
+            .map_err(|error| OpenError::Unsuitable {
+                path: trace.to_path_buf(),
+                why: match error.kind() {
+                    io::ErrorKind::AlreadyExists => {
+                        "a trace goes to a new file, and there is one of this name".into()
+                    }
+                    _ => format!("no trace can be written there: {error}"),
+                },
+            })?;
+        Ok(Arc::new(Self { began: Instant::now(), writer: Mutex::new(Some(writer)) }))
+    }
+
+    /// A path whose writes name lifetimes, over one to the device that has the placement `below` for
+    /// each of them.
+    pub(crate) fn over(
+        self: &Arc<Self>,
+        path: Box<dyn Device + Send>,
+        below: [PlacementId; Lifetime::ALL.len()],
+    ) -> Box<dyn Device + Send> {
+        Box::new(Layered::new(Recorder { below, tape: Arc::clone(self) }, path))
+    }
+
     fn record(&self, event: &TraceEvent) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = writer.as_mut() else { return };
@@ -172,12 +112,23 @@ fn give_up(error: &io::Error) {
 
 #[cfg(test)]
 mod tests {
-    use slimio_storage::Lifetime;
-
     use super::*;
 
     #[test]
     fn a_stream_is_a_lifetime() {
         assert_eq!(STREAMS.split(", ").count(), Lifetime::ALL.len());
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_not_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("letters");
+        std::fs::write(&path, "dear").unwrap();
+        let refused = Tape::new(&path, 1 << 20).map(drop).unwrap_err().to_string();
+        assert!(refused.ends_with("and there is one of this name"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"dear");
+        let refused = Tape::new(&path.join("below"), 1 << 20).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("no trace can be written there: "), "{refused}");
+        Tape::new(&directory.path().join("new"), 1 << 20).unwrap();
     }
 }

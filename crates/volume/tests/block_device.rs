@@ -169,10 +169,11 @@ fn a_device_without_room_is_refused() {
 #[test]
 fn a_traced_device_records_what_is_written_with_its_lifetime() {
     let Some(device) = LoopDevice::new(80 << 20) else { return };
-    let trace = tempfile::NamedTempFile::new().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let trace = place.path().join("trace");
     let options = PathOptions::default();
-    let mut storage =
-        slimio_volume::open_traced(&device.path, options, u64::MAX, trace.path()).unwrap();
+    let mut storage = slimio_volume::open_traced(&device.path, options, u64::MAX, &trace).unwrap();
+    assert!(storage.io_path.ends_with(", recorded"), "{}", storage.io_path);
     for (area, lifetime) in [
         (Area::Superblock, Lifetime::Superblock),
         (Area::Snapshot(SlotName::A), Lifetime::Snapshot),
@@ -186,7 +187,7 @@ fn a_traced_device_records_what_is_written_with_its_lifetime() {
         assert_eq!(run(&mut *path, Op::Flush).result, Ok(()));
     }
     drop(storage);
-    let reader = TraceReader::new(File::open(trace.path()).unwrap()).unwrap();
+    let reader = TraceReader::new(File::open(&trace).unwrap()).unwrap();
     assert_eq!(reader.header().device_bytes, 80 << 20);
     let events: Vec<TraceEvent> = reader.map(|record| record.unwrap().event).collect();
     let streams: Vec<(u8, u64)> = events
@@ -201,7 +202,6 @@ fn a_traced_device_records_what_is_written_with_its_lifetime() {
     assert_eq!(events.iter().filter(|event| **event == TraceEvent::Flush).count(), 2);
 
     let directory = tempfile::tempdir().unwrap();
-    let refused =
-        slimio_volume::open_traced(directory.path(), options, u64::MAX, trace.path()).map(drop);
+    let refused = slimio_volume::open_traced(directory.path(), options, u64::MAX, &trace).map(drop);
     assert!(refused.unwrap_err().to_string().contains("is recorded"));
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use slimio_device::{LBA_SIZE, OpenError, PathOptions};
 use slimio_ssd::replay::{NotSeparate, Precondition, Replay};
-use slimio_ssd::trace::TraceReader;
+use slimio_ssd::trace::{TraceEvent, TraceReader};
 use slimio_ssd::{Clock, Config, DriveOptions, EmulatedDrive};
 use slimio_storage::{FormatOptions, Lifetime, SnapshotKind, Storage, VolumeId, format};
 
@@ -80,6 +80,34 @@ fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
     assert_eq!(separation(4).check(lifetimes), Ok(()));
     let without = separation(1).check(lifetimes);
     assert!(matches!(without, Err(NotSeparate::Mixed { .. })), "{without:?}");
+}
+
+/// Three placements for four lifetimes: in the trace these stay apart.
+#[test]
+fn a_recorded_drive_has_the_placements_that_it_has_anyway() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let trace = folder.path().join("trace");
+    let spec = spec(&folder.path().join("drive"), "fdp=on,handles=3");
+    let open = || slimio_volume::open_traced(&spec, PathOptions::default(), u64::MAX, &trace);
+    let mut storage = open().expect("it can be used");
+    assert!(storage.io_path.ends_with(", recorded"), "{}", storage.io_path);
+    assert!(storage.why_not_better.contains("share one"), "{}", storage.why_not_better);
+    use_all_lifetimes(&mut storage);
+    let report = storage.placement.as_ref().expect("it tells placements apart").report();
+    assert_eq!(report.placement_count, 3);
+    assert_eq!(report.lifetimes.map(|(id, _)| id.0), [0, 1, 1, 2]);
+    let sent = report.lifetimes.map(|(_, bytes)| bytes);
+    assert!(report.counted.is_some(), "the drive is asked what it has counted");
+    drop(storage);
+    let mut recorded = [0; 4];
+    for record in TraceReader::new(File::open(&trace).expect("it is there")).expect("it is one") {
+        if let TraceEvent::Write { stream, range } = record.expect("it is whole").event {
+            recorded[usize::from(stream)] += range.size();
+        }
+    }
+    assert_eq!(recorded, sent);
+    let refused = open().map(drop).expect_err("that trace is kept").to_string();
+    assert!(refused.contains("there is one of this name"), "{refused}");
 }
 
 #[test]

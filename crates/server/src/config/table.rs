@@ -141,7 +141,7 @@ pub static DIRECTIVES: &[Directive] = &[
     unlike(row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"), "what everysec and no have acknowledged outlives the process, whatever ends it"),
     own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace, block device or emulated SSD (`emulated:4G`, docs/ssd.md) that holds the data")),
     own(row("volume-passthrough", Kind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
-    own(row("volume-trace", Kind::Text, "", Effect::AtStart, "file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty records nothing")),
+    own(row("volume-trace", Kind::Text, "", Effect::AtStart, "new file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty records nothing")),
     own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
     own(row("volume-identity", Kind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device, or accept it, as this one's from then on; `CONFIG REWRITE` does not keep it")),
     own(row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume; on a device it leaves room for the snapshots besides")),
