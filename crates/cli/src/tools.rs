@@ -100,6 +100,7 @@ impl Inspect {
         say(&as_text(&storage.name, &found));
         if let Some(watch) = watch {
             say(&format!("{:<20} {}", "emulated SSD", map::summary(&watch, &found)));
+            say(&format!("{:<20} {}", "note", storage.why_not_better));
         }
         Ok(())
     }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use slimio_device::LBA_SIZE;
 
 use crate::config::SPARE_PERCENT_DEFAULT;
-use crate::{Clock, Config, DataPlace, DriveOptions, Isolation, Timing, Victims, size_of_drive_in};
+use crate::drive::{Made, size_of_drive_in};
+use crate::{Clock, Config, DataPlace, DriveOptions, Isolation, Timing, Victims};
 
 /// What the name of an emulated drive begins with.
 pub const PREFIX: &str = "emulated:";
@@ -59,68 +60,89 @@ impl DriveOptions {
             given.set(part)?;
         }
         if let DataPlace::File(path) = &data
-            && given.size.is_none()
+            && let Some(size) = size_of_drive_in(path).filter(|size| *size > 0)
         {
-            given.size = size_of_drive_in(path).filter(|size| *size > 0);
+            if let Some(made) = Made::read(path) {
+                return Ok(given.over(made, data, clock));
+            }
+            given.size.get_or_insert(size);
         }
         let Some(size) = given.size else {
             return Err(SpecError(format!("{first} is not there yet: say how large with size=")));
         };
-        let mut config = Config::sized(size, given.unit_size, given.spare_percent);
+        let config = Config::sized(size, given.unit_size, given.spare());
         if size < (LBA_SIZE as u64) || (given.unit_size.is_none() && size < config.exported_size())
         {
             let least = Config::scaled(0).exported_size() >> 10;
             return Err(SpecError(format!("a drive has {least} KiB or more unless ru= says less")));
         }
-        config.isolation = given.isolation;
-        config.victims = given.victims;
-        config.timing = given.timing;
-        config.handles = if given.has_fdp { given.handles } else { 1 };
-        config.check().map_err(|error| SpecError(error.to_string()))?;
-        let cache_lbas = given.cache_size.div_ceil(LBA_SIZE as u64);
-        Ok(Self {
-            has_fdp: given.has_fdp,
-            data,
-            cache_lbas: u32::try_from(cache_lbas).unwrap_or(u32::MAX),
-            deallocate_latency: given.deallocate_latency,
-            ..Self::new(config, clock)
-        })
+        let made = Made::of(&Self::new(config, clock));
+        let options = given.rest_over(made, data, clock);
+        options.config.check().map_err(|error| SpecError(error.to_string()))?;
+        Ok(options)
     }
 }
 
-/// What the options say.
+/// What the options say; `None` where nothing was said.
+#[derive(Default)]
 struct Given {
     size: Option<u64>,
     unit_size: Option<u64>,
-    spare_percent: u32,
-    has_fdp: bool,
-    handles: u16,
-    isolation: Isolation,
-    victims: Victims,
-    timing: Timing,
-    cache_size: u64,
-    deallocate_latency: Duration,
-}
-
-impl Default for Given {
-    fn default() -> Self {
-        let paper = Config::paper();
-        Self {
-            size: None,
-            unit_size: None,
-            spare_percent: SPARE_PERCENT_DEFAULT,
-            has_fdp: true,
-            handles: paper.handles,
-            isolation: paper.isolation,
-            victims: paper.victims,
-            timing: paper.timing,
-            cache_size: 0,
-            deallocate_latency: Duration::ZERO,
-        }
-    }
+    spare_percent: Option<u32>,
+    has_fdp: Option<bool>,
+    handles: Option<u16>,
+    isolation: Option<Isolation>,
+    victims: Option<Victims>,
+    timing: Option<Timing>,
+    cache_lbas: Option<u32>,
+    deallocate_latency: Option<Duration>,
 }
 
 impl Given {
+    fn spare(&self) -> u32 {
+        self.spare_percent.unwrap_or(SPARE_PERCENT_DEFAULT)
+    }
+
+    /// The drive that is there and was `made` so. Where something else is asked for, that is what the
+    /// result says, and opening it is refused.
+    fn over(&self, mut made: Made, data: DataPlace, clock: Clock) -> DriveOptions {
+        let config = &made.config;
+        let (size, unit_size) = (config.exported_size(), config.geometry.unit_size());
+        // Without a size of the units, that of the drive was rounded when it was made.
+        let is_rounded =
+            |given| self.unit_size.is_none() && Config::scaled(given).exported_size() == size;
+        let given_size = self.size.filter(|given| !is_rounded(*given)).unwrap_or(size);
+        let given_unit_size = self.unit_size.unwrap_or(unit_size);
+        let of_spare = |spare| Config::sized(given_size, Some(given_unit_size), spare);
+        let is_other_spare =
+            |spare| of_spare(spare).geometry.unit_count() != config.geometry.unit_count();
+        if (given_size, given_unit_size) != (size, unit_size)
+            || self.spare_percent.is_some_and(is_other_spare)
+        {
+            let Config { geometry, lba_count, .. } = of_spare(self.spare());
+            made.config = Config { geometry, lba_count, ..made.config };
+        }
+        self.rest_over(made, data, clock)
+    }
+
+    /// A drive made so, but for what the options say beside its size.
+    fn rest_over(&self, made: Made, data: DataPlace, clock: Clock) -> DriveOptions {
+        let Made { mut config, .. } = made;
+        let has_fdp = self.has_fdp.unwrap_or(made.has_fdp || self.handles.is_some());
+        let handles = if made.has_fdp { config.handles } else { Config::paper().handles };
+        config.handles = if has_fdp { self.handles.unwrap_or(handles) } else { 1 };
+        config.isolation = self.isolation.unwrap_or(config.isolation);
+        config.victims = self.victims.unwrap_or(config.victims);
+        config.timing = self.timing.unwrap_or(config.timing);
+        DriveOptions {
+            has_fdp,
+            data,
+            cache_lbas: self.cache_lbas.unwrap_or(made.cache_lbas),
+            deallocate_latency: self.deallocate_latency.unwrap_or(made.deallocate_latency),
+            ..DriveOptions::new(config, clock)
+        }
+    }
+
     fn set(&mut self, part: &str) -> Result<(), SpecError> {
         let unknown = || SpecError(format!("there is no option {part}: there are {OPTIONS}"));
         let (name, value) = part.split_once('=').ok_or_else(unknown)?;
@@ -129,27 +151,29 @@ impl Given {
             ("ru", size) => self.unit_size = Some(unit_size(size)?),
             ("spare", percent) => {
                 let number = parse_number(percent.trim_end_matches('%'))?;
-                self.spare_percent =
-                    u32::try_from(number).ok().filter(|percent| *percent < 100).ok_or_else(
-                        || SpecError(format!("spare={percent} leaves nothing to export")),
-                    )?;
+                let spare = u32::try_from(number).ok().filter(|percent| *percent < 100);
+                let nothing = || SpecError(format!("spare={percent} leaves nothing to export"));
+                self.spare_percent = Some(spare.ok_or_else(nothing)?);
             }
-            ("fdp", "on") => self.has_fdp = true,
-            ("fdp", "off") => self.has_fdp = false,
+            ("fdp", "on") => self.has_fdp = Some(true),
+            ("fdp", "off") => self.has_fdp = Some(false),
             ("handles", count) => {
-                self.handles = u16::try_from(parse_number(count)?).unwrap_or(u16::MAX);
+                self.handles = Some(u16::try_from(parse_number(count)?).unwrap_or(u16::MAX));
             }
-            ("isolation", "persistent") => self.isolation = Isolation::Persistent,
-            ("isolation", "initial") => self.isolation = Isolation::Initial,
-            ("victims", "greedy") => self.victims = Victims::Greedy,
-            ("victims", "fifo") => self.victims = Victims::Fifo,
-            ("victims", "cost-benefit") => self.victims = Victims::CostBenefit,
-            ("timing", "paper") => self.timing = Timing::PAPER,
-            ("timing", "channels") => self.timing = Timing::PAPER_EMULATOR,
-            ("timing", "none") => self.timing = Timing::NONE,
-            ("cache", size) => self.cache_size = parse_size(size)?,
+            ("isolation", "persistent") => self.isolation = Some(Isolation::Persistent),
+            ("isolation", "initial") => self.isolation = Some(Isolation::Initial),
+            ("victims", "greedy") => self.victims = Some(Victims::Greedy),
+            ("victims", "fifo") => self.victims = Some(Victims::Fifo),
+            ("victims", "cost-benefit") => self.victims = Some(Victims::CostBenefit),
+            ("timing", "paper") => self.timing = Some(Timing::PAPER),
+            ("timing", "channels") => self.timing = Some(Timing::PAPER_EMULATOR),
+            ("timing", "none") => self.timing = Some(Timing::NONE),
+            ("cache", size) => {
+                let lbas = parse_size(size)?.div_ceil(LBA_SIZE as u64);
+                self.cache_lbas = Some(u32::try_from(lbas).unwrap_or(u32::MAX));
+            }
             ("deallocate", millis) => {
-                self.deallocate_latency = Duration::from_millis(parse_number(millis)?);
+                self.deallocate_latency = Some(Duration::from_millis(parse_number(millis)?));
             }
             _ => return Err(unknown()),
         }

@@ -123,13 +123,43 @@ fn a_drive_is_the_same_by_any_path_to_its_file() {
 
 #[test]
 fn without_data_placement_what_it_counts_is_shown_still() {
-    let mut storage = open(Path::new("emulated:96M,ru=1M,fdp=off,timing=none,cache=1M"));
+    let folder = tempfile::tempdir().expect("there is room");
+    let spec = spec(&folder.path().join("drive"), "fdp=off,timing=none,cache=1M");
+    let mut storage = open(&spec);
     assert!(storage.io_path.contains("no data placement, volatile write cache of 1 MiB"));
     use_all_lifetimes(&mut storage);
     let report = storage.placement.as_ref().expect("it counts").report();
     assert_eq!(report.placement_count, 0);
+    let sent: u64 = report.lifetimes.iter().map(|(_, bytes)| bytes).sum();
+    assert!(sent > 1 << 20, "{sent}");
+    drop(storage);
+    // It is asked when it is opened.
+    let storage = open(&spec);
+    let report = storage.placement.as_ref().expect("it counts").report();
     let counted = report.counted.expect("it counts");
-    assert_eq!((counted.host_bytes, counted.host_bytes_at_open), (0, 0), "as last asked");
+    assert_eq!((counted.host_bytes, counted.host_bytes_at_open), (sent.into(), sent.into()));
+    assert_eq!((counted.media_bytes, counted.erased_bytes), (sent.into(), 0), "it is not full yet");
+}
+
+#[test]
+fn a_drive_is_there_by_the_name_of_its_file_alone() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("drive");
+    let alone: PathBuf = format!("emulated:{}", file.display()).into();
+    let mut storage = open(&spec(&file, "fdp=off,timing=none,cache=1M"));
+    let made = storage.io_path.clone();
+    assert!(storage.why_not_better.contains("(kill -9)"), "{}", storage.why_not_better);
+    use_all_lifetimes(&mut storage);
+    drop(storage);
+    let mut storage = open(&alone);
+    assert_eq!(storage.io_path, made);
+    let (_, recovered) = reopen(&mut storage).expect("it opens");
+    assert_eq!(recovered.len(), 21, "a snapshot and the log behind it");
+    drop(storage);
+    let other = spec(&file, "handles=4");
+    let refused = slimio_volume::open(&other, PathOptions::default(), true, u64::MAX).map(drop);
+    let said = refused.expect_err("it was made otherwise").to_string();
+    assert!(said.contains("made with fdp=off, not on"), "{said}");
 }
 
 #[test]

@@ -59,6 +59,7 @@ impl Map {
         let found = inspect(&mut *storage.media).map_err(|error| explain(&error))?;
         let units = watch.with_ftl(|ftl| units(ftl, &found));
         say(&summary(&watch, &found));
+        say(&storage.why_not_better);
         write_png(&draw(volume, &summary(&watch, &found), &units), picture)
             .map_err(|error| format!("cannot write {}: {error}", picture.display()))
     }

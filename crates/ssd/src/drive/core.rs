@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slimio_device::{
-    Buffer, DeviceError, Geometry, LBA_SIZE, LbaRange, Op, PlacementId, WriteCache,
+    Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache,
 };
 
 use super::data::Data;
@@ -83,8 +83,9 @@ impl Core {
         }
     }
 
-    pub(super) fn geometry(&self, in_flight_max: u32) -> Geometry {
-        Geometry {
+    /// What a path to the drive can do, and how often the power was cut before it was opened.
+    pub(super) fn facts(&self, in_flight_max: u32) -> (Geometry, u64) {
+        let geometry = Geometry {
             lba_count: self.drive.ftl().config().lba_count,
             transfer_lbas_max: TRANSFER_LBAS_MAX,
             in_flight_max,
@@ -92,7 +93,8 @@ impl Core {
                 None => WriteCache::Stable,
                 Some(_) => WriteCache::VolatileWithFua,
             },
-        }
+        };
+        (geometry, self.cuts)
     }
 
     /// The time by the clock that counts.
@@ -103,13 +105,9 @@ impl Core {
         }
     }
 
-    pub(super) fn cuts(&self) -> u64 {
-        self.cuts
-    }
-
     /// Gives the drive an operation at `now`, by a path that was opened after `cuts` power cuts. Its
     /// bytes are to be [moved](Begun::transfer) next.
-    pub(super) fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> Begun {
+    fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> Begun {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
             Op::Read { lba, buffer } => (Some(buffer), Asked::Read(lba.0)),
@@ -180,18 +178,19 @@ impl Core {
         now: Duration,
     ) -> Result<(Duration, What), DeviceError> {
         let id = match &mut self.undo {
-            Some(undo) => undo.begin(&self.data, lba, lbas)?,
+            Some(undo) => {
+                let ftl = self.drive.ftl();
+                undo.begin(&self.data, lba..lba + lbas, |lba| ftl.writer_of(lba))?
+            }
             None => 0,
         };
         let handle = self.handle_of(placement);
         let written = self.drive.write(now, lba, lbas, handle);
         let written = written.map_err(|_| DeviceError::OutOfRange)?;
         let due = match &mut self.cache {
-            Some(cache) => {
-                let taken = cache.take(lbas, now, written);
-                if durable { written } else { taken }
-            }
-            None => written,
+            Some(cache) if !durable => cache.take(lbas, now, written),
+            // A durable write goes through the cache, and takes no room in it.
+            Some(_) | None => written,
         };
         Ok((due, What::Write { lba, id, durable: durable || self.cache.is_none() }))
     }
@@ -239,18 +238,34 @@ impl Core {
         {
             self.deallocating.pop_front();
             let LbaRange { start, end } = range;
-            let freed = self.drive.deallocate(start.0, end.0 - start.0);
-            freed.expect("it was within the drive when it was asked for");
             if let Some(undo) = &mut self.undo {
-                undo.forget(start.0..end.0);
+                let ftl = self.drive.ftl();
+                let id = undo.begin(&self.data, start.0..end.0, |lba| ftl.writer_of(lba));
+                undo.end(id.expect("what it holds can be read"), self.cache.is_none());
             }
-            self.data.deallocate(range);
+            self.forget(range);
         }
+    }
+
+    /// Lets blocks hold nothing.
+    fn forget(&mut self, range: LbaRange) {
+        let freed = self.drive.deallocate(range.start.0, range.end.0 - range.start.0);
+        freed.expect("it was within the drive when it was asked for");
+        self.data.deallocate(range);
     }
 
     pub(super) fn cut_power(&mut self, survives: impl FnMut(u64) -> bool) {
         let undo = self.undo.as_mut().expect("the drive was made to lose power");
-        undo.restore(&self.data, survives);
+        for (lba, held) in undo.cut(survives) {
+            match held {
+                Some((bytes, handle)) => {
+                    let written = self.data.write(lba, &bytes);
+                    written.expect("it has been written there before");
+                    self.drive.ftl_mut().bring_back(lba, handle);
+                }
+                None => self.forget(LbaRange { start: Lba(lba), end: Lba(lba + 1) }),
+            }
+        }
         self.deallocating.clear();
         self.cuts += 1;
         if let Some(cache) = &mut self.cache {
@@ -262,7 +277,29 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
-        self.data.leave_mapping(|| self.drive.ftl().encode());
+        if let Some(beside) = self.data.beside() {
+            // Without it, or with one cut short, the next one who has the drive says what is lost.
+            drop(beside.end(&self.drive.ftl().encode()));
+        }
+    }
+}
+
+impl Shared {
+    /// Gives the drive an operation at `now`, or at the drive's own time, and moves its bytes. The path
+    /// was opened after `cuts` power cuts.
+    pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> Begun {
+        let mut core = self.lock();
+        let now = now.unwrap_or(core.now);
+        let mut begun = core.begin(op, now, cuts);
+        if core.undo.is_none() {
+            // Other paths may go on meanwhile.
+            drop(core);
+            begun.transfer(data);
+        } else {
+            // What a power cut undoes was there before it.
+            begun.transfer(data);
+        }
+        begun
     }
 }
 
@@ -276,7 +313,7 @@ enum Asked {
 
 impl Begun {
     /// Moves its bytes.
-    pub(super) fn transfer(&mut self, data: &Data) {
+    fn transfer(&mut self, data: &Data) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
             What::Read { lba, empty } => {
@@ -343,8 +380,6 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use slimio_device::Lba;
-
     use super::*;
     use crate::Config;
 

@@ -12,13 +12,14 @@ use rustix::io::Errno;
 use slimio_device::{Contents, DeviceError, LBA_SIZE, LbaRange, MappedFile, OpenError};
 
 use super::DataPlace;
+use super::made::{Beside, Made};
 
 #[derive(Debug)]
 pub(super) enum Data {
     File {
         file: File,
-        /// `None` where it has no name.
-        path: Option<PathBuf>,
+        /// Where it is, and what is beside it; `None` where it has no name.
+        named: Option<(PathBuf, Beside)>,
     },
     Dropped,
 }
@@ -26,24 +27,24 @@ pub(super) enum Data {
 impl fmt::Display for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { path: Some(path), .. } => write!(f, "{}", path.display()),
-            Self::File { path: None, .. } => f.write_str("a temporary file"),
+            Self::File { named: Some((path, _)), .. } => write!(f, "{}", path.display()),
+            Self::File { named: None, .. } => f.write_str("a temporary file"),
             Self::Dropped => f.write_str("no file: it is dropped"),
         }
     }
 }
 
 impl Data {
-    /// Opens the bytes of a drive with so many blocks.
-    pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<Self, OpenError> {
+    /// Opens the bytes of a drive with so many blocks, and says whether they are new.
+    pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
-            DataPlace::Dropped => Ok(Self::Dropped),
+            DataPlace::Dropped => Ok((Self::Dropped, true)),
             DataPlace::Temporary => {
                 let folder = std::env::temp_dir();
                 let file = temporary(&folder).and_then(|file| file.set_len(size).map(|()| file));
                 let file = file.map_err(|error| failed("making a file in", &folder, &error))?;
-                Ok(Self::File { file, path: None })
+                Ok((Self::File { file, named: None }, true))
             }
             DataPlace::File(path) => {
                 let file = open_alone(path)?;
@@ -56,18 +57,18 @@ impl Data {
                         return Err(OpenError::Unsuitable { path: path.clone(), why });
                     }
                 }
-                let data = Self::File { file, path: Some(path.clone()) };
-                if length.len() == 0 {
-                    // What lies beside it was left by a drive that is gone.
-                    drop(data.take_mapping());
-                }
-                Ok(data)
+                let beside =
+                    Beside::of(path).map_err(|error| failed("looking at", path, &error))?;
+                let named = Some((path.clone(), beside));
+                Ok((Self::File { file, named }, length.len() == 0))
             }
         }
     }
 
     pub(super) fn contents(&self) -> Result<Contents, OpenError> {
-        let Self::File { file, path: Some(path) } = self else { return Ok(Contents::Nothing) };
+        let Self::File { file, named: Some((path, _)) } = self else {
+            return Ok(Contents::Nothing);
+        };
         let look = file.metadata().and_then(|metadata| Contents::of_file(file, metadata.len()));
         look.map_err(|error| failed("reading", path, &error))
     }
@@ -75,8 +76,8 @@ impl Data {
     /// Maps a range, in bytes.
     pub(super) fn map(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         match self {
-            Self::File { file, path } => {
-                let path = path.as_deref().unwrap_or(Path::new("a temporary file"));
+            Self::File { file, named } => {
+                let path = named.as_ref().map_or(Path::new("a temporary file"), |(path, _)| path);
                 MappedFile::file_range(file, path, offset, size)
             }
             Self::Dropped => {
@@ -86,33 +87,21 @@ impl Data {
         }
     }
 
-    /// Takes the mapping that the last drive has left here, if it has.
-    pub(super) fn take_mapping(&self) -> Option<Vec<u8>> {
-        let path = self.mapping_path()?;
-        let bytes = std::fs::read(&path).ok()?;
-        // Should this drive leave none, an older one must not be taken for it.
-        std::fs::remove_file(path).ok()?;
-        Some(bytes)
+    /// What is beside the file, if that has a name.
+    pub(super) fn beside(&self) -> Option<&Beside> {
+        let Self::File { named: Some((_, beside)), .. } = self else { return None };
+        Some(beside)
     }
 
-    /// Leaves a mapping for the next drive. Without it, that one makes one from what is in the file.
-    pub(super) fn leave_mapping(&self, encode: impl FnOnce() -> Vec<u8>) {
-        if let Some(path) = self.mapping_path() {
-            // Cut short, it is not whole, and not taken.
-            let _ = std::fs::write(path, encode());
-        }
-    }
-
-    fn mapping_path(&self) -> Option<PathBuf> {
-        let Self::File { path: Some(path), .. } = self else { return None };
-        let mut name = path.clone().into_os_string();
-        name.push(".mapping");
-        Some(name.into())
+    /// Keeps what the drive is made with beside its bytes, where these have a name.
+    pub(super) fn keep(&self, made: &Made) -> Result<(), OpenError> {
+        let Some(beside) = self.beside() else { return Ok(()) };
+        beside.begin(made).map_err(|error| failed("writing", beside.path(), &error))
     }
 
     /// Calls `see` with each block that is not a hole of the file, in order.
     pub(super) fn each_written(&self, mut see: impl FnMut(u64)) -> Result<(), OpenError> {
-        let Self::File { file, path: Some(path) } = self else { return Ok(()) };
+        let Self::File { file, named: Some((path, _)) } = self else { return Ok(()) };
         let failed = |error: Errno| failed("looking at", path, &error.into());
         let mut at = 0;
         loop {

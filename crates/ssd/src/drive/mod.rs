@@ -17,6 +17,7 @@
 mod account;
 mod core;
 mod data;
+mod made;
 mod real_time;
 mod undo;
 mod virtual_time;
@@ -34,9 +35,12 @@ use slimio_device::{
 use self::account::Account;
 use self::core::Core;
 use self::data::Data;
+use self::made::Lost;
 use self::real_time::RealTimePath;
 use self::virtual_time::VirtualTimePath;
 use crate::{Clocked, Config, Counters, Ftl, Isolation};
+
+pub(crate) use self::made::Made;
 
 /// By which clock a drive's operations end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +57,10 @@ pub enum Clock {
 pub enum DataPlace {
     /// In a file without a name, which is gone with the drive.
     Temporary,
-    /// In the file at this path, which is made if it is missing. When the drive goes, its mapping and
-    /// counters are left in a file beside it, `.mapping` behind the name, for the next one. Where that
-    /// is missing, because the process was killed, what the data file holds counts as written by the
-    /// first handle, in the order of the blocks.
+    /// In the file at this path, which is made if it is missing. What the drive is made with is kept in
+    /// a file beside it, `.mapping` behind the name; when the drive goes, it leaves its mapping and
+    /// counters there, too, for the next one. Where these are missing, because the process was killed,
+    /// what the data file holds counts as written by the first handle, in the order of the blocks.
     File(PathBuf),
     /// Nowhere: a block that was written reads as a pattern made of its address.
     Dropped,
@@ -117,6 +121,9 @@ pub struct EmulatedDrive {
     core: Shared,
     data: Arc<Data>,
     options: DriveOptions,
+    made: Made,
+    /// Why it has forgotten where its blocks were, if it has.
+    lost: Option<Lost>,
     placements: Vec<PlacementId>,
 }
 
@@ -144,32 +151,52 @@ impl EmulatedDrive {
     /// Makes a drive, or opens the file of one.
     ///
     /// # Errors
-    /// [`OpenError::Unsuitable`] when such a drive can't work, or the file is not of its size;
-    /// [`OpenError::InUse`] when another process has the file.
+    /// [`OpenError::Unsuitable`] when such a drive can't work, or the drive in the file is of another
+    /// size or was made with other options; [`OpenError::InUse`] when another process has the file.
     pub fn open(options: DriveOptions) -> Result<Self, OpenError> {
         let name = match &options.data {
             DataPlace::File(path) => path.clone(),
             DataPlace::Temporary | DataPlace::Dropped => "emulated".into(),
         };
-        let ftl = Ftl::new(options.config.clone())
-            .map_err(|error| OpenError::Unsuitable { path: name, why: error.to_string() })?;
-        let data = Data::open(&options.data, options.config.lba_count)?;
-        let left = data.take_mapping().and_then(|bytes| ftl.clone().decode(&bytes));
-        let is_left = left.is_some();
-        let mut drive = Clocked::of(left.unwrap_or(ftl));
-        if !is_left {
-            data.each_written(|lba| drive.ftl_mut().preload(lba))?;
+        let unsuitable = |why| OpenError::Unsuitable { path: name.clone(), why };
+        options.config.check().map_err(|error| unsuitable(error.to_string()))?;
+        let (data, is_new) = Data::open(&options.data, options.config.lba_count)?;
+        let mut made = Made::of(&options);
+        let (mut ftl, mut lost) = (None, None);
+        if let Some(beside) = data.beside().filter(|_| !is_new) {
+            let (before, mapping) = beside.read(&options.config);
+            if let Some(before) = before {
+                if let Some(why) = before.difference(&made) {
+                    return Err(unsuitable(why));
+                }
+                made.mapped = before.mapped;
+            }
+            lost = mapping.as_ref().err().copied();
+            ftl = mapping.ok();
         }
+        let ftl = if let Some(ftl) = ftl {
+            ftl
+        } else {
+            let fresh = Ftl::new(options.config.clone());
+            let mut ftl = fresh.map_err(|error| unsuitable(error.to_string()))?;
+            data.each_written(|lba| {
+                if !made.mapped.contains(&lba) {
+                    ftl.preload(lba);
+                }
+            })?;
+            ftl
+        };
+        data.keep(&made)?;
         let data = Arc::new(data);
         let handles = if options.has_fdp { options.config.handles } else { 0 };
+        let core = Core::new(Clocked::of(ftl), data.clone(), &options);
         Ok(Self {
-            core: Shared {
-                core: Arc::new(Mutex::new(Core::new(drive, data.clone(), &options))),
-                start: Instant::now(),
-            },
+            core: Shared { core: Arc::new(Mutex::new(core)), start: Instant::now() },
             data,
             placements: (0..handles).map(PlacementId).collect(),
             options,
+            made,
+            lost,
         })
     }
 
@@ -234,7 +261,20 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        self.data.map(offset, size)
+        let mapped = self.data.map(offset, size)?;
+        let (start, end) =
+            (offset / LBA_SIZE as u64, (offset + size as u64).div_ceil(LBA_SIZE as u64));
+        let before = &mut self.made.mapped;
+        let all = if before.is_empty() {
+            start..end
+        } else {
+            before.start.min(start)..before.end.max(end)
+        };
+        if *before != all {
+            *before = all;
+            self.data.keep(&self.made)?;
+        }
+        Ok(mapped)
     }
 
     fn placements(&self) -> &[PlacementId] {
@@ -289,9 +329,17 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn notes(&self) -> Vec<String> {
-        vec![
-            "the SSD is emulated: it shows what one would do, and keeps what its file keeps".into(),
-        ]
+        let survives = match &self.options.data {
+            DataPlace::File(_) => {
+                "what is acknowledged outlives the server's process (kill -9), and not a failure of \
+                 the machine: nothing is synced to the disk that its file is on"
+            }
+            DataPlace::Temporary | DataPlace::Dropped => {
+                "what is acknowledged is gone with the server's process"
+            }
+        };
+        let lost = self.lost.map(|lost| format!("the SSD's mapping is lost: {lost}"));
+        std::iter::once(format!("the SSD is emulated: {survives}")).chain(lost).collect()
     }
 }
 

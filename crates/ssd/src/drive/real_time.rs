@@ -23,7 +23,8 @@ use super::data::Data;
 
 pub(super) struct RealTimePath {
     core: Shared,
-    in_flight_max: u32,
+    /// Here, because the drive is locked for as long as the file under it takes to give room back.
+    geometry: Geometry,
     queued: Vec<(Token, Op)>,
     in_flight: usize,
     meeting: Arc<Meeting>,
@@ -74,24 +75,13 @@ impl RealTimePath {
             done: Condvar::new(),
             event,
         });
-        let thread = Worker {
-            core: core.clone(),
-            data,
-            meeting: meeting.clone(),
-            cuts: core.lock().cuts(),
-            begun: Vec::new(),
-        };
+        let (geometry, cuts) = core.lock().facts(in_flight_max);
+        let thread =
+            Worker { core: core.clone(), data, meeting: meeting.clone(), cuts, begun: Vec::new() };
         let thread = std::thread::Builder::new().name("emulated".into()).spawn(|| thread.run());
         let thread =
             thread.map_err(|error| failed("starting a thread for", error.raw_os_error()))?;
-        Ok(Self {
-            core,
-            in_flight_max,
-            queued: Vec::new(),
-            in_flight: 0,
-            meeting,
-            thread: Some(thread),
-        })
+        Ok(Self { core, geometry, queued: Vec::new(), in_flight: 0, meeting, thread: Some(thread) })
     }
 
     fn take(&mut self, state: &mut State, completions: &mut Vec<Completion>) {
@@ -106,11 +96,11 @@ impl RealTimePath {
 
 impl Device for RealTimePath {
     fn geometry(&self) -> Geometry {
-        self.core.lock().geometry(self.in_flight_max)
+        self.geometry
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        if self.in_flight >= self.in_flight_max as usize {
+        if self.in_flight >= self.geometry.in_flight_max as usize {
             return Err(op);
         }
         self.in_flight += 1;
@@ -167,8 +157,7 @@ impl Device for RealTimePath {
     }
 
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
-        let has = self.geometry().lba_count;
-        if lba_count <= has { Ok(()) } else { Err(DeviceError::NoSpace) }
+        if lba_count <= self.geometry.lba_count { Ok(()) } else { Err(DeviceError::NoSpace) }
     }
 }
 
@@ -196,10 +185,8 @@ impl Worker {
     fn run(mut self) {
         while let Some(arrived) = self.sleep() {
             for (token, op, now) in arrived {
-                let begun = self.core.lock().begin(op, now, self.cuts);
+                let begun = self.core.begin(op, Some(now), self.cuts, &self.data);
                 self.begun.push((token, begun));
-                let (_, begun) = self.begun.last_mut().expect("it was just put there");
-                begun.transfer(&self.data);
             }
             self.finish();
         }

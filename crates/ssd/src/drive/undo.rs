@@ -1,4 +1,4 @@
-//! What was in blocks before writes that a power cut may still undo.
+//! What was in blocks before writes and deallocations that a power cut may still undo.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -7,34 +7,50 @@ use slimio_device::{DeviceError, LBA_SIZE};
 
 use super::data::Data;
 
-type Block = Box<[u8]>;
+/// What a block held: its bytes, and the handle that wrote them. `None`: nothing.
+pub(super) type Held = Option<(Box<[u8]>, u16)>;
 
-/// Writes that are not stable, and what they have replaced.
+/// Writes and deallocations that are not stable, and what they have replaced.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     next_id: u64,
-    /// For each block, the writes to it that are not stable, oldest first, each with what was there
+    /// For each block, what was done to it that is not stable, oldest first, each with what was there
     /// before it.
-    layers: BTreeMap<u64, Vec<(u64, Block)>>,
-    /// Writes that are not stable: their blocks, and whether they are over.
+    layers: BTreeMap<u64, Vec<(u64, Held)>>,
+    /// What is not stable: its blocks, and whether it is over.
     writes: HashMap<u64, (Range<u64>, bool)>,
 }
 
 impl Undo {
-    /// A write begins; what it replaces is read. Returns its id.
-    pub(super) fn begin(&mut self, data: &Data, lba: u64, lbas: u64) -> Result<u64, DeviceError> {
-        let mut before = vec![0; lbas as usize * LBA_SIZE];
-        data.read(lba, &mut before)?;
+    /// A write or a deallocation begins; what it replaces is read. `writer` says which handle wrote
+    /// what a block holds. Returns its id.
+    pub(super) fn begin(
+        &mut self,
+        data: &Data,
+        blocks: Range<u64>,
+        writer: impl Fn(u64) -> Option<u16>,
+    ) -> Result<u64, DeviceError> {
+        let mut before = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        for lba in blocks.clone() {
+            before.push(match writer(lba) {
+                Some(handle) => {
+                    let mut bytes = vec![0; LBA_SIZE].into_boxed_slice();
+                    data.read(lba, &mut bytes)?;
+                    Some((bytes, handle))
+                }
+                None => None,
+            });
+        }
         let id = self.next_id;
         self.next_id += 1;
-        for (lba, block) in (lba..).zip(before.chunks_exact(LBA_SIZE)) {
-            self.layers.entry(lba).or_default().push((id, block.into()));
+        for (lba, held) in blocks.clone().zip(before) {
+            self.layers.entry(lba).or_default().push((id, held));
         }
-        self.writes.insert(id, (lba..lba + lbas, false));
+        self.writes.insert(id, (blocks, false));
         Ok(id)
     }
 
-    /// A write is over.
+    /// It is over.
     pub(super) fn end(&mut self, id: u64, is_stable: bool) {
         if is_stable {
             self.make_stable(&[id]);
@@ -43,12 +59,12 @@ impl Undo {
         }
     }
 
-    /// Writes that are over and not stable.
+    /// What is over and not stable.
     pub(super) fn over(&self) -> Vec<u64> {
         self.writes.iter().filter(|(_, (_, is_over))| *is_over).map(|(id, _)| *id).collect()
     }
 
-    /// Lets writes be stable, and with them what they have replaced.
+    /// Lets it be stable: what it has replaced does not come back.
     pub(super) fn make_stable(&mut self, ids: &[u64]) {
         for id in ids {
             let Some((range, _)) = self.writes.remove(id) else { continue };
@@ -62,21 +78,14 @@ impl Undo {
         }
     }
 
-    /// Blocks that were deallocated are nobody's any more.
-    pub(super) fn forget(&mut self, range: Range<u64>) {
-        let mut behind = self.layers.split_off(&range.start);
-        self.layers.append(&mut behind.split_off(&range.end));
-    }
-
-    /// Brings back what was before, except where the latest write survives.
-    pub(super) fn restore(&mut self, data: &Data, mut survives: impl FnMut(u64) -> bool) {
-        for (lba, layers) in std::mem::take(&mut self.layers) {
-            if let Some((_, before)) = layers.first()
-                && !survives(lba)
-            {
-                data.write(lba, before).expect("it has been written there before");
-            }
-        }
+    /// What a power cut undoes: blocks, and what each held before all that is not stable. The latest
+    /// stays where `survives` says so. There is nothing to undo from now on.
+    pub(super) fn cut(&mut self, mut survives: impl FnMut(u64) -> bool) -> Vec<(u64, Held)> {
         self.writes.clear();
+        std::mem::take(&mut self.layers)
+            .into_iter()
+            .filter_map(|(lba, layers)| Some((lba, layers.into_iter().next()?.1)))
+            .filter(|(lba, _)| !survives(*lba))
+            .collect()
     }
 }

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_micros(1);
 pub(super) struct VirtualTimePath {
     core: Shared,
     data: Arc<Data>,
-    in_flight_max: u32,
+    geometry: Geometry,
     /// Power cuts before it was opened.
     cuts: u64,
     /// Submitted but not kicked.
@@ -28,8 +28,8 @@ pub(super) struct VirtualTimePath {
 
 impl VirtualTimePath {
     pub(super) fn new(core: Shared, data: Arc<Data>, in_flight_max: u32) -> Self {
-        let cuts = core.lock().cuts();
-        Self { core, data, in_flight_max, cuts, queued: VecDeque::new(), begun: Vec::new() }
+        let (geometry, cuts) = core.lock().facts(in_flight_max);
+        Self { core, data, geometry, cuts, queued: VecDeque::new(), begun: Vec::new() }
     }
 
     /// Ends what is over at `now`, in the order of time.
@@ -45,11 +45,11 @@ impl VirtualTimePath {
 
 impl Device for VirtualTimePath {
     fn geometry(&self) -> Geometry {
-        self.core.lock().geometry(self.in_flight_max)
+        self.geometry
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        if self.in_flight() >= self.in_flight_max as usize {
+        if self.in_flight() >= self.geometry.in_flight_max as usize {
             return Err(op);
         }
         self.queued.push_back((token, op));
@@ -58,13 +58,7 @@ impl Device for VirtualTimePath {
 
     fn kick(&mut self) {
         while let Some((token, op)) = self.queued.pop_front() {
-            let mut core = self.core.lock();
-            let now = core.now;
-            let mut begun = core.begin(op, now, self.cuts);
-            // Under the lock: what is undone by a power cut is in order.
-            begun.transfer(&self.data);
-            drop(core);
-            self.begun.push((token, begun));
+            self.begun.push((token, self.core.begin(op, None, self.cuts, &self.data)));
         }
     }
 
@@ -96,7 +90,6 @@ impl Device for VirtualTimePath {
     }
 
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
-        let has = self.geometry().lba_count;
-        if lba_count <= has { Ok(()) } else { Err(DeviceError::NoSpace) }
+        if lba_count <= self.geometry.lba_count { Ok(()) } else { Err(DeviceError::NoSpace) }
     }
 }

@@ -19,6 +19,7 @@ pub use events::{EVENTS_MAX, Event, EventKind};
 pub use units::{Owner, UnitReport, UnitState};
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use crate::{Config, ConfigError, Frontiers, Isolation};
 use counters::Cause;
@@ -30,8 +31,19 @@ use victims::VictimIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NandPage(pub u32);
 
-/// No page: the block is not mapped.
-const UNMAPPED: u32 = u32::MAX;
+/// A page or a block by its number and one, or none. As zeros: memory for a drive that holds nothing is
+/// not touched, and so takes no room.
+type Link = Option<NonZeroU32>;
+
+/// The link to a page or a block; there are fewer than 2^32 - 1 of either.
+fn link(number: u32) -> Link {
+    NonZeroU32::new(number + 1)
+}
+
+/// The number that a link leads to.
+fn number(link: Link) -> Option<u32> {
+    link.map(|number| number.get() - 1)
+}
 
 /// Sees what happens to the NAND, as it happens. Each method does nothing unless it is written.
 pub trait Observer {
@@ -74,10 +86,10 @@ pub struct Ftl {
     config: Config,
     unit_pages: u32,
     /// The page of each logical block.
-    page_of: Vec<u32>,
+    page_of: Vec<Link>,
     /// The logical block that each page was last programmed with: it is valid while that one is
     /// mapped to it.
-    lba_of: Vec<u32>,
+    lba_of: Vec<Link>,
     mapped_count: u64,
     units: Units,
     victims: VictimIndex,
@@ -141,8 +153,8 @@ impl Ftl {
         let background_invalid_pages = (u64::from(unit_pages) * permille).div_ceil(1000).max(1);
         Ok(Self {
             unit_pages,
-            page_of: vec![UNMAPPED; config.lba_count as usize],
-            lba_of: vec![UNMAPPED; config.geometry.page_count() as usize],
+            page_of: vec![None; config.lba_count as usize],
+            lba_of: vec![None; config.geometry.page_count() as usize],
             mapped_count: 0,
             victims: VictimIndex::new(config.victims, units.count(), unit_pages),
             units,
@@ -171,14 +183,13 @@ impl Ftl {
 
     /// The page that a logical block lies on; `None` where it holds nothing or is beyond the drive.
     pub fn page_of(&self, lba: u64) -> Option<NandPage> {
-        let page = *self.page_of.get(usize::try_from(lba).ok()?)?;
-        (page != UNMAPPED).then_some(NandPage(page))
+        number(*self.page_of.get(usize::try_from(lba).ok()?)?).map(NandPage)
     }
 
     /// The logical block that a page holds; `None` where it is not valid.
     pub fn lba_of(&self, page: NandPage) -> Option<u64> {
-        let lba = *self.lba_of.get(page.0 as usize)?;
-        (lba != UNMAPPED && self.page_of[lba as usize] == page.0).then_some(u64::from(lba))
+        self.lba_of.get(page.0 as usize)?;
+        self.valid_lba(page.0).map(u64::from)
     }
 
     /// All reclaim units as they are now.
@@ -230,6 +241,23 @@ impl Ftl {
         }
     }
 
+    /// The handle that wrote what a block holds, or 0 where it lies among what others wrote; `None`
+    /// where it holds nothing.
+    pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
+        let page = self.page_of(lba)?;
+        Some(self.units.owner(page.0 / self.unit_pages).handle())
+    }
+
+    /// Lets a block hold something again that it held before, in a page of its handle. It is no
+    /// write: nothing is counted.
+    pub(crate) fn bring_back(&mut self, lba: u64, handle: u16) {
+        if self.page_of(lba).is_none() {
+            let counters = self.counters.clone();
+            self.write(lba, handle).expect("it has been written there before");
+            self.counters = counters;
+        }
+    }
+
     /// As [`write`](Self::write), with what happens to the NAND told to `observer`.
     ///
     /// # Errors
@@ -248,12 +276,12 @@ impl Ftl {
         }
         let page = self.program(frontier, lba as u32);
         observer.program(NandPage(page), lba);
-        let before = std::mem::replace(&mut self.page_of[lba as usize], page);
-        if before == UNMAPPED {
-            self.mapped_count += 1;
-        } else {
-            observer.outdated(NandPage(before));
-            self.invalidate(before / self.unit_pages, 1);
+        match number(std::mem::replace(&mut self.page_of[lba as usize], link(page))) {
+            None => self.mapped_count += 1,
+            Some(before) => {
+                observer.outdated(NandPage(before));
+                self.invalidate(before / self.unit_pages, 1);
+            }
         }
         self.counters.wrote(Owner::Handle(handle), Cause::Host, 1);
         self.close_if_full(frontier);
@@ -275,10 +303,7 @@ impl Ftl {
         // Blocks that were written together lie together: their units are looked up once.
         let (mut unit, mut pages) = (u32::MAX, 0);
         for index in lba as usize..(lba + count) as usize {
-            let page = std::mem::replace(&mut self.page_of[index], UNMAPPED);
-            if page == UNMAPPED {
-                continue;
-            }
+            let Some(page) = number(self.page_of[index].take()) else { continue };
             self.mapped_count -= 1;
             if page / self.unit_pages != unit {
                 self.invalidate_some(unit, pages);
@@ -309,7 +334,7 @@ impl Ftl {
         }
         if left > 0 {
             for page in frontier.rest() {
-                self.lba_of[page as usize] = UNMAPPED;
+                self.lba_of[page as usize] = None;
                 observer.pad(NandPage(page));
             }
             self.counters.wrote(Owner::Handle(handle), Cause::Padding, u64::from(left));
@@ -358,7 +383,7 @@ impl Ftl {
     /// Takes the next page of a frontier that is not full for a block, which the caller maps to it.
     fn program(&mut self, frontier: usize, lba: u32) -> u32 {
         let (unit, page) = self.frontiers[frontier].take();
-        self.lba_of[page as usize] = lba;
+        self.lba_of[page as usize] = link(lba);
         self.units.add_valid(unit);
         page
     }
@@ -410,8 +435,7 @@ impl Ftl {
         let copied = self.units.valid(victim);
         if copied > 0 {
             for page in first..first + self.unit_pages {
-                let lba = self.lba_of[page as usize];
-                if lba != UNMAPPED && self.page_of[lba as usize] == page {
+                if let Some(lba) = self.valid_lba(page) {
                     self.copy(frontier, lba, page, observer);
                 }
             }
@@ -423,6 +447,12 @@ impl Ftl {
         self.units.erase(victim);
         self.counters.erased(owner);
         observer.erase(victim);
+    }
+
+    /// The block that a page holds; `None` where it is not valid.
+    #[inline]
+    fn valid_lba(&self, page: u32) -> Option<u32> {
+        number(self.lba_of[page as usize]).filter(|lba| self.page_of[*lba as usize] == link(page))
     }
 
     fn frontier_of_copies(&self, owner: Owner) -> usize {
@@ -443,7 +473,7 @@ impl Ftl {
             self.frontiers[frontier] = self.units.open(owner, self.unit_pages);
         }
         let to = self.program(frontier, lba);
-        self.page_of[lba as usize] = to;
+        self.page_of[lba as usize] = link(to);
         observer.copy(NandPage(from), NandPage(to));
         self.close_if_full(frontier);
     }

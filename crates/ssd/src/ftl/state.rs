@@ -11,8 +11,11 @@ use twox_hash::XxHash3_64;
 
 use super::units::{Frontier, Owner, Saved, UnitState, Units};
 use super::victims::VictimIndex;
-use super::{Counters, Ftl, UNMAPPED};
+use super::{Counters, Ftl, link, number};
 use crate::Config;
+
+/// No page: the block is not mapped.
+const UNMAPPED: u32 = u32::MAX;
 
 const MAGIC: [u8; 8] = *b"SLIMSSD1";
 
@@ -31,7 +34,7 @@ impl Ftl {
             bytes.extend(number.to_le_bytes());
         }
         for page in &self.page_of {
-            bytes.extend(page.to_le_bytes());
+            bytes.extend(number(*page).unwrap_or(UNMAPPED).to_le_bytes());
         }
         self.units.encode(&mut bytes);
         for frontier in &self.frontiers {
@@ -53,27 +56,27 @@ impl Ftl {
         ]
     }
 
-    /// Takes up what `bytes` say, in a drive that holds nothing. `None` when they are not whole or of a
-    /// drive that is made otherwise.
-    pub(crate) fn decode(self, bytes: &[u8]) -> Option<Self> {
+    /// The drive that goes on from what `bytes` say. `None` when they are not whole or of a drive that is
+    /// made otherwise.
+    pub(crate) fn decode(config: Config, bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
         let checksum = XxHash3_64::oneshot(rest).to_le_bytes();
         if head[..8] != MAGIC || head[8..] != checksum {
             return None;
         }
         let mut input = Input(rest);
-        for number in self.shape() {
+        let mut ftl = Self::new(config).ok()?;
+        for number in ftl.shape() {
             if input.u64()? != number {
                 return None;
             }
         }
-        let mut ftl = self;
         ftl.counters = Counters::from_numbers(&ftl.counters, || input.u64())?;
         for (lba, page_of) in ftl.page_of.iter_mut().enumerate() {
             let page = input.u32()?;
             if page != UNMAPPED {
-                *page_of = page;
-                *ftl.lba_of.get_mut(page as usize)? = lba as u32;
+                *page_of = link(page);
+                *ftl.lba_of.get_mut(page as usize)? = link(lba as u32);
                 ftl.mapped_count += 1;
             }
         }
@@ -90,7 +93,7 @@ impl Ftl {
 
     /// Finds out what follows from mapping and units.
     fn count_valid(&mut self, config: &Config) {
-        for page in self.page_of.iter().filter(|page| **page != UNMAPPED) {
+        for page in self.page_of.iter().filter_map(|page| number(*page)) {
             self.units.add_valid(page / self.unit_pages);
         }
         self.victims = VictimIndex::new(config.victims, self.units.count(), self.unit_pages);
@@ -186,8 +189,7 @@ mod tests {
             for isolation in [Isolation::Initial, Isolation::Persistent] {
                 let config = Config { isolation, victims, ..Config::scaled(24 << 20) };
                 let mut one = used(&config);
-                let fresh = Ftl::new(config.clone()).expect("it can work");
-                let mut other = fresh.decode(&one.encode()).expect("it is whole");
+                let mut other = Ftl::decode(config.clone(), &one.encode()).expect("it is whole");
                 assert_eq!(other.mapped_count(), one.mapped_count());
                 assert!(other.units().eq(one.units()));
                 assert_eq!(other.counters(), one.counters());
@@ -206,17 +208,16 @@ mod tests {
     fn what_is_not_whole_or_of_another_drive_is_not_taken() {
         let config = Config::scaled(12 << 20);
         let bytes = used(&config).encode();
-        let fresh = || Ftl::new(config.clone()).expect("it can work");
-        assert!(fresh().decode(&bytes).is_some());
+        let decode = |bytes: &[u8]| Ftl::decode(config.clone(), bytes);
+        assert!(decode(&bytes).is_some());
         for cut in [0, 8, 16, 60, bytes.len() - 1] {
-            assert!(fresh().decode(&bytes[..cut]).is_none(), "cut at {cut}");
+            assert!(decode(&bytes[..cut]).is_none(), "cut at {cut}");
         }
         for at in (0..bytes.len()).step_by(997) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 4;
-            assert!(fresh().decode(&damaged).is_none(), "changed at {at}");
+            assert!(decode(&damaged).is_none(), "changed at {at}");
         }
-        let fewer = Ftl::new(Config { handles: 7, ..config.clone() }).expect("it can work");
-        assert!(fewer.decode(&bytes).is_none());
+        assert!(Ftl::decode(Config { handles: 7, ..config.clone() }, &bytes).is_none());
     }
 }

@@ -1,20 +1,18 @@
 //! The emulated drive as a device.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use slimio_device::{
-    Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, OpenError, PlacementId, Token,
-    WholeDevice,
+    Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token, WholeDevice,
 };
 use slimio_sim::{Random, contract};
 use slimio_ssd::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive, Timing};
 
-fn options(clock: Clock) -> DriveOptions {
+pub(crate) fn options(clock: Clock) -> DriveOptions {
     DriveOptions::new(Config::scaled(24 << 20), clock)
 }
 
-fn drive(options: &DriveOptions) -> EmulatedDrive {
+pub(crate) fn drive(options: &DriveOptions) -> EmulatedDrive {
     EmulatedDrive::open(options.clone()).expect("it can be made")
 }
 
@@ -24,12 +22,12 @@ fn buffer(lbas: usize, byte: u8) -> Buffer {
     buffer
 }
 
-fn write(lba: u64, lbas: usize, byte: u8, durable: bool) -> Op {
+pub(crate) fn write(lba: u64, lbas: usize, byte: u8, durable: bool) -> Op {
     let (buffer, placement) = (buffer(lbas, byte), PlacementId(0));
     Op::Write { lba: Lba(lba), buffer, placement, durable }
 }
 
-fn range(start: u64, end: u64) -> LbaRange {
+pub(crate) fn range(start: u64, end: u64) -> LbaRange {
     LbaRange { start: Lba(start), end: Lba(end) }
 }
 
@@ -44,14 +42,14 @@ fn run(path: &mut dyn Device, op: Op) -> (Option<Buffer>, Result<(), DeviceError
     (completion.buffer, completion.result)
 }
 
-fn do_all(path: &mut dyn Device, ops: impl IntoIterator<Item = Op>) {
+pub(crate) fn do_all(path: &mut dyn Device, ops: impl IntoIterator<Item = Op>) {
     for op in ops {
         assert_eq!(run(path, op).1, Ok(()));
     }
 }
 
 /// What a block holds, which is the same byte all over.
-fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
+pub(crate) fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
     let (read, result) = run(path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
     assert_eq!(result, Ok(()));
     let read = read.expect("it comes home");
@@ -205,6 +203,98 @@ fn a_flush_saves_what_was_over_before_it_and_not_more() {
 }
 
 #[test]
+fn what_held_nothing_holds_nothing_again_when_power_is_cut() {
+    let mut drive = drive(&losing_power());
+    let mut path = drive.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 1, 1, true), write(1, 1, 1, false)]);
+    let mapped = |drive: &EmulatedDrive| drive.with_ftl(slimio_ssd::Ftl::mapped_count);
+    assert_eq!(mapped(&drive), 2);
+    drive.cut_power(|_| false);
+    let mut path = drive.open_path().expect("there is room");
+    assert_eq!((byte_at(&mut *path, 0), byte_at(&mut *path, 1)), (1, 0xDD));
+    assert_eq!(mapped(&drive), 1);
+}
+
+#[test]
+fn a_deallocation_is_stable_once_it_was_flushed() {
+    let mut drive = drive(&losing_power());
+    let mut path = drive.open_path().expect("there is room");
+    let to = |lba| Op::Write {
+        lba: Lba(lba),
+        buffer: buffer(1, 1),
+        placement: PlacementId(3),
+        durable: true,
+    };
+    do_all(&mut *path, [to(0), to(1), to(2)]);
+    do_all(&mut *path, [Op::Deallocate { range: range(0, 1) }, Op::Flush]);
+    do_all(&mut *path, [Op::Deallocate { range: range(1, 3) }]);
+    let before = drive.counters();
+    drive.cut_power(|lba| lba == 2);
+    let mut path = drive.open_path().expect("there is room");
+    let found: Vec<u8> = (0..3).map(|lba| byte_at(&mut *path, lba)).collect();
+    assert_eq!(found, [0xDD, 1, 0xDD]);
+    assert_eq!(drive.counters(), before, "nothing was written");
+    let owner = |report: slimio_ssd::UnitReport| report.owner.filter(|_| report.valid > 0);
+    let owners: Vec<_> = drive.with_ftl(|ftl| ftl.units().filter_map(owner).collect());
+    assert_eq!(owners, [slimio_ssd::Owner::Handle(3)], "it is where it was");
+}
+
+#[test]
+fn a_cut_undoes_what_is_on_its_way_in_real_time() {
+    let mut drive = drive(&DriveOptions { clock: Clock::Real, ..losing_power() });
+    for _ in 0..30 {
+        let mut path = drive.open_path().expect("there is room");
+        do_all(&mut *path, [write(0, 512, 1, true)]);
+        path.submit(Token(2), write(0, 512, 2, false)).expect("there is room");
+        path.kick();
+        drive.cut_power(|_| false);
+        // Its thread has ended then.
+        drop(path);
+        let mut path = drive.open_path().expect("there is room");
+        let lost = (0..512).find(|lba| byte_at(&mut *path, *lba) != 1);
+        assert_eq!(lost, None);
+    }
+}
+
+#[test]
+fn a_durable_write_takes_no_room_in_the_cache() {
+    let mut drive = drive(&losing_power());
+    let mut path = drive.open_path().expect("there is room");
+    path.submit(Token(1), write(0, 256, 1, true)).expect("there is room");
+    path.submit(Token(2), write(256, 256, 1, false)).expect("there is room");
+    let mut completions = Vec::new();
+    path.wait(None, &mut completions);
+    let first: Vec<Token> = completions.iter().map(|completion| completion.token).collect();
+    assert_eq!(first, [Token(2)], "the cache has room for all of it");
+    assert!(drive.now() < Timing::PAPER.program);
+}
+
+/// Giving room back takes a file system its time, and the drive is locked meanwhile.
+#[test]
+fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
+    for clock in [Clock::Virtual, Clock::Real] {
+        let mut drive = drive(&options(clock));
+        let path = drive.open_path().expect("there is room");
+        let lba_count = drive.with_ftl(|ftl| (path.geometry().lba_count, ftl.config().lba_count));
+        assert_eq!(lba_count.0, lba_count.1);
+    }
+}
+
+#[test]
+fn a_large_drive_that_holds_nothing_takes_no_memory() {
+    let resident = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("it is there");
+        let pages: u64 = pages.split(' ').nth(1).expect("").parse().expect("it is a number");
+        pages * 4096
+    };
+    let before = resident();
+    let ftl = slimio_ssd::Ftl::new(Config::scaled(1 << 40)).expect("it can work");
+    // Its mapping has 2.3 GiB; what other tests take meanwhile is little.
+    assert!(resident() < before + (500 << 20));
+    assert_eq!(ftl.mapped_count(), 0);
+}
+
+#[test]
 fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
     let deallocate_latency = Duration::from_millis(10);
     let mut drive = drive(&DriveOptions { deallocate_latency, ..options(Clock::Virtual) });
@@ -265,44 +355,6 @@ fn a_conventional_drive_has_one_frontier() {
     assert_eq!(drive.counters().handles()[0].host_pages, 1);
     assert_eq!(drive.with_ftl(|ftl| ftl.events().count()), 0);
     assert_eq!(drive.fdp().expect("it has one").handles().expect("none").len(), 0);
-}
-
-fn in_file(path: PathBuf) -> DriveOptions {
-    DriveOptions { data: DataPlace::File(path), ..options(Clock::Virtual) }
-}
-
-#[test]
-fn a_drive_in_a_file_is_there_again() {
-    let folder = tempfile::tempdir().expect("a directory for the test");
-    let file = folder.path().join("drive");
-    let mut first = drive(&in_file(file.clone()));
-    let mut path = first.open_path().expect("there is room");
-    do_all(&mut *path, [write(10, 4, 1, true), write(100, 1, 2, true)]);
-    do_all(&mut *path, [Op::Deallocate { range: range(11, 13) }]);
-    let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
-    assert!(matches!(refused, Err(OpenError::InUse { .. })), "{refused:?}");
-    drop((first, path));
-    let mut second = drive(&in_file(file.clone()));
-    let mut path = second.open_path().expect("there is room");
-    let found = [10, 13, 100].map(|lba| byte_at(&mut *path, lba));
-    assert_eq!(found, [1, 1, 2]);
-    assert_eq!(second.counters().host_bytes(), 5 * LBA_SIZE as u64, "it goes on counting");
-    assert_eq!(second.with_ftl(slimio_ssd::Ftl::mapped_count), 3);
-    drop((second, path));
-    // As after the death of the process.
-    std::fs::remove_file(folder.path().join("drive.mapping")).expect("it was left there");
-    let mut third = drive(&in_file(file.clone()));
-    let mut path = third.open_path().expect("there is room");
-    assert_eq!([10, 13, 100].map(|lba| byte_at(&mut *path, lba)), [1, 1, 2]);
-    assert_eq!(third.counters().host_bytes(), 0, "it counts from when it was opened");
-    let mapped = third.with_ftl(slimio_ssd::Ftl::mapped_count);
-    assert!((3..=5).contains(&mapped), "{mapped}: a hole may stay where there are none");
-    drop((third, path));
-    std::fs::OpenOptions::new().write(true).open(&file).expect("it is there").set_len(8).expect("");
-    let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
-        panic!("it is not of the drive's size")
-    };
-    assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
 }
 
 #[test]

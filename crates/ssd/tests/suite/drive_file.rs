@@ -1,0 +1,133 @@
+//! Emulated drives in files: what is there at the next start.
+
+use std::path::{Path, PathBuf};
+
+use slimio_device::{LBA_SIZE, Op, OpenError, WholeDevice};
+use slimio_ssd::{Clock, DataPlace, DriveOptions, EmulatedDrive, Timing};
+
+use crate::drive::{byte_at, do_all, drive, options, range, write};
+
+fn in_file(path: PathBuf) -> DriveOptions {
+    DriveOptions { data: DataPlace::File(path), ..options(Clock::Virtual) }
+}
+
+#[test]
+fn a_drive_in_a_file_is_there_again() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(10, 4, 1, true), write(100, 1, 2, true)]);
+    do_all(&mut *path, [Op::Deallocate { range: range(11, 13) }]);
+    let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
+    assert!(matches!(refused, Err(OpenError::InUse { .. })), "{refused:?}");
+    drop((first, path));
+    let mut second = drive(&in_file(file.clone()));
+    let mut path = second.open_path().expect("there is room");
+    let found = [10, 13, 100].map(|lba| byte_at(&mut *path, lba));
+    assert_eq!(found, [1, 1, 2]);
+    assert_eq!(second.counters().host_bytes(), 5 * LBA_SIZE as u64, "it goes on counting");
+    assert_eq!(second.with_ftl(slimio_ssd::Ftl::mapped_count), 3);
+    drop(path);
+    kill(second, &file);
+    let mut third = drive(&in_file(file.clone()));
+    assert!(third.notes()[1].contains("the process that had it last was killed"));
+    let mut path = third.open_path().expect("there is room");
+    assert_eq!([10, 13, 100].map(|lba| byte_at(&mut *path, lba)), [1, 1, 2]);
+    assert_eq!(third.counters().host_bytes(), 0, "it counts from when it was opened");
+    let mapped = third.with_ftl(slimio_ssd::Ftl::mapped_count);
+    assert!((3..=5).contains(&mapped), "{mapped}: a hole may stay where there are none");
+    drop((third, path));
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "it was closed well");
+    std::fs::OpenOptions::new().write(true).open(&file).expect("it is there").set_len(8).expect("");
+    let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
+        panic!("it is not of the drive's size")
+    };
+    assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
+}
+
+/// Leaves a drive as its process does that is killed.
+fn kill(drive: EmulatedDrive, file: &Path) {
+    let mapping = file.with_extension("mapping");
+    let head = std::fs::read(&mapping).expect("it is there while the drive is open");
+    drop(drive);
+    assert!(std::fs::read(&mapping).expect("it is left there").len() > head.len());
+    std::fs::write(mapping, head).expect("it can be written");
+}
+
+#[test]
+fn a_drive_in_a_file_is_made_once() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let name = file.display();
+    let parse = |options: &str| {
+        DriveOptions::parse(&format!("{name}{options}"), Clock::Virtual).expect("it names one")
+    };
+    let all = ",size=64M,ru=1M,spare=30%,handles=4,isolation=initial,cache=1M,timing=none";
+    let made = parse(all);
+    let first = drive(&made);
+    kill(first, &file);
+    // What is not said is as it was, and what was said may be said again.
+    for options in ["", all, ",size=64M", ",ru=1M", ",spare=30%", ",handles=4,fdp=on"] {
+        let again = parse(options);
+        assert_eq!((&again.config, again.cache_lbas), (&made.config, made.cache_lbas), "{options}");
+        drop(drive(&again));
+    }
+    let other = parse(",timing=paper,cache=0,deallocate=5,victims=fifo");
+    assert_eq!(other.config.timing, Timing::PAPER);
+    drop(drive(&other));
+    assert_eq!(parse("").config, other.config, "it is as at the last start");
+    for (options, why) in [
+        (",ru=2M", "made with reclaim units of ru=1 MiB, not 2 MiB"),
+        (",spare=40%", "made with this many reclaim units (spare=): 92, not 107"),
+        (",fdp=off", "made with fdp=on, not off"),
+        (",handles=5", "made with handles=4, not 5"),
+        (",isolation=persistent", "made with isolation=initial, not persistent"),
+    ] {
+        let refused = EmulatedDrive::open(parse(options)).map(drop);
+        let refused = refused.expect_err("it was made otherwise").to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    drop(drive(&parse("")));
+    // A size alone was rounded when the drive was made.
+    let file = folder.path().join("rounded");
+    let rounded = format!("{},size=64M", file.display());
+    let rounded = || DriveOptions::parse(&rounded, Clock::Virtual).expect("it names one");
+    drop(drive(&rounded()));
+    drop(drive(&rounded()));
+}
+
+#[test]
+fn a_drive_is_the_same_by_whatever_links_it_is_reached() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let (file, link) = (folder.path().join("drive"), folder.path().join("link"));
+    std::os::unix::fs::symlink(&file, &link).expect("it can be made");
+    let mapped = |drive: &EmulatedDrive| drive.with_ftl(slimio_ssd::Ftl::mapped_count);
+    for (lba, name) in [(0, &file), (1, &link), (2, &file), (3, &link)] {
+        let mut drive = drive(&in_file(name.clone()));
+        assert_eq!((mapped(&drive), drive.notes().len()), (lba, 1));
+        let mut path = drive.open_path().expect("there is room");
+        do_all(&mut *path, [write(lba, 1, 1, true)]);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("it is there").count(), 3);
+}
+
+#[test]
+fn what_was_mapped_did_not_pass_through_the_drive() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 1, 1, true)]);
+    let mut mapped = first.map(64 << 10, 128 << 10).expect("it can be mapped");
+    for buffer in &mut mapped.buffers(64 << 10) {
+        buffer.fill(7);
+    }
+    drop((mapped, path));
+    kill(first, &file);
+    let second = drive(&in_file(file));
+    let lbas: Vec<u64> =
+        second.with_ftl(|ftl| (0..200).filter(|lba| ftl.page_of(*lba).is_some()).collect());
+    assert_eq!(lbas.first(), Some(&0));
+    assert!(!lbas.iter().any(|lba| (16..48).contains(lba)), "{lbas:?}");
+}
