@@ -62,7 +62,7 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// `bug package target test`, one per line, each bug once; `#` starts a comment.
+/// `bug package target test`, one per line, no line twice; `#` starts a comment.
 ///
 /// The error begins with the line's number.
 pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
@@ -76,11 +76,12 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
         let &[bug, package, target, name] = words.as_slice() else {
             return Err(format!("{}: want `bug package target test`", index + 1));
         };
-        if all.iter().any(|planted| planted.bug == bug) {
-            return Err(format!("{}: another bug is called {bug}", index + 1));
-        }
         let test = Test { package: package.into(), target: target.into(), name: name.into() };
-        all.push(Planted { bug: bug.into(), test });
+        let planted = Planted { bug: bug.into(), test };
+        if all.contains(&planted) {
+            return Err(format!("{}: {bug} has this test already", index + 1));
+        }
+        all.push(planted);
     }
     Ok(all)
 }
@@ -159,8 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_once() {
+    fn a_bug_may_have_several_tests_but_none_twice() {
         let text = "no-epoch p t first\nno-epoch p t second\n";
-        assert_eq!(parse(text), Err("2: another bug is called no-epoch".into()));
+        assert_eq!(parse(text).map(|all| all.len()), Ok(2));
+        let text = format!("{text}no-epoch p t first\n");
+        assert_eq!(parse(&text), Err("3: no-epoch has this test already".into()));
     }
 }

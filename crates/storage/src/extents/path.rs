@@ -221,7 +221,8 @@ impl AreaPath {
     fn deallocate(&mut self, extents: &[u32]) {
         let mut extents = extents.to_vec();
         extents.sort_unstable();
-        for run in extents.chunk_by(|a, b| a + 1 == *b) {
+        let gap_max = if is_planted("deallocation-over-gap") { 2 } else { 1 };
+        for run in extents.chunk_by(|a, b| b - a <= gap_max) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
             let start = Lba(self.pieces.start_of(*first));
             let end = Lba(self.pieces.start_of(last + 1));

@@ -56,6 +56,35 @@ fn an_area_in_scattered_extents_keeps_the_contract() {
 }
 
 #[test]
+fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
+    let (pool, disk) = (scattered(12), disk(12));
+    let mut wal = path(&pool, &disk, Area::Wal);
+    let mut a = path(&pool, &disk, Area::Snapshot(SlotName::A));
+    for piece in 0..6 {
+        write(&mut *wal, piece * EXTENT_LBAS, 1);
+        write(&mut *a, piece * EXTENT_LBAS, 2);
+    }
+    // Between any two extents of one lies one of the other.
+    wal.release(LbaRange { start: Lba(0), end: Lba(6 * EXTENT_LBAS) }).expect("it is its own");
+    io::run(&mut *a, Op::Flush).expect("the disk is well");
+    for piece in 0..6 {
+        let op = Op::Read { lba: Lba(piece * EXTENT_LBAS), buffer: Buffer::zeroed(1) };
+        let buffer = io::run(&mut *a, op).expect("it can be read").expect("it comes home");
+        assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece}");
+    }
+    // Where they lie behind one another it is one deallocation.
+    let (pool, disk) = (self::pool(12), self::disk(12));
+    let mut wal = path(&pool, &disk, Area::Wal);
+    wal.grow(5 * EXTENT_LBAS).expect("there is room");
+    let mut ops_of = |left: u64| {
+        let before = disk.ops();
+        wal.shrink(left * EXTENT_LBAS).expect("it can be given back");
+        disk.ops() - before
+    };
+    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "it is submitted, and it is over");
+}
+
+#[test]
 fn extents_are_as_large_as_they_must_be() {
     let mib = |mib: u64| mib << 8;
     let extent = |lbas: u64| {

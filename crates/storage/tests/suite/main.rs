@@ -7,6 +7,7 @@ mod crash;
 mod crash_identity;
 mod crash_snapshots;
 mod damage;
+mod drive;
 mod failing;
 mod fixture;
 mod format_doc;

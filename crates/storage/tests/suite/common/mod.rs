@@ -1,7 +1,9 @@
 //! A volume on a simulated disk, and a client that writes to it and notes what it was promised.
 
+pub(crate) mod drive;
 pub(crate) mod enumerate;
 mod media;
+pub(crate) mod random;
 pub(crate) mod snapshots;
 
 use std::collections::VecDeque;
@@ -9,10 +11,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub(crate) use media::{Kind, SUPER, SimMedia, WAL, slot_space};
+use slimio_device::Device;
 use slimio_sim::{SimConfig, SimDisk};
 use slimio_storage::{
-    Chunk, Error, FormatOptions, LogState, Lsn, Policy, Record, RecoverOptions, RecoverSink, Room,
-    Volume, VolumeId, format, recover,
+    Chunk, Error, FormatOptions, LogState, Lsn, Media, Policy, Pool, Record, RecoverOptions,
+    RecoverSink, Room, SlotName, Volume, VolumeId, format, recover,
 };
 use snapshots::{Action, Taking, decode_records};
 
@@ -86,7 +89,7 @@ impl RecoverSink for Collector {
 
 /// Opens a volume and returns what came back.
 pub(crate) fn reopen(
-    media: &mut SimMedia,
+    media: &mut dyn Media,
     options: &RecoverOptions,
 ) -> Result<(Volume, Script), Error> {
     let mut collector = Collector::default();
@@ -94,10 +97,19 @@ pub(crate) fn reopen(
     Ok((volume, collector.records))
 }
 
+/// What is under a volume, as far as its client looks at it.
+pub(crate) trait Disk {
+    /// Whether it has stopped, so that nothing counts that a client is told from now on.
+    fn has_crashed(&self) -> bool;
+
+    /// Opens one more path to a slot of a volume, which has a pool where it is on a device.
+    fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send>;
+}
+
 /// A client and its event loop, in virtual time.
-pub(crate) struct Client {
+pub(crate) struct Client<D = SimDisk> {
     pub(crate) volume: Volume,
-    pub(crate) disk: SimDisk,
+    pub(crate) disk: D,
     pub(crate) now: Instant,
     /// Records that were executed, those that came back included. They are in the log, too, unless
     /// that has ended.
@@ -121,9 +133,9 @@ pub(crate) struct Client {
     pub(crate) is_waiting: bool,
 }
 
-impl Client {
+impl<D: Disk> Client<D> {
     /// `recovered` records are in the volume.
-    pub(crate) fn new(volume: Volume, disk: SimDisk, recovered: usize) -> Self {
+    pub(crate) fn new(volume: Volume, disk: D, recovered: usize) -> Self {
         Self {
             volume,
             disk,

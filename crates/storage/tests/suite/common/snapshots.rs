@@ -2,11 +2,11 @@
 
 use slimio_device::Device;
 use slimio_storage::{
-    Area, Error, LogState, SlotName, SlotSummary, SlotWriter, SnapshotEvent, SnapshotKind,
-    SnapshotPlan, WriterOptions,
+    Error, LogState, SlotSummary, SlotWriter, SnapshotEvent, SnapshotKind, SnapshotPlan,
+    WriterOptions,
 };
 
-use super::{Client, SUPER, Script, slot_space};
+use super::{Client, Disk, Script};
 
 /// What a client does at some point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) fn decode_records(mut bytes: &[u8]) -> Script {
     records
 }
 
-impl Client {
+impl<D: Disk> Client<D> {
     /// Does what is due after so many records.
     pub(crate) fn act(&mut self) {
         while let Some(&(at, action)) = self.actions.front()
@@ -80,18 +80,10 @@ impl Client {
         }
     }
 
-    /// A path to a slot.
-    fn open_slot(&self, slot: SlotName) -> Box<dyn Device + Send> {
-        match self.volume.log.pool() {
-            Some(pool) => pool.path(Area::Snapshot(slot), Box::new(self.disk.open_path(SUPER))),
-            None => Box::new(self.disk.open_path(slot_space(slot))),
-        }
-    }
-
     /// Begins a snapshot of the data set as it is now.
     pub(crate) fn begin(&mut self, kind: SnapshotKind) -> Option<SnapshotPlan> {
         let plan = self.volume.log.begin_snapshot(kind, 1_700_000_000_000)?;
-        let mut path = self.open_slot(plan.slot);
+        let mut path = self.disk.open_slot(self.volume.log.pool(), plan.slot);
         match SlotWriter::begin(&mut *path, plan, SMALL_WRITES) {
             Ok(writer) => {
                 let chunks = self.history.chunks(CHUNK_LEN).rev().map(<[_]>::to_vec).collect();

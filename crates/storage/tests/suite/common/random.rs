@@ -1,0 +1,107 @@
+//! Random steps of a client, and the oracle that knows what they leave: a list of records.
+
+use std::time::Duration;
+
+use slimio_storage::{LogState, Policy, SnapshotKind};
+
+use super::{Client, Disk, Script};
+
+/// What a client does at random.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Append(usize),
+    Turn,
+    Idle,
+    Pass(u64),
+    Policy(u8),
+    RequestDurable,
+    Release,
+    Snapshot(bool),
+    CancelSnapshot,
+    End,
+    Resume,
+}
+
+/// What may come back.
+#[derive(Default)]
+pub(crate) struct Oracle {
+    /// Everything appended since formatting that is not known to be lost.
+    records: Script,
+    /// How much of it was released, at one time or another, or nothing.
+    released: Vec<usize>,
+}
+
+impl Oracle {
+    /// Does a step.
+    pub(crate) fn perform<D: Disk>(&mut self, client: &mut Client<D>, step: &Step) {
+        match *step {
+            Step::Append(size) => {
+                let record = record(self.records.len(), size);
+                if client.append(&record) {
+                    self.records.push(record);
+                }
+            }
+            Step::Turn => client.turn(false),
+            Step::Idle => client.turn(true),
+            Step::Pass(milliseconds) => client.pass(Duration::from_millis(milliseconds)),
+            Step::Policy(number) => client.volume.log.set_policy(policy(number)),
+            Step::RequestDurable => client.volume.log.request_durable(),
+            Step::Release => {
+                // A log that is off says nothing of it: the next snapshot does.
+                let lsn = client.volume.log.appended();
+                client.volume.log.release_before(lsn);
+                client.history.clear();
+                self.released.push(self.records.len());
+            }
+            Step::Snapshot(is_wal) => {
+                let kind = if is_wal { SnapshotKind::Wal } else { SnapshotKind::OnDemand };
+                client.begin(kind);
+            }
+            Step::CancelSnapshot => client.cancel(),
+            Step::End => client.volume.log.end(),
+            Step::Resume => {
+                if client.volume.log.log_state() != LogState::On {
+                    client.cancel();
+                    client.volume.log.resume();
+                    client.begin(SnapshotKind::Wal);
+                }
+            }
+        }
+    }
+
+    /// Checks what came back when `at_least` records were promised. The others are gone for good.
+    pub(crate) fn recovered(&mut self, recovered: &Script, at_least: usize, context: &str) {
+        let mut starts = std::iter::once(0).chain(self.released.iter().copied());
+        let start = starts.find(|&start| {
+            self.records[start..].starts_with(recovered) && start + recovered.len() >= at_least
+        });
+        let (count, appended) = (recovered.len(), self.records.len());
+        let Some(start) = start else {
+            panic!("{count} of {appended} came back, {at_least} promised; {context}")
+        };
+        self.records.truncate(start + count);
+        self.released.retain(|&released| released <= self.records.len());
+    }
+
+    /// Records that there are, those that were released included.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+/// A policy for each number.
+pub(crate) fn policy(number: u8) -> Policy {
+    match number % 3 {
+        0 => Policy::Always,
+        1 => Policy::EverySec,
+        _ => Policy::No,
+    }
+}
+
+fn record(number: usize, size: usize) -> (u16, Vec<u8>) {
+    let mut payload = vec![number as u8; size];
+    for (at, byte) in payload.iter_mut().enumerate() {
+        *byte = byte.wrapping_mul(31).wrapping_add(at as u8);
+    }
+    ((number % 5) as u16, payload)
+}

@@ -1,0 +1,144 @@
+//! Power cuts on an emulated SSD with a volatile cache, under a volume as it is served: random lives,
+//! one after the other on the same drive, each cut somewhere, recovery included.
+
+use slimio_device::LBA_SIZE;
+use slimio_sim::Random;
+use slimio_storage::{FormatOptions, Policy, Volume, VolumeId, format};
+
+use crate::common::drive::SwitchedDrive;
+use crate::common::random::{Oracle, Step, policy};
+use crate::common::{Client, Disk, Script, options, reopen};
+
+/// Room for superblock and buffers, and twelve extents.
+const SIZE: u64 = 78 << 20;
+
+const LAYOUT: FormatOptions = FormatOptions {
+    volume_id: VolumeId(77),
+    segment_lbas: 64,
+    batch_lbas_max: 16,
+    wal_slots_max: 32,
+    replace: true,
+};
+
+const DRIVES: u64 = 12;
+
+/// Lives of each drive that end with a power cut.
+const LIVES: usize = 16;
+
+/// Steps of a life whose power is cut later.
+const STEPS_MAX: usize = 600;
+
+/// A number of any size below 2^`bits`.
+fn any_size(random: &mut Random, bits: u64) -> u64 {
+    let below = 1 << random.below(bits + 1);
+    random.below(below)
+}
+
+fn step(random: &mut Random) -> Step {
+    match random.below(24) {
+        0..=10 => Step::Append(any_size(random, 18) as usize),
+        11..=13 => Step::Turn,
+        14..=15 => Step::Idle,
+        16 => Step::Pass(random.below(1500)),
+        17 => Step::Policy(random.below(3) as u8),
+        18 => Step::RequestDurable,
+        19 => Step::Release,
+        20..=21 => Step::Snapshot(random.coin()),
+        22 => Step::CancelSnapshot,
+        _ => Step::Resume,
+    }
+}
+
+/// Opens the volume. `None` when the power was cut first.
+fn open(drive: &SwitchedDrive, policy: Policy) -> Option<(Volume, Script)> {
+    match reopen(&mut *drive.storage().media, &options(policy)) {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            assert!(drive.has_crashed(), "{error}");
+            None
+        }
+    }
+}
+
+/// What a power cut leaves of the log's mapped buffers: all that was in them, or nothing.
+fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
+    let size = LAYOUT.batch_lbas_max as usize * LBA_SIZE;
+    let buffers = drive.storage().media.open_buffers(size).expect("they can be mapped");
+    for mut buffer in buffers.into_iter().take(options(Policy::Always).buffer_count) {
+        if random.coin() {
+            buffer.fill(0);
+        }
+    }
+}
+
+/// What became of some lives.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Those that did not come to their first command.
+    in_recovery: usize,
+    /// Records that were promised.
+    promised: usize,
+    log_bytes: u64,
+    deallocated_bytes: u64,
+}
+
+/// Lives on one drive until it has had [`LIVES`] of them.
+fn live(spec: &str, seed: u64, tally: &mut Tally) {
+    let mut random = Random::new(seed);
+    let drive = SwitchedDrive::new(spec, seed);
+    format(&mut *drive.storage().media, &LAYOUT).expect("there is room");
+    let (mut oracle, mut at_least) = (Oracle::default(), 0);
+    for life in 0..=LIVES {
+        let context = format!("{spec}, seed {seed}, life {life}");
+        // In recovery, or somewhere behind; the last one is not cut.
+        let operations = 1 + any_size(&mut random, 13);
+        drive.turn_on((life < LIVES).then_some(operations));
+        let Some((volume, recovered)) = open(&drive, policy(random.below(3) as u8)) else {
+            tally.in_recovery += 1;
+            lose_buffers(&drive, &mut random);
+            continue;
+        };
+        oracle.recovered(&recovered, at_least, &context);
+        let mut client = Client::new(volume, drive.clone(), oracle.len());
+        client.history = recovered;
+        for _ in 0..STEPS_MAX {
+            if client.is_over() {
+                break;
+            }
+            oracle.perform(&mut client, &step(&mut random));
+        }
+        at_least = client.durable;
+        tally.log_bytes += client.volume.log.stats().log_bytes;
+        drive.cut_now();
+        drop(client);
+        lose_buffers(&drive, &mut random);
+    }
+    tally.promised += at_least;
+    tally.deallocated_bytes += drive.deallocated() * LBA_SIZE as u64;
+}
+
+fn lives(options: &str) {
+    let mut tally = Tally::default();
+    for seed in 0..DRIVES {
+        live(&format!("size={SIZE},ru=1M,{options}"), seed, &mut tally);
+    }
+    // Enumerations must not rot.
+    let Tally { in_recovery, promised, log_bytes, deallocated_bytes } = tally;
+    let is_enough = in_recovery >= 50 && promised >= 12_000 && log_bytes >= 150 << 20;
+    assert!(is_enough && deallocated_bytes >= 60 << 20, "shrunk to {tally:?}");
+}
+
+#[test]
+fn random_lives_lose_nothing_when_power_is_cut() {
+    lives("cache=1M");
+}
+
+#[test]
+fn random_lives_lose_nothing_where_deallocations_are_late() {
+    lives("cache=1M,deallocate=40");
+}
+
+#[test]
+fn random_lives_lose_nothing_without_a_cache() {
+    lives("cache=0");
+}
