@@ -29,8 +29,8 @@ class StartError(Exception):
 class Server:
     """Starts on entry, is killed on exit, its folder removed. `flags` are directives.
 
-    `stock` starts the yardstick. `volume` is a folder to use instead of a fresh one: it is not
-    removed. `launcher` is put in front of the command line.
+    `stock` starts the yardstick. `volume` is a folder, a device or an emulated SSD to use
+    instead of a fresh folder: it is not removed. `launcher` is put in front of the command line.
     """
 
     def __init__(self, stock=False, volume=None, launcher=(), start=True, **flags):
@@ -40,7 +40,9 @@ class Server:
         self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
         os.makedirs(TARGET.folder, exist_ok=True)
         self.folder = tempfile.mkdtemp(prefix="server-", dir=TARGET.folder)
-        self.volume = os.path.abspath(volume or os.path.join(self.folder, "volume"))
+        is_emulated = volume is not None and volume.startswith("emulated:")
+        path = volume or os.path.join(self.folder, "volume")
+        self.volume = volume if is_emulated else os.path.abspath(path)
         self.log_path = os.path.join(self.folder, "log")
         self.process = None
         self.port = None

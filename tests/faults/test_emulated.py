@@ -1,0 +1,119 @@
+"""A volume on an emulated SSD with data placement, written over several times: nothing is copied."""
+
+import os
+import random
+import shutil
+import tempfile
+
+from harness.server import Server, refusal
+from harness.target import TARGET, TestCase, slimio_only
+from harness.tool import tool
+from harness.wait import until
+
+SIZE = 144 << 20
+# What the drive is written over with, at least.
+ROUNDS = 4
+KEYS = 250
+VALUE_SIZE = 64 << 10
+LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
+# How often the drive is asked for what it has counted, and some more.
+COUNTED_SECONDS = 30
+
+
+@slimio_only
+class Emulated(TestCase):
+    seconds = 60
+
+    def setUp(self):
+        os.makedirs(TARGET.folder, exist_ok=True)
+        self.folder = tempfile.mkdtemp(prefix="drive-", dir=TARGET.folder)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.name = f"emulated:{self.folder}/drive"
+        self.random = random.Random(TARGET.seed)
+        self.expected = {}
+
+    def server(self):
+        server = Server(
+            volume=f"{self.name},size={SIZE},spare=15%,timing=none",
+            appendfsync="always",
+            log_segment_size="1mb",
+            auto_aof_rewrite_min_size="8mb",
+        )
+        self.addCleanup(server.close)
+        return server
+
+    def write_over(self, server):
+        """Random commands until the host has written `ROUNDS` times the drive's size."""
+        snapshots = 0
+        with server.client() as client:
+            while self.written(server) < ROUNDS * SIZE:
+                for _ in range(100):
+                    self.step(client)
+                if client.raw("BGSAVE")[0] == b"+":
+                    snapshots += 1
+        self.assertGreater(snapshots, ROUNDS)
+        until(lambda: server.info("persistence")["rdb_bgsave_in_progress"] == "0", what="the last BGSAVE")
+
+    def step(self, client):
+        key = f"key:{self.random.randrange(KEYS)}"
+        if self.random.randrange(8) == 0:
+            client("DEL", key)
+            self.expected.pop(key, None)
+        else:
+            value = self.random.randbytes(self.random.randrange(1, 2 * VALUE_SIZE))
+            client("SET", key, value)
+            self.expected[key] = value
+
+    def written(self, server):
+        own = server.info("slimio")
+        return sum(self.bytes_of(own, lifetime) for lifetime in LIFETIMES)
+
+    def bytes_of(self, own, lifetime):
+        return int(own[f"placement_{lifetime}"].rpartition("bytes=")[2])
+
+    def counted(self, server):
+        """INFO's fields once the drive was asked after everything was written."""
+
+        def fresh():
+            own = server.info("slimio")
+            return int(own["device_host_bytes"]) >= ROUNDS * SIZE and own
+
+        return until(fresh, COUNTED_SECONDS, "the drive being asked what it has counted")
+
+    def check_data(self, server):
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), len(self.expected))
+            for key, value in self.expected.items():
+                self.assertEqual(client("GET", key), value, key)
+
+    def test_with_placement_nothing_is_copied_and_a_kill_loses_nothing(self):
+        server = self.server()
+        self.write_over(server)
+        own = self.counted(server)
+        self.assertEqual(own["placement_count"], "8")
+        for lifetime in LIFETIMES:
+            self.assertGreater(self.bytes_of(own, lifetime), 0, lifetime)
+        self.assertGreaterEqual(float(own["device_waf"]), 1)
+        self.assertLessEqual(float(own["device_waf"]), 1.005, own)
+        self.assertGreater(int(own["device_erased_bytes"]), SIZE)
+        self.assertIn("(kill -9)", own["io_path_why_not_better"])
+        server.restart()
+        self.check_data(server)
+        self.assertIn("mapping is lost", server.info("slimio")["io_path_why_not_better"])
+        self.assertEqual(server.terminate(), 0, server.said())
+        self.check_by_name_alone()
+
+    def check_by_name_alone(self):
+        """What the drive was made with is kept beside it."""
+        code, text = tool("inspect", "--volume", self.name)
+        self.assertEqual(code, 0, text)
+        self.assertIn(" reclaim units: ", text)
+        self.assertNotIn("is lost", text)
+        code, text = tool("verify", "--volume", self.name)
+        self.assertEqual(code, 0, text)
+        said = refusal(volume=f"{self.name},fdp=off")
+        self.assertIn("made with fdp=on, not off", said)
+        server = Server(volume=self.name)
+        self.addCleanup(server.close)
+        self.assertEqual(server.info("slimio")["placement_count"], "8")
+        self.check_data(server)
