@@ -204,7 +204,7 @@ pub(super) struct Beside {
 pub(super) enum Lost {
     /// There is no file beside that of the bytes, or it is not one of a drive.
     All,
-    /// The drive was not closed.
+    /// The drive was not closed well.
     Mapping,
 }
 
@@ -212,7 +212,7 @@ impl Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::All => "the file beside it, .mapping behind its name, is missing or damaged",
-            Self::Mapping => "the process that had it last was killed",
+            Self::Mapping => "the process that had it last was killed, or could not leave it whole",
         })?;
         f.write_str(
             ": what it holds counts as written by the first handle, and its counters begin at 0",

@@ -98,6 +98,28 @@ fn a_drive_in_a_file_is_made_once() {
 }
 
 #[test]
+fn a_drive_says_that_what_was_beside_it_is_lost() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mapping = folder.path().join("drive.mapping");
+    drop(drive(&in_file(file.clone())));
+    let whole = std::fs::read(&mapping).expect("it was left there");
+    let note = || drive(&in_file(file.clone())).notes().remove(1);
+    for damaged in [20, 100, 255] {
+        let mut bytes = whole.clone();
+        bytes[damaged] ^= 1;
+        std::fs::write(&mapping, bytes).expect("it can be written");
+        assert!(note().contains("missing or damaged"), "byte {damaged}");
+    }
+    std::fs::remove_file(&mapping).expect("it is there");
+    assert!(note().contains("missing or damaged"));
+    let mut bytes = whole.clone();
+    bytes[300] ^= 1;
+    std::fs::write(&mapping, bytes).expect("it can be written");
+    assert!(note().contains("was killed"), "its head is whole");
+}
+
+#[test]
 fn a_drive_is_the_same_by_whatever_links_it_is_reached() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let (file, link) = (folder.path().join("drive"), folder.path().join("link"));

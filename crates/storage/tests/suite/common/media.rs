@@ -4,8 +4,6 @@ use slimio_device::{Buffer, Device, Lba, MappedFile, OpenError};
 use slimio_sim::{Image, SimConfig, SimDisk};
 use slimio_storage::{Area, Media, Pool, SlotName};
 
-use super::Disk;
-
 pub(crate) const SUPER: usize = 0;
 pub(crate) const WAL: usize = 1;
 
@@ -105,19 +103,6 @@ impl SimMedia {
         }
         self.disk.set_mapped(mapped);
         buffers
-    }
-}
-
-impl Disk for SimDisk {
-    fn has_crashed(&self) -> bool {
-        Self::has_crashed(self)
-    }
-
-    fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send> {
-        match pool {
-            Some(pool) => pool.path(Area::Snapshot(slot), Box::new(self.open_path(SUPER))),
-            None => Box::new(self.open_path(slot_space(slot))),
-        }
     }
 }
 

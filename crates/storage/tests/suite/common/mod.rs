@@ -14,7 +14,7 @@ pub(crate) use media::{Kind, SUPER, SimMedia, WAL, slot_space};
 use slimio_device::Device;
 use slimio_sim::{SimConfig, SimDisk};
 use slimio_storage::{
-    Chunk, Error, FormatOptions, LogState, Lsn, Media, Policy, Pool, Record, RecoverOptions,
+    Area, Chunk, Error, FormatOptions, LogState, Lsn, Media, Policy, Pool, Record, RecoverOptions,
     RecoverSink, Room, SlotName, Volume, VolumeId, format, recover,
 };
 use snapshots::{Action, Taking, decode_records};
@@ -104,6 +104,19 @@ pub(crate) trait Disk {
 
     /// Opens one more path to a slot of a volume, which has a pool where it is on a device.
     fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send>;
+}
+
+impl Disk for SimDisk {
+    fn has_crashed(&self) -> bool {
+        Self::has_crashed(self)
+    }
+
+    fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send> {
+        match pool {
+            Some(pool) => pool.path(Area::Snapshot(slot), Box::new(self.open_path(SUPER))),
+            None => Box::new(self.open_path(slot_space(slot))),
+        }
+    }
 }
 
 /// A client and its event loop, in virtual time.
