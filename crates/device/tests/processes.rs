@@ -1,12 +1,14 @@
 //! What needs a second process: this program starts itself again, in another role.
 
 #![expect(clippy::print_stdout, reason = "the processes talk through it")]
+#![expect(unsafe_code, reason = "another user and its limits are system calls")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use slimio_device::{Device, Directory, LOCK_FILE_NAME, OpenError, PathOptions};
+use slimio_device::{Device, Directory, LOCK_FILE_NAME, OpenError, PathOptions, Polling};
 use slimio_ring::{Cause, Errno};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 
@@ -20,6 +22,7 @@ fn main() {
         ["hold", path] => hold(Path::new(path)),
         ["confined", path] => confined(Path::new(path)),
         ["bare", path] => bare(Path::new(path)),
+        ["crowded", path] => crowded(Path::new(path)),
         _ => {
             a_second_process_is_refused_with_the_first_ones_id();
             println!("a second process is refused with the first one's id ... ok");
@@ -27,6 +30,8 @@ fn main() {
             println!("without io_uring, plain calls do the same ... ok");
             without_durable_writes_a_flush_follows();
             println!("without durable writes, a flush follows ... ok");
+            a_path_that_could_not_be_polled_is_told_of();
+            println!("a path that could not be polled is told of ... ok");
         }
     }
 }
@@ -115,10 +120,66 @@ fn bare(path: &Path) {
     println!("as correct");
 }
 
+/// A user that has no other process.
+const NOBODY_ELSE: u32 = 54_321;
+
+/// Threads of this process, the kernel's for its rings among them.
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
+}
+
+/// Checks what is said where the kernel has a thread for one path and none for the next.
+fn crowded(path: &Path) {
+    // SAFETY: it is handed a number.
+    assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "it was root");
+    let polling = Polling { submissions_idle: Some(Duration::from_millis(2)), completions: false };
+    let options = PathOptions { polling, ..PathOptions::default() };
+    let mut directory = Directory::open(path, options).expect("nobody has it");
+    if !directory.describe().contains("polls for") {
+        eprintln!("SKIPPED: {}", directory.notes().join("; "));
+        println!("as correct");
+        return;
+    }
+    // The one that it was tried out with ends in its own time.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while threads() > 1 {
+        assert!(Instant::now() < deadline, "{} threads", threads());
+        std::thread::yield_now();
+    }
+    let limit = libc::rlimit { rlim_cur: 2, rlim_max: 2 };
+    // SAFETY: the limit is read during the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) }, 0);
+    let paths = ["first", "second"].map(|name| {
+        directory.create_file(name, CONTRACT_LBAS).expect("there is room");
+        directory.open_bulk_path(name).expect("it was just made")
+    });
+    let (described, notes) = (directory.describe(), directory.notes().join("; "));
+    assert!(described.ends_with("(SQPOLL, 2 ms) on 1 of 2 paths"), "{described}; {notes}");
+    assert!(notes.contains("nothing is polled for: "), "{notes}");
+    drop(paths);
+    println!("as correct");
+}
+
+fn a_path_that_could_not_be_polled_is_told_of() {
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } != 0 || slimio_ring::probe().is_err() {
+        eprintln!("SKIPPED: only root can become another user, and it takes io_uring");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory for the test");
+    std::os::unix::fs::chown(place.path(), Some(NOBODY_ELSE), None).expect("we are root");
+    run_role("crowded", place.path());
+}
+
 fn run_to_the_end(role: &str) {
     let place =
         tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the test");
-    let output = start(role, place.path()).wait_with_output().expect("it ends");
+    run_role(role, place.path());
+}
+
+/// Starts this program in a role, and sees it end well.
+fn run_role(role: &str, path: &Path) {
+    let output = start(role, path).wait_with_output().expect("it ends");
     assert!(output.status.success(), "{role}: {:?}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "as correct\n", "{role}");
 }
