@@ -52,6 +52,11 @@ const VERBS: &[Verb] = &[
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),
     verb("waf", "write amplification of stock Redis and SlimIO on one drive", suites::waf),
+    verb(
+        "runtime",
+        "throughput over time on an emulated SSD, with and without FDP",
+        suites::runtime,
+    ),
     verb("docs", "render the documents that are made from the code", suites::docs),
     verb("tidy", "only the house rules of `lint`", tidy::verb),
 ];

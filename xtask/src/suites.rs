@@ -74,6 +74,11 @@ fn test_steps(report: &mut Report) {
         // Not where `cargo x waf` keeps its recordings.
         run_seeing(waf_command("debug", "waf-quick").arg("--quick"), |line| report.see(line))
     });
+    report.step("runtime", |report| {
+        run_seeing(runtime_command("debug", "runtime-quick").arg("--quick"), |line| {
+            report.see(line);
+        })
+    });
     report.step("against the binary", |report| run_blackbox(report, &python, &[]));
     report.step("against the binary, io_uring refused", |report| {
         run_blackbox(report, &python, &["--without-io-uring".into()])
@@ -121,6 +126,20 @@ pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
 pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(waf_command("release", "waf").args(args))
+}
+
+/// `cargo x runtime [flag]…`: the flags are those of `slimio-bench runtime`.
+pub(crate) fn runtime(args: &[String]) -> Result<(), Failure> {
+    prepare_recorder()?;
+    run(runtime_command("release", "runtime").args(args))
+}
+
+/// With its table and pictures in `folder` of the target folder.
+fn runtime_command(profile: &str, folder: &str) -> Command {
+    let mut command = bench_command(profile, "runtime");
+    command.args(["--slimio".into(), program(profile)]);
+    command.args(["--out".into(), target_dir().join(folder).into_os_string()]);
+    command
 }
 
 /// With its recordings in `folder` of the target folder.

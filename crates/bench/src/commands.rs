@@ -3,5 +3,6 @@
 pub mod compare;
 pub mod ledger;
 pub mod load;
+pub mod runtime;
 pub mod trace;
 pub mod waf;

@@ -25,6 +25,7 @@ pub mod reply;
 pub mod request;
 pub mod rng;
 pub mod run;
+pub mod runtime;
 pub mod scenario;
 pub mod series;
 pub mod server;

@@ -31,7 +31,7 @@ use crate::rng::Rng;
 use connection::{Connection, InFlight};
 use schedule::Schedule;
 
-pub use report::{PhaseReport, TICK};
+pub use report::{LATENCY_NS_MAX, PhaseReport, TICK};
 pub use schedule::Arrival;
 
 /// Most connections of one generator.

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use slimio_bench::args::Args;
-use slimio_bench::commands::{compare, ledger, load, trace, waf};
+use slimio_bench::commands::{compare, ledger, load, runtime, trace, waf};
 use slimio_bench::error::{BenchError, Result};
 
 fn main() -> ExitCode {
@@ -27,6 +27,7 @@ fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
         "compare" => compare::run(Args::parse(words, compare::SWITCHES)?, &command_line()),
         "ledger" => ledger::run(Args::parse(words, ledger::SWITCHES)?),
         "load" => load::run(Args::parse(words, load::SWITCHES)?),
+        "runtime" => runtime::run(Args::parse(words, runtime::SWITCHES)?),
         "trace" => trace::run(Args::parse(words, trace::SWITCHES)?),
         "waf" => waf::run(Args::parse(words, waf::SWITCHES)?),
         "help" | "--help" | "-h" => Ok(help()),
@@ -35,7 +36,11 @@ fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
 }
 
 fn help() -> String {
-    format!("{}\n", [compare::HELP, ledger::HELP, load::HELP, trace::HELP, waf::HELP].join("\n\n"))
+    format!(
+        "{}\n",
+        [compare::HELP, ledger::HELP, load::HELP, runtime::HELP, trace::HELP, waf::HELP]
+            .join("\n\n")
+    )
 }
 
 /// This command, as it can be given again.

@@ -12,6 +12,7 @@
 //! are done.
 
 mod disk;
+mod emulated;
 mod fuse;
 mod join;
 mod mounted;
@@ -20,8 +21,10 @@ mod tape;
 mod workload;
 
 pub use disk::{BLOCK_SIZE, RecordedDisk, can_record};
+pub use emulated::{DriveMeter, EmulatedDisk};
 pub use join::{Joined, join};
 pub use mounted::{FileSystemKind, Mounted};
-pub use recording::{Place, Recording};
+pub(crate) use recording::set_scheduler;
+pub use recording::{Place, Recording, segment_size};
 pub use tape::Tape;
-pub use workload::Workload;
+pub use workload::{Driven, Mark, Workload};

@@ -12,7 +12,7 @@ pub struct Chart {
 }
 
 /// Curves that share their axes, which begin at the least number of any of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Panel {
     /// What it shows.
     pub title: String,
@@ -20,6 +20,12 @@ pub struct Panel {
     pub x_title: String,
     /// The number at the bottom; at least some curve must rise above it.
     pub y_min: f64,
+    /// What the axes reach at least, in x, which begins at 0 then, and y, so that panels can be compared.
+    pub reach: Option<(f64, f64)>,
+    /// Stretches of x that are shaded.
+    pub shades: Vec<(f64, f64)>,
+    /// Whether it is a third as high as others.
+    pub is_low: bool,
     /// The curves, later ones above earlier ones.
     pub curves: Vec<Curve>,
 }
@@ -64,18 +70,23 @@ const GRID_COUNT: f64 = 6.0;
 impl Chart {
     /// The picture.
     pub fn draw(&self) -> Canvas {
-        let height = HEAD_HEIGHT + (PANEL_HEIGHT + GAP) * self.panels.len() as i32;
-        let mut canvas = Canvas::new(WIDTH, height);
+        let height: i32 = self.panels.iter().map(|panel| panel.height() + GAP).sum();
+        let mut canvas = Canvas::new(WIDTH, HEAD_HEIGHT + height);
         canvas.title(30, 18, &self.title);
-        for (index, panel) in self.panels.iter().enumerate() {
-            let top = HEAD_HEIGHT + index as i32 * (PANEL_HEIGHT + GAP) + 50;
+        let mut top = HEAD_HEIGHT + 50;
+        for panel in &self.panels {
             panel.draw(&mut canvas, top);
+            top += panel.height() + GAP;
         }
         canvas
     }
 }
 
 impl Panel {
+    fn height(&self) -> i32 {
+        if self.is_low { PANEL_HEIGHT / 3 } else { PANEL_HEIGHT }
+    }
+
     fn draw(&self, canvas: &mut Canvas, top: i32) {
         canvas.text(LEFT, top - 42, &self.title);
         self.legend(canvas, top - 22);
@@ -83,7 +94,11 @@ impl Panel {
             canvas.text(LEFT, top, "nothing to show");
             return;
         };
-        let bottom = top + PANEL_HEIGHT;
+        let bottom = top + self.height();
+        for &(from, to) in &self.shades {
+            let [left, right] = [from, to].map(|x| scale.x(x.clamp(scale.x_min, scale.x_max)));
+            canvas.bar((left, top), ((right - left).max(1), self.height()), Ink::Shade);
+        }
         for y in grid(scale.y_max - self.y_min).map(|y| y + self.y_min) {
             canvas.line((LEFT, scale.y(y)), (RIGHT, scale.y(y)), Ink::Pale);
             canvas.text(20, scale.y(y) - 6, &rounded(y).to_string());
@@ -137,7 +152,8 @@ impl Curve {
 
 /// From numbers to pixels.
 struct Scale {
-    top: i32,
+    bottom: i32,
+    height: i32,
     x_min: f64,
     x_max: f64,
     y_min: f64,
@@ -151,8 +167,13 @@ impl Scale {
         let x_min = points().map(|(x, _)| x).fold(f64::INFINITY, f64::min);
         let x_max = points().map(|(x, _)| x).fold(f64::NEG_INFINITY, f64::max);
         let y_max = points().map(|(_, y)| y).fold(f64::NEG_INFINITY, f64::max);
+        let (x_reach, y_reach) = panel.reach.unwrap_or((f64::NEG_INFINITY, f64::NEG_INFINITY));
+        let (x_max, y_max) = (x_max.max(x_reach), y_max.max(y_reach));
+        let x_min = if panel.reach.is_some() { x_min.min(0.0) } else { x_min };
         let has_extent = x_max > x_min && y_max > panel.y_min;
-        has_extent.then_some(Self { top, x_min, x_max, y_min: panel.y_min, y_max })
+        let height = panel.height();
+        let bottom = top + height;
+        has_extent.then_some(Self { bottom, height, x_min, x_max, y_min: panel.y_min, y_max })
     }
 
     fn x(&self, x: f64) -> i32 {
@@ -161,7 +182,7 @@ impl Scale {
 
     fn y(&self, y: f64) -> i32 {
         let share = (y - self.y_min) / (self.y_max - self.y_min);
-        self.top + PANEL_HEIGHT - (share * f64::from(PANEL_HEIGHT)) as i32
+        self.bottom - (share * f64::from(self.height)) as i32
     }
 }
 
@@ -195,13 +216,27 @@ mod tests {
     fn a_point_lies_where_its_numbers_say() {
         let points = vec![(0.0, 1.0), (10.0, 2.0), (5.0, f64::NAN)];
         let curve = Curve { name: String::new(), ink: Ink::Blue, mark: Mark::Squares, points };
-        let panel =
-            Panel { title: String::new(), x_title: String::new(), y_min: 1.0, curves: vec![curve] };
+        let panel = Panel { y_min: 1.0, curves: vec![curve], ..Panel::default() };
         let scale = Scale::of(&panel, 0).unwrap();
         assert_eq!((scale.x(0.0), scale.x(10.0)), (LEFT, RIGHT));
         assert_eq!((scale.y(1.0), scale.y(2.0)), (PANEL_HEIGHT, 0));
         let drawn = Chart { title: String::new(), panels: vec![panel.clone()] }.draw();
         let empty = Chart { title: String::new(), panels: vec![Panel { curves: vec![], ..panel }] };
         assert_ne!(drawn.bytes(), empty.draw().bytes());
+    }
+
+    #[test]
+    fn panels_that_reach_as_far_have_the_same_axes() {
+        let line = |points| Curve { name: String::new(), ink: Ink::Blue, mark: Mark::Line, points };
+        let curves = vec![line(vec![(1.0, 0.0), (5.0, 50.0)])];
+        let panel = Panel { curves, reach: Some((10.0, 20.0)), ..Panel::default() };
+        let scale = Scale::of(&panel, 0).unwrap();
+        assert_eq!((scale.x(0.0), scale.x(10.0)), (LEFT, RIGHT));
+        assert_eq!(scale.y(50.0), 0, "what is there is shown");
+        let low = Panel { is_low: true, ..panel.clone() };
+        assert_eq!(Scale::of(&low, 0).unwrap().y(0.0), PANEL_HEIGHT / 3);
+        let draw = |panel| Chart { title: String::new(), panels: vec![panel] }.draw();
+        let shaded = draw(Panel { shades: vec![(6.0, 7.0)], ..panel.clone() });
+        assert_ne!(shaded.bytes(), draw(panel).bytes());
     }
 }

@@ -149,10 +149,13 @@ impl Layer for Placements {
     }
 }
 
-/// Asks a device for its counters, on a thread of its own.
+/// Asks a device for its counters: on a thread of its own, or when somebody looks where they are at
+/// hand.
 pub(crate) struct Monitor {
     placements: Placements,
     counted: Arc<Mutex<Counted>>,
+    /// Whose counters are at hand, and what they were when the volume was opened.
+    at_hand: Option<(Box<dyn FdpAccount>, FdpStatistics)>,
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -171,7 +174,7 @@ impl Monitor {
         let Some(account) = account else {
             let why = "a block device does not pass on what its drive has counted".to_owned();
             let counted = Arc::new(Mutex::new(Err(why)));
-            return Some(Self { placements: placements.clone(), counted, end: None, thread: None });
+            return Some(Self::idle(placements, counted));
         };
         let at_open = account.statistics();
         let counted = at_open
@@ -179,6 +182,11 @@ impl Monitor {
             .map(|now| counts(*now, *now))
             .map_err(|error| format!("the device's counters can't be read: {error}"));
         let counted = Arc::new(Mutex::new(counted));
+        if account.has_statistics_at_hand() {
+            let mut monitor = Self::idle(placements, counted);
+            monitor.at_hand = at_open.ok().map(|at_open| (account, at_open));
+            return Some(monitor);
+        }
         let (end, ended) = channel();
         // Who may not ask now may not later.
         let thread = at_open.ok().and_then(|at_open| {
@@ -190,7 +198,15 @@ impl Monitor {
             };
             std::thread::Builder::new().name("placement".into()).spawn(ask).ok()
         });
-        Some(Self { placements: placements.clone(), counted, end: Some(end), thread })
+        let mut monitor = Self::idle(placements, counted);
+        (monitor.end, monitor.thread) = (Some(end), thread);
+        Some(monitor)
+    }
+
+    /// One that has no thread.
+    fn idle(placements: &Placements, counted: Arc<Mutex<Counted>>) -> Self {
+        let placements = placements.clone();
+        Self { placements, counted, at_hand: None, end: None, thread: None }
     }
 }
 
@@ -214,6 +230,9 @@ fn counts(now: FdpStatistics, at_open: FdpStatistics) -> DeviceCounts {
 
 impl PlacementMonitor for Monitor {
     fn report(&self) -> PlacementReport {
+        if let Some((account, at_open)) = &self.at_hand {
+            ask_again(&**account, *at_open, &self.counted);
+        }
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut lifetimes = [(PlacementId::default(), 0); LIFETIMES];
         for (index, place) in lifetimes.iter_mut().enumerate() {

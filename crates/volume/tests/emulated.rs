@@ -132,8 +132,9 @@ fn without_data_placement_what_it_counts_is_shown_still() {
     assert_eq!(report.placement_count, 0);
     let sent: u64 = report.lifetimes.iter().map(|(_, bytes)| bytes).sum();
     assert!(sent > 1 << 20, "{sent}");
+    let counted = report.counted.expect("it counts");
+    assert_eq!((counted.host_bytes, counted.host_bytes_at_open), (sent.into(), 0), "at once");
     drop(storage);
-    // It is asked when it is opened.
     let storage = open(&spec);
     let report = storage.placement.as_ref().expect("it counts").report();
     let counted = report.counted.expect("it counts");

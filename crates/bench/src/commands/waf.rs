@@ -274,6 +274,7 @@ impl Experiment {
                 x_title: "GiB written by the host".into(),
                 y_min: 1.0,
                 curves: curves.collect(),
+                ..Panel::default()
             }
         };
         let title = "write amplification since the beginning".into();

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use crate::mix::Op;
 
 /// Latencies above this, in nanoseconds, are recorded as this.
-const LATENCY_NS_MAX: u64 = 600_000_000_000;
+pub const LATENCY_NS_MAX: u64 = 600_000_000_000;
 /// Distance of the points of a timeline.
 pub const TICK: Duration = Duration::from_millis(100);
 

@@ -31,35 +31,38 @@ pub fn can_record() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A loop device of which everything is recorded; it goes away with this.
+/// A loop device over a file that this process answers for; it goes away with this.
 #[derive(Debug)]
-pub struct RecordedDisk {
+pub(super) struct LoopDisk {
     device: PathBuf,
     mount_point: PathBuf,
     data: PathBuf,
-    tape: Arc<Tape>,
     /// Answers the kernel; `None` once it has ended.
     thread: Option<JoinHandle<io::Result<()>>>,
     is_attached: bool,
 }
 
-impl RecordedDisk {
+impl LoopDisk {
     /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that is
-    /// removed at the end. Needs root, FUSE and loop devices.
-    pub fn new(folder: &Path, size: u64, tape: Arc<Tape>) -> Result<Self> {
+    /// removed at the end. `over` makes of that what answers. Needs root, FUSE and loop devices.
+    pub(super) fn new<F: OneFile + Send + 'static>(
+        folder: &Path,
+        size: u64,
+        over: impl FnOnce(File) -> F,
+    ) -> Result<Self> {
         let (mount_point, data) = (folder.join(MOUNT_POINT), folder.join(DATA));
         File::create(&mount_point).doing(format!("making {}", mount_point.display()))?;
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&data);
         let file = file.doing(format!("making {}", data.display()))?;
         file.set_len(size).doing("making the device's data")?;
         let fuse = fuse::mount_over(&mount_point)?;
-        let mut recorded = Recorded { size, file, tape: Arc::clone(&tape) };
-        let serve = move || fuse::serve(fuse, &mut recorded);
+        let mut over = over(file);
+        let serve = move || fuse::serve(fuse, &mut over);
         let thread = std::thread::Builder::new().name("recorder".into()).spawn(serve);
         let thread = Some(thread.doing("starting the recorder")?);
         // From here on what was mounted goes away whatever happens.
         let mut disk =
-            Self { device: PathBuf::new(), mount_point, data, tape, thread, is_attached: false };
+            Self { device: PathBuf::new(), mount_point, data, thread, is_attached: false };
         let block_size = BLOCK_SIZE.to_string();
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--sector-size", &block_size]).arg(&disk.mount_point);
@@ -69,25 +72,18 @@ impl RecordedDisk {
     }
 
     /// The block device: `/dev/loopN`.
-    pub fn device(&self) -> &Path {
+    pub(super) fn device(&self) -> &Path {
         &self.device
     }
 
-    /// The trace.
-    pub fn tape(&self) -> &Tape {
-        &self.tape
-    }
-
-    /// Detaches the device, which nothing uses any more, and ends the trace. Returns how many events
-    /// that has.
-    pub fn finish(mut self) -> Result<u64> {
+    /// Detaches the device, which nothing uses any more.
+    pub(super) fn finish(mut self) -> Result<()> {
         self.detach()?;
-        // Whoever looks at all loop devices just now holds this one for a moment: the recorder ends when
-        // the last has let go.
-        unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the recorded device")?;
+        // Whoever looks at all loop devices just now holds this one for a moment: its file is answered
+        // for until the last has let go.
+        unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the device's file")?;
         let thread = self.thread.take().expect("it runs until here");
-        thread.join().expect("the recorder does not panic").doing("recording")?;
-        self.tape.finish()
+        thread.join().expect("answering does not panic").doing("serving the device's file")
     }
 
     fn detach(&mut self) -> Result<()> {
@@ -98,7 +94,7 @@ impl RecordedDisk {
     }
 }
 
-impl Drop for RecordedDisk {
+impl Drop for LoopDisk {
     fn drop(&mut self) {
         if self.thread.is_some()
             && let Err(error) = self.detach()
@@ -114,6 +110,39 @@ impl Drop for RecordedDisk {
         for path in [&self.mount_point, &self.data] {
             drop(std::fs::remove_file(path));
         }
+    }
+}
+
+/// A loop device of which everything is recorded; it goes away with this.
+#[derive(Debug)]
+pub struct RecordedDisk {
+    disk: LoopDisk,
+    tape: Arc<Tape>,
+}
+
+impl RecordedDisk {
+    /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that is
+    /// removed at the end. Needs root, FUSE and loop devices.
+    pub fn new(folder: &Path, size: u64, tape: Arc<Tape>) -> Result<Self> {
+        let recorded = |file| Recorded { size, file, tape: Arc::clone(&tape) };
+        Ok(Self { disk: LoopDisk::new(folder, size, recorded)?, tape })
+    }
+
+    /// The block device: `/dev/loopN`.
+    pub fn device(&self) -> &Path {
+        self.disk.device()
+    }
+
+    /// The trace.
+    pub fn tape(&self) -> &Tape {
+        &self.tape
+    }
+
+    /// Detaches the device, which nothing uses any more, and ends the trace. Returns how many events
+    /// that has.
+    pub fn finish(self) -> Result<u64> {
+        self.disk.finish()?;
+        self.tape.finish()
     }
 }
 

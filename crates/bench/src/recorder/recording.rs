@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use slimio_ssd::trace::TraceHeader;
+use slimio_ssd::trace::{TraceEvent, TraceHeader};
 
 use super::disk::{BLOCK_SIZE, RecordedDisk};
 use super::join::join;
@@ -102,7 +102,9 @@ impl Recording {
             extra,
         };
         let server = Server::start(&config)?;
-        self.workload.drive(&server, disk.tape())?;
+        let mark =
+            |what: &str| disk.tape().record(&TraceEvent::Mark(what.into())).doing("recording");
+        self.workload.drive(&server, &mark)?;
         server.stop()
     }
 
@@ -137,12 +139,12 @@ impl Recording {
 
 /// Of the log's segments: the share that the default of 64 MiB has of a drive of 180 GiB, at least
 /// the smallest that there is.
-fn segment_size(device_bytes: u64) -> u64 {
+pub fn segment_size(device_bytes: u64) -> u64 {
     (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
 }
 
 /// The order in which requests are sent is the order in which they arrive.
-fn set_scheduler(device: &Path) -> Result<()> {
+pub(crate) fn set_scheduler(device: &Path) -> Result<()> {
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let scheduler = format!("/sys/block/{name}/queue/scheduler");
     fs::write(&scheduler, "none").doing(format!("writing {scheduler}"))

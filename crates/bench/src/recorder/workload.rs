@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slimio_ssd::trace::TraceEvent;
+use hdrhistogram::Histogram;
 
-use super::tape::Tape;
 use crate::client::{Client, Reply};
-use crate::error::{BenchError, Doing as _, Result};
+use crate::error::{BenchError, Result};
 use crate::keys::KeyDistribution;
-use crate::load::{Arrival, Generator, LoadConfig, Until};
+use crate::load::{Arrival, Generator, LATENCY_NS_MAX, LoadConfig, PhaseReport, Until};
 use crate::mix::Mix;
 use crate::request::RequestWriter;
 use crate::run::{preload, without_errors};
@@ -53,22 +52,49 @@ pub struct Workload {
     pub requests: u64,
     /// The log is rewritten when it has grown by so many bytes.
     pub log_bytes: u64,
+    /// Clients are held back while the log is longer: on a busy machine a snapshot can take so long
+    /// that the log would fill the drive meanwhile.
+    pub hold_back_bytes: u64,
     /// Connections.
     pub clients: usize,
     /// Of every random choice.
     pub seed: u64,
 }
 
+/// Is told what clients do next.
+pub type Mark<'a> = dyn Fn(&str) -> Result<()> + Sync + 'a;
+
+/// What the clients saw, from the first repetition on.
+#[derive(Clone, Debug)]
+pub struct Driven {
+    /// SETs that were answered.
+    pub requests: u64,
+    /// How long that took, without the times in which clients were held back.
+    pub elapsed: Duration,
+    /// Latencies in nanoseconds.
+    pub latency: Histogram<u64>,
+}
+
+impl Driven {
+    fn add(&mut self, report: &PhaseReport) {
+        self.requests += report.requests;
+        self.elapsed += report.elapsed;
+        self.latency.add(&report.latency).expect("all of them have the same range");
+    }
+}
+
 impl Workload {
     /// The paper's, on a drive of so many bytes.
     pub fn scaled(device_bytes: u64) -> Self {
         let scale = device_bytes as f64 / PAPER_DRIVE_BYTES;
+        let log_bytes = (PAPER_LOG_BYTES * scale) as u64;
         Self {
             key_count: (PAPER_KEYS * scale) as u64,
             value_size: 4096,
             repetitions: 5,
             requests: (PAPER_REQUESTS * scale) as u64,
-            log_bytes: (PAPER_LOG_BYTES * scale) as u64,
+            log_bytes,
+            hold_back_bytes: log_bytes / 2 * 3,
             clients: 50,
             seed: 1,
         }
@@ -83,33 +109,32 @@ impl Workload {
         let snapshots = format!(
             "BGREWRITEAOF at {} bytes of log, clients held back at {}, BGSAVE at the beginning of each \
              repetition",
-            self.log_bytes,
-            self.log_bytes / 2 * 3
+            self.log_bytes, self.hold_back_bytes
         );
         vec![("workload".into(), load), ("snapshots".into(), snapshots)]
     }
 
     /// Drives a server that has no keys yet.
-    pub fn drive(&self, server: &Server, tape: &Tape) -> Result<()> {
+    pub fn drive(&self, server: &Server, mark: &Mark) -> Result<Driven> {
         let writer = RequestWriter::new(ValuePool::new(self.value_size, 0.0, self.seed));
-        mark(tape, "set every key once")?;
+        mark("set every key once")?;
         preload(server.address(), self.key_count, &writer, self.seed)?;
         let mut client = server.client()?;
-        mark(tape, "BGREWRITEAOF")?;
+        mark("BGREWRITEAOF")?;
         take(&mut client, Kind::Rewrite)?;
         let is_over = Arc::new(AtomicBool::new(false));
-        thread::scope(|scope| {
+        let driven = thread::scope(|scope| {
             let watching = scope.spawn({
                 let is_over = Arc::clone(&is_over);
                 let client = server.client();
-                move || self.rewrite_when_full(client?, &is_over, tape)
+                move || self.rewrite_when_full(client?, &is_over, mark)
             });
-            let load = self.load(server, &mut client, writer, tape);
+            let load = self.load(server, &mut client, writer, mark);
             is_over.store(true, Ordering::Relaxed);
-            let watched = watching.join().expect("looking at a log does not panic");
-            load.and(watched)
+            watching.join().expect("looking at a log does not panic").and(load)
         })?;
-        wait_for_snapshots(&mut client)
+        wait_until(&mut client, |state| !state.is_saving && !state.is_rewriting)?;
+        Ok(driven)
     }
 
     fn load(
@@ -117,8 +142,8 @@ impl Workload {
         server: &Server,
         client: &mut Client,
         writer: RequestWriter,
-        tape: &Tape,
-    ) -> Result<()> {
+        mark: &Mark,
+    ) -> Result<Driven> {
         let config = LoadConfig {
             address: server.address().clone(),
             clients: self.clients,
@@ -129,38 +154,29 @@ impl Workload {
         };
         let mix = Mix::named("set", self.key_count, Some(KeyDistribution::Uniform))?;
         let mut generator = Generator::connect(config, mix, writer)?;
+        let latency = Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits fit");
+        let mut driven = Driven { requests: 0, elapsed: Duration::ZERO, latency };
         for repetition in 1..=self.repetitions {
-            mark(tape, &format!("repetition {repetition}: BGSAVE"))?;
+            wait_until(client, |state| !state.is_saving)?;
+            mark(&format!("repetition {repetition}: BGSAVE"))?;
             client.expect(&["BGSAVE", "SCHEDULE"])?;
             let mut left = self.requests;
             while left > 0 {
                 let count = left.min(self.requests.div_ceil(PARTS));
-                without_errors(generator.run(Until::Requests(count))?)?;
+                driven.add(&without_errors(generator.run(Until::Requests(count))?)?);
                 left -= count;
-                self.wait_for_room(client)?;
+                wait_until(client, |state| state.log_bytes < self.hold_back_bytes)?;
             }
         }
-        mark(tape, "the last SET")
+        mark("the last SET")?;
+        Ok(driven)
     }
 
-    /// Holds the clients back while the log is half as long again as it should be: on a busy machine a
-    /// snapshot can take so long that the log would fill the drive meanwhile.
-    fn wait_for_room(&self, client: &mut Client) -> Result<()> {
-        let began = Instant::now();
-        while State::of(client)?.log_bytes >= self.log_bytes / 2 * 3 {
-            if began.elapsed() > SNAPSHOT_MAX {
-                return Err(slow());
-            }
-            thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
-    }
-
-    fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, tape: &Tape) -> Result<()> {
+    fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, mark: &Mark) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
             let state = State::of(&mut client)?;
             if state.log_bytes >= self.log_bytes && !state.is_rewriting {
-                mark(tape, "BGREWRITEAOF")?;
+                mark("BGREWRITEAOF")?;
                 if let Reply::Error(text) = client.call(&[b"BGREWRITEAOF"])? {
                     return Err(BenchError::Reply(format!("BGREWRITEAOF: {text}")));
                 }
@@ -171,23 +187,17 @@ impl Workload {
     }
 }
 
-fn mark(tape: &Tape, what: &str) -> Result<()> {
-    tape.record(&TraceEvent::Mark(what.into())).doing("recording")
-}
-
-fn wait_for_snapshots(client: &mut Client) -> Result<()> {
+/// Holds back whoever calls until the server is as `is_fit` says.
+fn wait_until(client: &mut Client, is_fit: impl Fn(&State) -> bool) -> Result<()> {
     let began = Instant::now();
-    while State::of(client)?.is_busy {
+    while !is_fit(&State::of(client)?) {
         if began.elapsed() > SNAPSHOT_MAX {
-            return Err(slow());
+            let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
+            return Err(BenchError::Server(text));
         }
         thread::sleep(LOOK_EVERY);
     }
     Ok(())
-}
-
-fn slow() -> BenchError {
-    BenchError::Server(format!("a snapshot takes longer than {SNAPSHOT_MAX:?}"))
 }
 
 /// What the server says of its log and snapshots.
@@ -196,8 +206,8 @@ struct State {
     log_bytes: u64,
     /// Now or as soon as it can be.
     is_rewriting: bool,
-    /// Whether anything is under way.
-    is_busy: bool,
+    /// Whether a `BGSAVE` is under way.
+    is_saving: bool,
 }
 
 impl State {
@@ -213,7 +223,7 @@ impl State {
         Ok(Self {
             log_bytes: field("aof_current_size")?.saturating_sub(field("aof_base_size")?),
             is_rewriting,
-            is_busy: is_rewriting || is("rdb_bgsave_in_progress")?,
+            is_saving: is("rdb_bgsave_in_progress")?,
         })
     }
 }

@@ -312,6 +312,7 @@ fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart 
         x_title: "hours".into(),
         y_min,
         curves,
+        ..Panel::default()
     };
     let used = vec![
         curve("held by machines", Ink::Grey, over_time(&|at| Some(stretches[at].held_share))),

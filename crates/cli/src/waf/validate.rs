@@ -161,6 +161,7 @@ fn chart(cells: &[Cell], unit_pages: u32) -> Chart {
             x_title: "spare factor".into(),
             y_min: 1.0,
             curves: curves.collect(),
+            ..Panel::default()
         }
     });
     Chart {

@@ -98,6 +98,12 @@ pub trait FdpAccount: Send + Sync {
     /// When the device or the kernel refuses: it is for administrators alone.
     fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
 
+    /// Whether [`statistics`](Self::statistics) are at hand in this process, so that any thread may ask
+    /// whenever somebody looks.
+    fn has_statistics_at_hand(&self) -> bool {
+        false
+    }
+
     /// The latest events that hosts have caused.
     ///
     /// # Errors

@@ -34,6 +34,10 @@ impl FdpAccount for Account {
         })
     }
 
+    fn has_statistics_at_hand(&self) -> bool {
+        true
+    }
+
     fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError> {
         let core = self.core.lock();
         let events = core

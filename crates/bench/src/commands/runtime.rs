@@ -1,0 +1,188 @@
+//! `slimio-bench runtime`: throughput over time on an emulated SSD, with and without data placement, as
+//! a table and pictures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use slimio_plot::write_png;
+
+use crate::args::Args;
+use crate::error::{BenchError, Doing as _, Result};
+use crate::recorder::{FileSystemKind, can_record};
+use crate::runtime::{Drive, Host, Outcome, Setup, chart, folder_in_memory, remove, table};
+use crate::server::{Policy, find_program};
+
+/// Flags without a value.
+pub const SWITCHES: &[&str] = &["quick"];
+
+/// What the flags of `runtime` mean.
+pub const HELP: &str = "\
+runtime: clients write to SlimIO on an emulated SSD with and without data placement, and to stock
+redis-server on ext4 on one without, in real time, as in the paper; writes runtime.md and a picture for
+each drive and policy. Stock needs root
+  --slimio PROGRAM   SlimIO (slimio)
+  --redis PROGRAM    stock Redis (redis-server); without one it is left out
+  --out DIRECTORY    table and pictures (./runtime/)
+  --folder PATH      the drive's bytes lie here meanwhile (/dev/shm)
+  --size MIB         of the drive (2880)
+  --ru MIB           a reclaim unit (a 180th of the drive)
+  --repetitions N    on-demand snapshots, each with its SETs (3)
+  --drive NAME       paper or full (both)
+  --spare PERCENT    of the drive's NAND that is not exported
+  --fill PERCENT     data, log and snapshots are those of a drive of so much of its size
+  --snapshot-rate R  of SlimIO, instead of its default
+  --policy P         always or everysec (both)
+  --host WORDS       those whose name has these words
+  --quick            SlimIO alone, on a tiny drive: fails where the collector copies although there is data
+                     placement, or does not although there is none";
+
+/// What the WAF of SlimIO with data placement must not exceed.
+const WAF_MAX: f64 = 1.005;
+
+/// So slow that the log grows as far as it may while a snapshot is written, however slow clients are:
+/// then the drive is full, and log and snapshot are mixed, on any machine.
+const QUICK_SNAPSHOT_RATE: &str = "16mb";
+
+/// A drive, and who is run on it.
+struct Case {
+    name: &'static str,
+    spare_percent: u32,
+    fill_percent: u64,
+    hosts: &'static [Host],
+}
+
+/// The paper's drive, and one that is as full as SlimIO can make it with less spare NAND; a file system
+/// can't be filled like that.
+const CASES: &[Case] = &[
+    Case {
+        name: "paper",
+        spare_percent: 25,
+        fill_percent: 100,
+        hosts: &[Host::WithPlacement, Host::WithoutPlacement, Host::Stock(FileSystemKind::Ext4)],
+    },
+    Case {
+        name: "full",
+        spare_percent: 15,
+        fill_percent: 115,
+        hosts: &[Host::WithPlacement, Host::WithoutPlacement],
+    },
+];
+
+/// Runs what `args` describe; the result is the text to print.
+pub fn run(mut args: Args) -> Result<String> {
+    let is_quick = args.switch("quick");
+    let missing = || BenchError::Usage("slimio is not installed; name one".into());
+    let slimio = args.text("slimio").map(PathBuf::from).or_else(|| find_program("slimio"));
+    let redis = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
+    let folder = args.text("folder").map_or_else(folder_in_memory, PathBuf::from);
+    let mut experiment = Experiment {
+        slimio: slimio.ok_or_else(missing)?,
+        redis,
+        out: PathBuf::from(args.value("out", "./runtime".to_owned())?),
+        folder: folder.join(format!("slimio-runtime-{}", std::process::id())),
+        drive_bytes: args.value("size", if is_quick { 384u64 } else { 2880 })? << 20,
+        repetitions: args.value("repetitions", 3)?,
+        snapshot_rate: args
+            .text("snapshot-rate")
+            .or_else(|| is_quick.then(|| QUICK_SNAPSHOT_RATE.to_owned())),
+        outcomes: Vec::new(),
+        skipped: None,
+    };
+    let only_drive = args.text("drive").or_else(|| is_quick.then(|| "full".to_owned()));
+    let (spare, fill) = if is_quick { (Some(20), Some(120)) } else { (None, None) };
+    let (spare, fill) = (args.optional("spare")?.or(spare), args.optional("fill")?.or(fill));
+    let unit_mib = args.optional::<u64>("ru")?.or(is_quick.then_some(8));
+    let only_policy = args.text("policy").map(|name| Policy::named(&name)).transpose()?;
+    let only_policy = only_policy.or_else(|| is_quick.then_some(Policy::EverySec));
+    let words = args.value("host", String::new())?;
+    args.finish()?;
+
+    fs::create_dir_all(&experiment.out).doing(format!("making {}", experiment.out.display()))?;
+    for case in CASES.iter().filter(|case| only_drive.as_ref().is_none_or(|it| it == case.name)) {
+        let drive = Drive {
+            name: case.name,
+            size_bytes: experiment.drive_bytes,
+            unit_bytes: unit_mib.map(|mib| mib << 20),
+            spare_percent: spare.unwrap_or(case.spare_percent),
+            fill_percent: fill.unwrap_or(case.fill_percent),
+        };
+        let policies = [Policy::EverySec, Policy::Always];
+        for policy in policies.into_iter().filter(|it| only_policy.is_none_or(|only| only == *it)) {
+            for &host in case.hosts.iter().filter(|host| host.to_string().contains(&words)) {
+                experiment.run(host, drive, policy)?;
+            }
+        }
+    }
+    if is_quick {
+        experiment.check()?;
+    }
+    let skipped = experiment.skipped.map(|why| format!("SKIPPED: stock Redis: {why}\n"));
+    Ok(table(&experiment.outcomes) + &skipped.unwrap_or_default())
+}
+
+struct Experiment {
+    slimio: PathBuf,
+    redis: Option<PathBuf>,
+    out: PathBuf,
+    folder: PathBuf,
+    drive_bytes: u64,
+    repetitions: u32,
+    snapshot_rate: Option<String>,
+    outcomes: Vec<Outcome>,
+    /// Why stock Redis was left out.
+    skipped: Option<String>,
+}
+
+impl Experiment {
+    fn run(&mut self, host: Host, drive: Drive, policy: Policy) -> Result<()> {
+        let program = match (host.is_stock(), &self.redis, can_record()) {
+            (false, ..) => self.slimio.clone(),
+            (true, Some(redis), Ok(())) => redis.clone(),
+            (true, None, _) => {
+                self.skipped = Some("redis-server is not installed".into());
+                return Ok(());
+            }
+            (true, _, Err(why)) => {
+                self.skipped = Some(format!("no device can be made here: {why}"));
+                return Ok(());
+            }
+        };
+        eprintln!("{host}, the {} drive, appendfsync {policy}", drive.name);
+        let (repetitions, snapshot_rate) = (self.repetitions, self.snapshot_rate.clone());
+        let setup = Setup { host, policy, drive, repetitions, snapshot_rate };
+        let outcome = setup.run(&program, &self.folder);
+        remove(&self.folder)?;
+        self.outcomes.push(outcome?);
+        // What is done is kept, whatever becomes of the next.
+        self.write(drive, policy)
+    }
+
+    fn write(&self, drive: Drive, policy: Policy) -> Result<()> {
+        let path = self.out.join("runtime.md");
+        fs::write(&path, table(&self.outcomes)).doing(format!("writing {}", path.display()))?;
+        let is_shown = |outcome: &&Outcome| {
+            outcome.setup.policy == policy && outcome.setup.drive.name == drive.name
+        };
+        let shown: Vec<&Outcome> = self.outcomes.iter().filter(is_shown).collect();
+        let path = self.out.join(format!("runtime-{}-{policy}.png", drive.name));
+        write_picture(&shown, &path)
+    }
+
+    /// That it is data placement that keeps the collector from copying.
+    fn check(&self) -> Result<()> {
+        for outcome in &self.outcomes {
+            let (host, waf) = (outcome.setup.host, outcome.waf());
+            if (waf <= WAF_MAX) != (host == Host::WithPlacement) {
+                return Err(BenchError::Broken(format!(
+                    "the WAF of {host} is {waf:.4}; with data placement it is at most {WAF_MAX}, \
+                     without above that"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_picture(outcomes: &[&Outcome], path: &Path) -> Result<()> {
+    write_png(&chart(outcomes).draw(), path).doing(format!("writing {}", path.display()))
+}

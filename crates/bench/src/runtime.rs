@@ -1,0 +1,225 @@
+//! Throughput over time on an emulated SSD, and what its collector writes meanwhile.
+//!
+//! ```text
+//!  clients ──► server ──► emulated drive: mapping, collector, a clock for each die
+//!                │             │
+//!                └── INFO ─────┴──► samples: requests, host bytes, media bytes, snapshots
+//! ```
+//!
+//! SlimIO has the drive to itself (`--volume emulated:…`); stock Redis has a file system on a loop
+//! device that takes as long. What clients do is the [`Workload`] of the recordings.
+
+mod chart;
+mod samples;
+mod table;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use slimio_ssd::Config;
+
+use crate::error::{Doing as _, Result};
+use crate::recorder::{
+    Driven, EmulatedDisk, FileSystemKind, Mounted, Workload, segment_size, set_scheduler,
+};
+use crate::run::fresh_directory;
+use crate::server::{Policy, Server, ServerConfig, ServerKind};
+
+pub use chart::chart;
+pub use samples::{Meter, Sample, Sampler, Samples};
+pub use table::table;
+
+/// Handles of a drive with data placement: one for each lifetime that SlimIO knows. More would need
+/// more spare units, as each fills one.
+const HANDLES: u16 = 4;
+
+/// Who has the drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// SlimIO on a drive with data placement.
+    WithPlacement,
+    /// SlimIO on a conventional one.
+    WithoutPlacement,
+    /// Stock Redis on a file system on a conventional one, mounted without `discard`.
+    Stock(FileSystemKind),
+    /// The same, mounted with `discard`.
+    StockDiscard(FileSystemKind),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WithPlacement => f.pad("SlimIO with FDP"),
+            Self::WithoutPlacement => f.pad("SlimIO without FDP"),
+            Self::Stock(kind) => f.pad(&format!("stock Redis, {kind}")),
+            Self::StockDiscard(kind) => f.pad(&format!("stock Redis, {kind}, discard")),
+        }
+    }
+}
+
+impl Host {
+    /// Whether it is stock Redis.
+    pub fn is_stock(self) -> bool {
+        matches!(self, Self::Stock(_) | Self::StockDiscard(_))
+    }
+}
+
+/// The drive, in what it differs from the paper's, and how full it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drive {
+    /// What it is called in the table.
+    pub name: &'static str,
+    /// What it exports, or a little more where reclaim units have no size of their own.
+    pub size_bytes: u64,
+    /// Of a reclaim unit; without one, a 180th of the drive as far as that is whole pages of each die.
+    pub unit_bytes: Option<u64>,
+    /// Share of its NAND that it does not export, in percent.
+    pub spare_percent: u32,
+    /// Data, log and snapshots are those of a drive of so much of its size, in percent.
+    pub fill_percent: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Who has the drive.
+    pub host: Host,
+    /// `appendfsync`.
+    pub policy: Policy,
+    /// What it runs on.
+    pub drive: Drive,
+    /// On-demand snapshots, each with its SETs.
+    pub repetitions: u32,
+    /// SlimIO's `snapshot-rate`, where it shall not be what it is by itself.
+    pub snapshot_rate: Option<String>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was run.
+    pub setup: Setup,
+    /// What the clients saw.
+    pub driven: Driven,
+    /// Over time, from the first repetition to the last SET.
+    pub samples: Samples,
+}
+
+impl Outcome {
+    /// Bytes that went to the media for each that the host wrote, on an empty drive at first.
+    pub fn waf(&self) -> f64 {
+        let last = self.samples.last;
+        last.map_or(f64::NAN, |last| last.media_bytes as f64 / last.host_bytes as f64)
+    }
+}
+
+impl Setup {
+    fn config(&self) -> Config {
+        let handles = if self.host == Host::WithPlacement { HANDLES } else { 1 };
+        let Drive { size_bytes, unit_bytes, spare_percent, .. } = self.drive;
+        Config { handles, ..Config::sized(size_bytes, unit_bytes, spare_percent) }
+    }
+
+    fn workload(&self) -> Workload {
+        let Drive { size_bytes, fill_percent, .. } = self.drive;
+        let repetitions = self.repetitions;
+        let mut workload =
+            Workload { repetitions, ..Workload::scaled(size_bytes / 100 * fill_percent) };
+        if self.host.is_stock() {
+            // File systems free what was deleted some time later, so this one must not be filled up.
+            workload.hold_back_bytes = workload.log_bytes / 4 * 5;
+        }
+        workload
+    }
+
+    /// Runs it with the server's program at `program`; data lie in `folder`, made anew and left behind.
+    pub fn run(&self, program: &Path, folder: &Path) -> Result<Outcome> {
+        fresh_directory(folder)?;
+        let (driven, samples) = match self.host {
+            Host::WithPlacement | Host::WithoutPlacement => self.on_drive(program, folder)?,
+            Host::Stock(kind) => self.on_file_system(program, folder, kind, false)?,
+            Host::StockDiscard(kind) => self.on_file_system(program, folder, kind, true)?,
+        };
+        Ok(Outcome { setup: self.clone(), driven, samples })
+    }
+
+    fn on_drive(&self, program: &Path, folder: &Path) -> Result<(Driven, Samples)> {
+        let fdp = match self.host {
+            Host::WithPlacement => format!("handles={HANDLES}"),
+            _ => "fdp=off".to_owned(),
+        };
+        let config = self.config();
+        let volume = format!(
+            "emulated:{},size={},ru={},spare={}%,{fdp}",
+            folder.join("drive").display(),
+            config.exported_size(),
+            config.geometry.unit_size(),
+            self.drive.spare_percent
+        );
+        let segment_size = segment_size(config.exported_size()).to_string();
+        let mut extra = vec!["--volume", &volume, "--log-segment-size", &segment_size];
+        extra.extend(self.snapshot_rate.iter().flat_map(|rate| ["--snapshot-rate", rate]));
+        let server = self.start(ServerKind::SlimIO, program, folder, &extra)?;
+        self.serve(server, Meter::Info)
+    }
+
+    fn on_file_system(
+        &self,
+        program: &Path,
+        folder: &Path,
+        kind: FileSystemKind,
+        discard: bool,
+    ) -> Result<(Driven, Samples)> {
+        let config = self.config();
+        let size = config.exported_size();
+        let disk = EmulatedDisk::new(folder, config)?;
+        set_scheduler(disk.device())?;
+        let point = folder.join("mounted");
+        let mounted = Mounted::new(kind, disk.device(), size, discard, &point)?;
+        let extra = ["--dir", &point.display().to_string()];
+        let server = self.start(ServerKind::Stock, program, folder, &extra)?;
+        let done = self.serve(server, Meter::Drive(disk.meter()))?;
+        mounted.finish()?;
+        disk.finish()?;
+        Ok(done)
+    }
+
+    fn start(
+        &self,
+        kind: ServerKind,
+        program: &Path,
+        folder: &Path,
+        extra: &[&str],
+    ) -> Result<Server> {
+        Server::start(&ServerConfig {
+            kind,
+            program: program.to_owned(),
+            directory: folder.join("server"),
+            policy: self.policy,
+            extra: extra.iter().map(|&word| word.to_owned()).collect(),
+        })
+    }
+
+    fn serve(&self, server: Server, meter: Meter) -> Result<(Driven, Samples)> {
+        let sampler = Sampler::start(&server, meter)?;
+        let mark = |what: &str| {
+            sampler.mark(what);
+            Ok(())
+        };
+        let driven = self.workload().drive(&server, &mark)?;
+        let samples = sampler.finish()?;
+        server.stop()?;
+        Ok((driven, samples))
+    }
+}
+
+/// Where data lie while a run is going on: in memory, or what a real disk does would be seen, too.
+pub fn folder_in_memory() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Removes what a run has left.
+pub fn remove(folder: &Path) -> Result<()> {
+    std::fs::remove_dir_all(folder).doing(format!("removing {}", folder.display()))
+}
