@@ -29,7 +29,7 @@ const FOLDER: &str = "tests/lab";
 /// What sessions source: functions for every one, and a load.
 const LIBRARIES: &[&str] = &["lab-test", "power-cut-load"];
 /// No session takes as long even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(240);
+const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// The program that a planted bug is in.
 const SERVER: &str = "slimio";
 /// Packages whose programs sessions may name.
