@@ -28,3 +28,4 @@ pub(crate) use recording::set_scheduler;
 pub use recording::{Place, Recording, segment_size};
 pub use tape::Tape;
 pub use workload::{Driven, Mark, Workload};
+pub(crate) use workload::{GO_ON, HELD_BACK};

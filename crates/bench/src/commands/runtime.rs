@@ -26,7 +26,7 @@ each drive and policy. Stock needs root
   --folder PATH      the drive's bytes lie here meanwhile (/dev/shm)
   --size MIB         of the drive (2880)
   --ru MIB           a reclaim unit (a 180th of the drive)
-  --repetitions N    on-demand snapshots, each with its SETs (3)
+  --repetitions N    on-demand snapshots, each with its SETs (4)
   --drive NAME       paper or full (both)
   --spare PERCENT    of the drive's NAND that is not exported
   --fill PERCENT     data, log and snapshots are those of a drive of so much of its size
@@ -81,7 +81,7 @@ pub fn run(mut args: Args) -> Result<String> {
         out: PathBuf::from(args.value("out", "./runtime".to_owned())?),
         folder: folder.join(format!("slimio-runtime-{}", std::process::id())),
         drive_bytes: args.value("size", if is_quick { 384u64 } else { 2880 })? << 20,
-        repetitions: args.value("repetitions", 3)?,
+        repetitions: args.value("repetitions", if is_quick { 3 } else { 4 })?,
         snapshot_rate: args
             .text("snapshot-rate")
             .or_else(|| is_quick.then(|| QUICK_SNAPSHOT_RATE.to_owned())),

@@ -61,6 +61,10 @@ pub struct Workload {
     pub seed: u64,
 }
 
+/// What is marked when clients are held back, and when they go on.
+pub(crate) const HELD_BACK: &str = "clients held back";
+pub(crate) const GO_ON: &str = "clients go on";
+
 /// Is told what clients do next.
 pub type Mark<'a> = dyn Fn(&str) -> Result<()> + Sync + 'a;
 
@@ -165,7 +169,12 @@ impl Workload {
                 let count = left.min(self.requests.div_ceil(PARTS));
                 driven.add(&without_errors(generator.run(Until::Requests(count))?)?);
                 left -= count;
-                wait_until(client, |state| state.log_bytes < self.hold_back_bytes)?;
+                let has_room = |state: &State| state.log_bytes < self.hold_back_bytes;
+                if !has_room(&State::of(client)?) {
+                    mark(HELD_BACK)?;
+                    wait_until(client, has_room)?;
+                    mark(GO_ON)?;
+                }
             }
         }
         mark("the last SET")?;

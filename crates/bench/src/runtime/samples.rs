@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::error::{BenchError, Doing as _, Result};
-use crate::recorder::DriveMeter;
+use crate::recorder::{DriveMeter, GO_ON, HELD_BACK};
 use crate::server::Server;
 
 /// Distance of the looks.
@@ -158,6 +158,8 @@ impl Drop for Sampler {
 pub struct Samples {
     /// Those of the repetitions.
     pub during: Vec<Sample>,
+    /// When clients were held back, from and to.
+    pub held_back: Vec<(f64, f64)>,
     /// Of the whole run, from an empty drive until all snapshots were complete.
     pub last: Option<Sample>,
 }
@@ -170,12 +172,24 @@ impl Samples {
         let last = samples.last().copied();
         let during = samples.into_iter().filter(|sample| (begin..=end).contains(&sample.at_s));
         let during = during.map(|sample| Sample { at_s: sample.at_s - begin, ..sample });
-        Self { during: during.collect(), last }
+        let mut held_back: Vec<(f64, f64)> = Vec::new();
+        for (at_s, mark) in marks {
+            match (mark.as_str(), held_back.last_mut()) {
+                (HELD_BACK, _) => held_back.push((at_s - begin, f64::INFINITY)),
+                (GO_ON, Some((_, to))) => *to = at_s - begin,
+                _ => {}
+            }
+        }
+        Self { during: during.collect(), held_back, last }
     }
 
-    /// Requests per second between one look and the next, at the middle between them.
+    /// Requests per second between one look and the next, at the middle between them; not where clients
+    /// were held back.
     pub fn requests_per_s(&self) -> Vec<(f64, f64)> {
-        self.rates(|sample| sample.commands)
+        let mut rates = self.rates(|sample| sample.commands);
+        let is_held = |at: f64| self.held_back.iter().any(|(from, to)| (*from..=*to).contains(&at));
+        rates.retain(|(at, _)| !is_held(*at));
+        rates
     }
 
     /// MiB per second that went to the media beyond what the host wrote.
@@ -226,6 +240,7 @@ mod tests {
 
     #[test]
     fn rates_are_those_between_the_first_repetition_and_the_last_set() {
+        let held = [(1.9, HELD_BACK.to_owned()), (2.4, GO_ON.to_owned())];
         let samples = vec![
             sample(0.5, 0, (0, 0), false),
             sample(1.0, 100, (10, 10), false),
@@ -237,6 +252,8 @@ mod tests {
         let marks =
             [(1.0, "repetition 1: BGSAVE"), (2.0, "repetition 2: BGSAVE"), (3.5, "the last SET")];
         let marks = marks.map(|(at, what)| (at, what.to_owned()));
+        let held = Samples::of(samples.clone(), &[&marks[..1], &held].concat());
+        assert_eq!(held.requests_per_s(), [(0.25, 100.0), (1.75, 0.0), (5.0, 10.0 / 6.0)]);
         let samples = Samples::of(samples, &marks);
         assert_eq!(samples.requests_per_s(), [(0.25, 100.0), (1.0, 200.0), (1.75, 0.0)]);
         assert_eq!(samples.collected_mib_per_s(), [(0.25, 10.0), (1.0, 20.0), (1.75, 0.0)]);
