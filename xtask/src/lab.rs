@@ -13,6 +13,7 @@ mod suite;
 mod tables;
 pub(crate) mod tools;
 mod trace;
+mod verdicts;
 
 use std::fs;
 use std::path::{Path, PathBuf};

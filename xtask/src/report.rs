@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 
 /// Lines that start so, in the output of any test, are repeated at the end of the run.
-const SKIP_MARK: &str = "SKIPPED";
+pub(crate) const SKIP_MARK: &str = "SKIPPED";
 
 /// Steps run one after the other; a failed one does not keep the next from running.
 #[derive(Default)]
@@ -23,9 +23,9 @@ struct Step {
 
 /// Sums over the `test result:` lines that cargo and the black-box runner print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    passed: u64,
-    failed: u64,
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
     ignored: u64,
 }
 
@@ -95,7 +95,7 @@ impl Report {
 
 impl Counts {
     /// `test result: ok. 12 passed; 0 failed; 1 ignored; …`
-    fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut counts = Self::default();
         for part in numbers.split("; ") {

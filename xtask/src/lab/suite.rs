@@ -5,10 +5,12 @@
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
 //! # record: PLAIN                one namespace; what it records is checked as power_cut.rs says
-//! # planted: ack-before-flush     once more with this bug in the server: the power cut must tell
+//! # planted: ack-before-flush     with record: once more with this bug in the server, the cut must tell
 //! # programs: slimio redis-cli     built by cargo, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
 //! ```
+//!
+//! A session that would check less than it seems to is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use super::machine::{self, Plan, RESULTS};
 use super::namespaces::Namespace;
 use super::power_cut;
 use super::tools::{self, Tools, lab_dir};
+use super::verdicts::Verdicts;
 use super::{MEMORY_MIB, built_or_given, folder, names};
 use crate::Failure;
 use crate::planted::{FEATURE, VARIABLE};
@@ -34,6 +37,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(420);
 const SERVER: &str = "slimio";
 /// Packages whose programs sessions may name.
 const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
+
+/// What a comment at the head may be about.
+const KEYS: &[&str] = &["namespaces", "record", "planted", "programs", "tests"];
 
 #[derive(Debug)]
 struct Session {
@@ -92,27 +98,59 @@ impl Session {
     }
 
     fn parse(name: String, path: &Path, text: &str) -> Result<Self, Failure> {
-        let words = |key: &str| -> Vec<&str> {
-            let head = text.lines().take_while(|line| line.starts_with('#'));
-            let values = head.filter_map(|line| line.strip_prefix(key));
-            values.flat_map(str::split_whitespace).collect()
+        let (mut needs, mut body) = (Vec::new(), String::new());
+        let mut is_head = true;
+        for line in text.lines() {
+            is_head &= line.starts_with('#');
+            match key_and_value(line) {
+                Some((key, _)) if is_head && !KEYS.contains(&key) => {
+                    let keys = KEYS.join(", ");
+                    return Err(format!("{name}: `{line}` is about none of {keys}").into());
+                }
+                Some((key, _)) if !is_head && KEYS.contains(&key) => {
+                    return Err(format!("{name}: `{line}` stands behind the head").into());
+                }
+                Some(need) if is_head => needs.push(need),
+                _ if !is_head => body.extend([line, "\n"]),
+                _ => {}
+            }
+        }
+        let words = |wanted: &str| -> Vec<&str> {
+            let values = needs.iter().filter(|(key, _)| *key == wanted);
+            values.flat_map(|(_, value)| value.split_whitespace()).collect()
         };
-        let namespaces = words("# namespaces: ").into_iter().map(Namespace::parse);
+        let namespaces = words("namespaces").into_iter().map(Namespace::parse);
         let mut namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
-        let recorded = words("# record: ").into_iter().map(Namespace::parse);
+        let recorded = words("record").into_iter().map(Namespace::parse);
         let recorded = recorded.collect::<Result<Vec<_>, _>>()?;
         let is_recorded = !recorded.is_empty();
         namespaces.extend(recorded.into_iter().map(|n| Namespace { recorded: true, ..n }));
         if namespaces.is_empty() {
             namespaces = Namespace::all();
         }
-        let tests = words("# tests: ").into_iter().map(|word| {
+        let kinds = names(&namespaces);
+        if let Some(twice) = kinds.iter().enumerate().find(|(at, kind)| kinds[..*at].contains(kind))
+        {
+            return Err(format!("{name}: it has two namespaces {}", twice.1).into());
+        }
+        let tests = words("tests").into_iter().map(|word| {
             let pair = word.split_once(':').map(|(p, t)| (p.to_owned(), t.to_owned()));
             pair.ok_or_else(|| Failure(format!("{name}: `{word}` is not PACKAGE:TARGET")))
         });
-        let tests = tests.collect::<Result<_, _>>()?;
-        let programs = words("# programs: ").into_iter().map(str::to_owned).collect();
-        let planted = words("# planted: ").into_iter().map(str::to_owned).collect();
+        let tests = tests.collect::<Result<Vec<_>, _>>()?;
+        if let Some((package, target)) = tests.iter().find(|(_, target)| !body.contains(target)) {
+            return Err(format!("{name}: {package}:{target} is packed and never run").into());
+        }
+        let programs = words("programs").into_iter().map(str::to_owned).collect();
+        let planted: Vec<_> = words("planted").into_iter().map(str::to_owned).collect();
+        if !is_recorded && !planted.is_empty() {
+            let bugs = planted.join(", ");
+            return Err(format!(
+                "{name}: only a power cut can tell of {bugs}, and nothing is recorded: say which \
+                 namespace with `# record: `"
+            )
+            .into());
+        }
         let path = path.to_owned();
         Ok(Self { name, path, namespaces, recorded: is_recorded, planted, programs, tests })
     }
@@ -174,17 +212,16 @@ impl Session {
             self.name
         ));
         guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
-        let mut verdicts = 0;
+        let mut verdicts = Verdicts::default();
         let status = machine::run(&plan, &mut |line| {
             println!("{line}");
             see(line);
-            verdicts += usize::from(line.starts_with("test result: "));
+            verdicts.see(line);
         })?;
         unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
-        if status == 0 && verdicts > 0 {
-            return Ok(folder);
-        }
-        Err(format!("ended with {status}; what is left is in {}", folder.display()).into())
+        let verdict = verdicts.finish(status);
+        verdict.map_err(|why| format!("{why}; what is left is in {}", folder.display()))?;
+        Ok(folder)
     }
 }
 
@@ -224,6 +261,12 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// `# key: value`
+fn key_and_value(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.strip_prefix("# ")?.split_once(": ")?;
+    key.bytes().all(|byte| byte.is_ascii_lowercase()).then_some((key, value))
 }
 
 /// A server with all bugs in it, and the one that is chosen.
@@ -277,14 +320,42 @@ mod tests {
     #[test]
     fn a_session_says_what_it_needs() {
         let text = "#!/bin/sh\n# About.\n#\n# namespaces: FDP=64M PLAIN\n# tests: a:b c:d\n\
-            # planted: some-bug\n\n# programs: too-late\n";
-        let session = Session::parse("some".into(), Path::new("some"), text).unwrap();
-        assert_eq!(names(&session.namespaces), ["FDP", "PLAIN"]);
+            # record: B512=64M\n# planted: some-bug\n\nb && d\n# not so: this\n";
+        let session = parse(text).unwrap();
+        assert_eq!(names(&session.namespaces), ["FDP", "PLAIN", "B512"]);
         assert_eq!(session.tests, [("a".into(), "b".into()), ("c".into(), "d".into())]);
         assert_eq!(session.planted, ["some-bug"]);
         assert!(session.programs.is_empty());
-        assert!(Session::parse("x".into(), Path::new("x"), "# tests: a\n").is_err());
-        assert!(Session::parse("x".into(), Path::new("x"), "# namespaces: NONE\n").is_err());
+        assert!(parse("# tests: a\n").is_err());
+        assert!(parse("# namespaces: NONE\n").is_err());
+    }
+
+    fn parse(text: &str) -> Result<Session, Failure> {
+        Session::parse("some".into(), Path::new("some"), text)
+    }
+
+    fn refused(text: &str) -> String {
+        let Failure(why) = parse(text).expect_err("it would check too little");
+        why
+    }
+
+    #[test]
+    fn a_planted_bug_that_no_power_cut_could_tell_of_is_refused() {
+        let why = refused("# namespaces: PLAIN\n# planted: ack-before-flush\n");
+        assert!(why.starts_with("some: only a power cut can tell of ack-before-flush"), "{why}");
+        assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
+    }
+
+    #[test]
+    fn what_would_not_be_heeded_is_refused() {
+        let misspelt = refused("# recorded: PLAIN\n");
+        assert!(misspelt.contains("`# recorded: PLAIN` is about none of"), "{misspelt}");
+        let twice = refused("# namespaces: PLAIN B512\n# record: PLAIN\n");
+        assert!(twice.contains("it has two namespaces PLAIN"), "{twice}");
+        let late = refused("#!/bin/sh\n\n# record: PLAIN\n");
+        assert!(late.contains("`# record: PLAIN` stands behind the head"), "{late}");
+        let idle = refused("# tests: package:target\nverdict\n");
+        assert!(idle.contains("package:target is packed and never run"), "{idle}");
     }
 
     #[test]
