@@ -6,7 +6,7 @@
 //! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
 //! # record: PLAIN                one namespace; what it records is checked as power_cut.rs says
 //! # planted: ack-before-flush     with record: once more with this bug in the server, the cut must tell
-//! # programs: slimio redis-cli     built by cargo, or installed on the host
+//! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
 //! ```
 //!
@@ -29,8 +29,8 @@ use crate::process::{cargo, root, run, target_dir};
 use crate::report::Report;
 
 const FOLDER: &str = "tests/lab";
-/// What sessions source: functions for every one, and a load.
-const LIBRARIES: &[&str] = &["lab-test", "power-cut-load"];
+/// What sessions source: functions for every one, those for a server, and a load.
+const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
 /// No session takes as long even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// The program that a planted bug is in.
@@ -184,8 +184,9 @@ impl Session {
                 guest.program_named(server, SERVER)?;
                 continue;
             }
-            let built = built_or_given(program);
-            let path = if built.is_file() { Some(built) } else { tools::find(program) };
+            let known = [built_or_given(program), root().join(program)];
+            let path = known.into_iter().find(|path| path.is_file());
+            let path = path.or_else(|| tools::find(program));
             let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
             guest.program(&path)?;
         }
@@ -344,6 +345,24 @@ mod tests {
         let why = refused("# namespaces: PLAIN\n# planted: ack-before-flush\n");
         assert!(why.starts_with("some: only a power cut can tell of ack-before-flush"), "{why}");
         assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
+    }
+
+    /// What could not be run there is in a comment, with the reason.
+    #[test]
+    fn the_guide_is_run_as_it_is_typed() {
+        let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+        let (guide, session) = (read("docs/fdp.md"), read("tests/lab/guide"));
+        // What follows is about measuring.
+        let sections: Vec<&str> = guide.split("\n## ").collect();
+        let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
+        let guide = sections[..=last].join("\n");
+        let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
+        let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
+        assert!(lines.len() > 20, "{lines:?}");
+        for line in lines {
+            let typed = line.split("  # ").next().unwrap_or_default().trim();
+            assert!(session.contains(typed), "tests/lab/guide lacks `{typed}`");
+        }
     }
 
     #[test]
