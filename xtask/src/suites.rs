@@ -14,6 +14,7 @@ const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-benc
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.f2fs", "f2fs-tools"),
     ("losetup", "mount"),
     ("blkdiscard", "util-linux"),
 ];
@@ -156,7 +157,10 @@ fn prepare_recorder() -> Result<(), Failure> {
     let packages = FILE_SYSTEM_TOOLS.iter().filter(|(program, _)| !is_installed(program));
     let packages: Vec<&str> = packages.map(|(_, package)| *package).collect();
     if !packages.is_empty() {
-        setup::install_packages(&packages, "install e2fsprogs, xfsprogs, mount and util-linux")?;
+        setup::install_packages(
+            &packages,
+            "install e2fsprogs, xfsprogs, f2fs-tools, mount and util-linux",
+        )?;
     }
     run(cargo(["build", "--release"]).args(BINARIES))
 }

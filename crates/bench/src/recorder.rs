@@ -11,13 +11,14 @@
 //! the trace was not acknowledged. Requests arrive one after the other and are recorded before they
 //! are done.
 
+mod claim;
 mod disk;
 mod emulated;
 mod fuse;
+mod interrupt;
 mod join;
 mod mounted;
 mod recording;
-mod tape;
 mod workload;
 
 pub use disk::{BLOCK_SIZE, RecordedDisk, can_record};
@@ -25,7 +26,6 @@ pub use emulated::{DriveMeter, EmulatedDisk};
 pub use join::{Joined, join};
 pub use mounted::{FileSystemKind, Mounted};
 pub(crate) use recording::set_scheduler;
-pub use recording::{Place, Recording, segment_size};
-pub use tape::Tape;
+pub use recording::{Place, Recording, drive_bytes, segment_size};
 pub use workload::{Driven, Mark, Workload};
 pub(crate) use workload::{GO_ON, HELD_BACK};

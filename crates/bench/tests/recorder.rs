@@ -5,20 +5,24 @@
 
 mod common;
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::Scratch;
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use slimio_bench::recorder::{
-    FileSystemKind, Place, RecordedDisk, Recording, Tape, Workload, can_record,
+    FileSystemKind, Place, RecordedDisk, Recording, Workload, can_record, drive_bytes,
 };
 use slimio_bench::server::Policy;
-use slimio_ssd::trace::{ByteRange, TraceError, TraceEvent, TraceHeader, TraceReader, TraceRecord};
+use slimio_ssd::trace::{
+    ByteRange, Tape, TraceError, TraceEvent, TraceHeader, TraceReader, TraceRecord,
+};
 
 const SIZE: u64 = 64 << 20;
 
@@ -146,21 +150,6 @@ fn a_recording_that_was_not_finished_is_refused() {
     assert!(matches!(error, TraceError::Cut { .. }), "{error}");
 }
 
-#[test]
-fn a_trace_that_can_not_be_written_fails_whoever_is_recorded() {
-    let tape = Tape::new(Path::new("/dev/full"), &header());
-    let error = tape.unwrap_err().to_string();
-    assert!(error.contains("/dev/full"), "{error}");
-
-    let scratch = Scratch::new();
-    let tape = Tape::new(&scratch.path.join("trace"), &header()).unwrap();
-    let beyond = TraceEvent::Deallocate { range: ByteRange::new(SIZE, 4096) };
-    let error = tape.record(&beyond).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-    tape.record(&TraceEvent::Flush).unwrap_err();
-    tape.finish().unwrap_err();
-}
-
 /// A file system of so many bytes, with clients for a drive of a fraction of that: there is room
 /// however slowly snapshots are written meanwhile.
 #[test]
@@ -205,4 +194,113 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
         assert_eq!(header.get("discard"), Some(if discard { "yes" } else { "no" }));
         assert_eq!(discarded > 0, discard, "{file_system}: {discarded} bytes discarded");
     }
+}
+
+/// Starts to record stock Redis on ext4, as a process, and waits until its file system is mounted: the
+/// trace is begun when nothing is mounted any more that was before.
+fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
+    let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    recording.args(["trace", "--size", "360", "--redis"]).arg(redis);
+    recording.arg("--folder").arg(&scratch.path).arg("--out").arg(trace);
+    let mut child = recording.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let point = scratch.path.join("slimio-trace/mounted");
+    wait_until("the file system is mounted", || {
+        assert!(child.try_wait().unwrap().is_none(), "the recording ends by itself");
+        trace.exists() && mounts().contains(&point.display().to_string())
+    });
+    child
+}
+
+fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+/// Whether anything is mounted in the folder, or a loop device is over something there.
+fn is_anything_left(folder: &Path) -> bool {
+    let folder = folder.display().to_string();
+    let is_over = |entry: fs::DirEntry| {
+        let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
+        backing.is_ok_and(|backing| backing.starts_with(&folder))
+    };
+    mounts().contains(&folder)
+        || fs::read_dir("/sys/block").unwrap().any(|entry| is_over(entry.unwrap()))
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(120), "waited for long: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_recording_that_was_killed_does_not_block_the_next() {
+    let scratch = Scratch::new();
+    if !is_possible() {
+        return;
+    }
+    let Some(stock) = scratch.stock(Policy::EverySec) else { return };
+    let [first, second] = ["first", "second"].map(|name| scratch.path.join(name));
+    let mut killed = start_recording(&scratch, &stock.program, &first);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(is_anything_left(&scratch.path), "it had no time to take anything down");
+
+    let mut next = start_recording(&scratch, &stock.program, &second);
+    // While it runs, nobody else gets its folder.
+    let mut other = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    other.args(["trace", "--size", "360", "--redis"]).arg(&stock.program);
+    other.arg("--folder").arg(&scratch.path).arg("--out").arg(scratch.path.join("other"));
+    let other = other.output().unwrap();
+    assert!(!other.status.success());
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(said.contains("another recording runs in"), "{said}");
+
+    // Asked to end, it takes down what it has put up.
+    let pid = Pid::from_raw(next.id() as i32).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(!next.wait().unwrap().success());
+    wait_until("nothing is left behind", || !is_anything_left(&scratch.path));
+    for trace in [first, second] {
+        let error = read(&trace).unwrap_err();
+        assert!(matches!(error, TraceError::Cut { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_trace_is_used_again_only_if_it_is_whole_and_made_alike() {
+    let scratch = Scratch::new();
+    let recording = |seed| Recording {
+        program: "redis-server".into(),
+        place: Place::Device,
+        policy: Policy::EverySec,
+        device_bytes: SIZE,
+        workload: Workload { seed, ..Workload::scaled(SIZE) },
+        folder: scratch.path.join("recording"),
+        trace: scratch.path.join("trace"),
+    };
+    assert!(recording(1).is_there().unwrap_err().contains("No such file"));
+    let header = recording(1).header();
+    let tape = Tape::new(&scratch.path.join("trace"), &header).unwrap();
+    tape.record(&TraceEvent::Flush).unwrap();
+    let cut = recording(1).is_there().unwrap_err();
+    assert!(cut.contains("its recording was not finished"), "{cut}");
+    tape.finish().unwrap();
+    assert_eq!(recording(1).is_there(), Ok(()));
+    let other = recording(2).is_there().unwrap_err();
+    assert!(other.starts_with("its workload is ") && other.ends_with("seed 2"), "{other}");
+    let larger = Recording { device_bytes: 2 * SIZE, ..recording(1) };
+    assert_eq!(larger.is_there(), Err(format!("it is of a device of {SIZE} bytes")));
+}
+
+#[test]
+fn a_size_that_can_not_be_replayed_is_refused_at_once() {
+    for mib in [360, 720, 1440, 2880, 5760, 23040] {
+        assert_eq!(drive_bytes(mib).unwrap(), mib << 20);
+    }
+    let refused = |mib| drive_bytes(mib).unwrap_err().to_string();
+    assert!(refused(1500).ends_with("take 1485 or 1530"), "{}", refused(1500));
+    assert!(refused(0).contains("too small: 360 at least"));
+    assert!(refused(u64::MAX).contains("too large"));
 }

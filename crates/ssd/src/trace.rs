@@ -17,11 +17,13 @@
 //! nobody knows what is missing.
 
 mod reader;
+mod tape;
 mod writer;
 
 use std::hash::Hasher as _;
 
 pub use reader::{TraceError, TraceReader};
+pub use tape::{Tape, TapeError};
 pub use writer::TraceWriter;
 
 /// Streams that an event may name: 0 to 30.

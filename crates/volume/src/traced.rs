@@ -8,11 +8,10 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use slimio_device::{Device, LBA_SIZE, Layer, Layered, Lba, Op, OpenError, PlacementId};
-use slimio_ssd::trace::{ByteRange, TraceEvent, TraceHeader, TraceWriter};
+use slimio_ssd::trace::{self, ByteRange, TapeError, TraceEvent, TraceHeader};
 use slimio_storage::Lifetime;
 
 /// What the streams of such a trace are, in its header.
@@ -49,23 +48,20 @@ impl Layer for Recorder {
     }
 }
 
-/// The trace of all paths.
-pub(crate) struct Tape {
-    began: Instant,
-    writer: Mutex<Option<TraceWriter<File>>>,
-}
+/// The trace of all paths, which ends with the last of them.
+pub(crate) struct Tape(trace::Tape);
 
 impl Tape {
     /// Begins the trace of a device of `device_bytes` in a new file.
     ///
     /// # Errors
     /// When there is a file already, or none can be made.
-    pub(crate) fn new(trace: &Path, device_bytes: u64) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn new(path: &Path, device_bytes: u64) -> Result<Arc<Self>, OpenError> {
         let header = TraceHeader { device_bytes, about: vec![("streams".into(), STREAMS.into())] };
-        let writer = File::create_new(trace)
-            .and_then(|file| TraceWriter::new(file, &header))
+        let tape = File::create_new(path)
+            .and_then(|file| trace::Tape::new(file, &header))
             .map_err(|error| OpenError::Unsuitable {
-                path: trace.to_path_buf(),
+                path: path.to_path_buf(),
                 why: match error.kind() {
                     io::ErrorKind::AlreadyExists => {
                         "a trace goes to a new file, and there is one of this name".into()
@@ -73,7 +69,7 @@ impl Tape {
                     _ => format!("no trace can be written there: {error}"),
                 },
             })?;
-        Ok(Arc::new(Self { began: Instant::now(), writer: Mutex::new(Some(writer)) }))
+        Ok(Arc::new(Self(tape)))
     }
 
     /// A path whose writes name lifetimes, over one to the device that has the placement `below` for
@@ -87,26 +83,22 @@ impl Tape {
     }
 
     fn record(&self, event: &TraceEvent) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = writer.as_mut() else { return };
-        let time_ns = self.began.elapsed().as_nanos() as u64;
-        if let Err(error) = open.push(time_ns, event) {
+        // What was given up before was told then.
+        if let Err(error @ TapeError::Failed(_)) = self.0.record(event) {
             give_up(&error);
-            *writer = None;
         }
     }
 }
 
 impl Drop for Tape {
     fn drop(&mut self) {
-        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(error)) = writer.map(TraceWriter::finish) {
+        if let Err(error @ TapeError::Failed(_)) = self.0.finish() {
             give_up(&error);
         }
     }
 }
 
-fn give_up(error: &io::Error) {
+fn give_up(error: &TapeError) {
     log::error!("the volume is recorded no further, and its trace has no end: {error}");
 }
 

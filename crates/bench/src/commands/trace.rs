@@ -1,10 +1,10 @@
 //! `slimio-bench trace`: records what a server writes to its device.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf, absolute};
 
 use crate::args::Args;
-use crate::error::{BenchError, Result};
-use crate::recorder::{FileSystemKind, Place, Recording, Workload};
+use crate::error::{BenchError, Doing, Result};
+use crate::recorder::{FileSystemKind, Place, Recording, Workload, drive_bytes};
 use crate::server::{Policy, find_program};
 
 /// Flags without a value.
@@ -14,26 +14,31 @@ pub const SWITCHES: &[&str] = &["discard"];
 pub const HELP: &str = "\
 trace: records every write, discard and flush of a server's device while clients write and snapshots
 are taken, in the paper's shares of the device's size; needs root
-  --file-system F    stock redis-server on ext4 or xfs (ext4)
+  --file-system F    stock redis-server on ext4, xfs or f2fs (ext4)
   --discard          the file system tells the device what holds nothing any more
   --slimio PROGRAM   SlimIO on the device itself, instead of stock Redis on a file system
   --policy P         always, everysec, no (everysec)
   --size MIB         of the device (1440)
+  --keys F           times the paper's keys: how full the device is (1)
   --repetitions N    on-demand snapshots, each with its SETs (5)
   --redis PROGRAM    the server (redis-server)
   --folder PATH      the device's data lie here meanwhile (a temporary directory)
   --out FILE         the trace
   --seed N           of every random choice (1)";
 
+/// Made in `--folder`. One that was killed has left it, and is found there.
+const OWN_FOLDER: &str = "slimio-trace";
+
 /// Records what `args` describe; the result is the text to print.
 pub fn run(mut args: Args) -> Result<String> {
     let kind = FileSystemKind::named(&args.value("file-system", "ext4".to_owned())?)?;
     let discard = args.switch("discard");
     let policy = Policy::named(&args.value("policy", "everysec".to_owned())?)?;
-    let device_bytes = args.value("size", 1440u64)? << 20;
+    let device_bytes = drive_bytes(args.value("size", 1440u64)?)?;
     let mut workload = Workload::scaled(device_bytes);
     workload.repetitions = args.value("repetitions", workload.repetitions)?;
     workload.seed = args.value("seed", workload.seed)?;
+    workload.key_count = (workload.key_count as f64 * args.value("keys", 1.0)?) as u64;
     let redis = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
     let (program, place) = match (args.text("slimio"), redis) {
         (Some(slimio), _) => (slimio.into(), Place::Device),
@@ -42,13 +47,14 @@ pub fn run(mut args: Args) -> Result<String> {
             return Err(BenchError::Usage("redis-server is not installed; name one".into()));
         }
     };
-    let own_folder = format!("slimio-trace-{}", std::process::id());
     let folder = args.text("folder").map_or_else(std::env::temp_dir, PathBuf::from);
     let trace = args.text("out").map(PathBuf::from);
     let trace = trace.ok_or_else(|| BenchError::Usage("--out names the trace".into()))?;
     args.finish()?;
 
-    let folder = folder.join(own_folder);
+    // A server works in a folder of its own.
+    let whole = |path: &Path| absolute(path).doing(format!("finding {}", path.display()));
+    let (folder, trace) = (whole(&folder)?.join(OWN_FOLDER), whole(&trace)?);
     let recording = Recording { program, place, policy, device_bytes, workload, folder, trace };
     let events = recording.run()?;
     Ok(format!("{events} events in {}\n", recording.trace.display()))

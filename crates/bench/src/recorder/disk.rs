@@ -10,14 +10,13 @@ use std::thread::JoinHandle;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mount::{UnmountFlags, unmount};
-use slimio_ssd::trace::{ByteRange, TraceEvent};
+use slimio_ssd::trace::{ByteRange, Tape, TraceEvent};
 
 use super::fuse::{self, OneFile};
-use super::tape::Tape;
 use crate::error::{BenchError, Doing, Result};
 
 /// Name of the file that the device is mounted over, and of the one with its data.
-const MOUNT_POINT: &str = "disk";
+pub(super) const MOUNT_POINT: &str = "disk";
 const DATA: &str = "disk.data";
 /// Logical and physical block of the device, in bytes, as of the drives that it stands for.
 pub const BLOCK_SIZE: u64 = 4096;
@@ -142,7 +141,7 @@ impl RecordedDisk {
     /// that has.
     pub fn finish(self) -> Result<u64> {
         self.disk.finish()?;
-        self.tape.finish()
+        self.tape.finish().doing("ending the trace")
     }
 }
 
@@ -193,6 +192,6 @@ impl OneFile for Recorded {
 
     /// The data need not survive this machine, so nothing waits for a disk.
     fn flush(&mut self) -> io::Result<()> {
-        self.tape.record(&TraceEvent::Flush)
+        Ok(self.tape.record(&TraceEvent::Flush)?)
     }
 }

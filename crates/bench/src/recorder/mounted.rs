@@ -9,6 +9,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::disk::run;
 use crate::error::{BenchError, Doing, Result};
+use crate::server::find_program;
 
 /// Which file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum FileSystemKind {
     Ext4,
     /// XFS.
     Xfs,
+    /// F2FS, which the paper compares with.
+    F2fs,
 }
 
 impl FileSystemKind {
@@ -25,10 +28,29 @@ impl FileSystemKind {
         match name {
             "ext4" => Ok(Self::Ext4),
             "xfs" => Ok(Self::Xfs),
+            "f2fs" => Ok(Self::F2fs),
             _ => Err(BenchError::Usage(format!(
-                "unknown file system {name}; there are ext4 and xfs"
+                "unknown file system {name}; there are ext4, xfs and f2fs"
             ))),
         }
+    }
+
+    /// Whether it can be made and mounted here; if not, why.
+    ///
+    /// # Errors
+    /// The reason, as a sentence without a full stop.
+    pub fn is_supported(self) -> std::result::Result<(), String> {
+        let is_known = || {
+            let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+            known.split_whitespace().any(|word| word == self.to_string())
+        };
+        // As a mount would, where it is a module.
+        let load = || Command::new("modprobe").args(["--quiet", &self.to_string()]).output();
+        if !is_known() && load().is_err() | !is_known() {
+            return Err(format!("this kernel has no {self}"));
+        }
+        let (maker, _) = self.maker(0);
+        find_program(maker).map(drop).ok_or_else(|| format!("{maker} is not installed"))
     }
 
     /// The command that makes one on a device of so many bytes. A journal of ext4 has the share of the
@@ -41,6 +63,7 @@ impl FileSystemKind {
                 ("mkfs.ext4", format!("{words}{journal_mib}"))
             }
             Self::Xfs => ("mkfs.xfs", "-q -f".to_owned()),
+            Self::F2fs => ("mkfs.f2fs", "-q -f".to_owned()),
         };
         (program, words.split(' ').map(str::to_owned).collect())
     }
@@ -51,6 +74,7 @@ impl fmt::Display for FileSystemKind {
         f.pad(match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::F2fs => "f2fs",
         })
     }
 }
@@ -69,9 +93,13 @@ impl Mounted {
         format!("{program} {}", words.join(" "))
     }
 
-    /// The options it is mounted with.
-    pub fn options(discard: bool) -> &'static str {
-        if discard { "noatime,discard" } else { "noatime" }
+    /// The options it is mounted with. F2FS discards unless it is told not to.
+    pub fn options(kind: FileSystemKind, discard: bool) -> &'static str {
+        match (kind, discard) {
+            (_, true) => "noatime,discard",
+            (FileSystemKind::F2fs, false) => "noatime,nodiscard",
+            (_, false) => "noatime",
+        }
     }
 
     /// Makes it on `device`, and mounts it at `point`, a directory that is made.
@@ -83,10 +111,14 @@ impl Mounted {
         point: &Path,
     ) -> Result<Self> {
         let (program, words) = kind.maker(device_bytes);
+        kind.is_supported().map_err(BenchError::Usage)?;
         run(Command::new(program).args(words).arg(device))?;
         fs::create_dir_all(point).doing(format!("making {}", point.display()))?;
         let mut mount = Command::new("mount");
-        mount.args(["-t", &kind.to_string(), "-o", Self::options(discard)]).arg(device).arg(point);
+        mount
+            .args(["-t", &kind.to_string(), "-o", Self::options(kind, discard)])
+            .arg(device)
+            .arg(point);
         run(&mut mount)?;
         Ok(Self { point: point.to_owned(), is_mounted: true })
     }
@@ -101,8 +133,13 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
+        // Lazily where something still uses it.
+        let gone = || {
+            unmount(&self.point, UnmountFlags::empty())
+                .or_else(|_| unmount(&self.point, UnmountFlags::DETACH))
+        };
         if self.is_mounted
-            && let Err(error) = unmount(&self.point, UnmountFlags::DETACH)
+            && let Err(error) = gone()
         {
             eprintln!("{} stays mounted: {error}", self.point.display());
         }

@@ -1,19 +1,28 @@
 //! One recording: a server with the workload on a recorded device, from an empty one to a good end.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use slimio_ssd::trace::{TraceEvent, TraceHeader};
+use slimio_ssd::Config;
+use slimio_ssd::trace::{Tape, TraceEvent, TraceHeader, TraceReader};
 
+use super::claim::Claim;
 use super::disk::{BLOCK_SIZE, RecordedDisk};
+use super::interrupt;
 use super::join::join;
 use super::mounted::{FileSystemKind, Mounted};
-use super::tape::Tape;
 use super::workload::Workload;
-use crate::error::{Doing, Result};
+use crate::error::{BenchError, Doing, Result};
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
+
+/// Drives that can be recorded, in bytes: SlimIO's buffers take 64 MiB of one, and all that is written
+/// to it lies in a file.
+const DRIVE_BYTES_MIN: u64 = 360 << 20;
+const DRIVE_BYTES_MAX: u64 = 1 << 40;
+/// What a header calls the kernel's version.
+const KERNEL: &str = "kernel";
 
 /// What lies between a server and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +58,30 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records it. Returns how many events the trace has.
+    /// Whether `trace` is there, whole, and was made as this says; if not, why. What is recorded by
+    /// another kernel counts.
+    pub fn is_there(&self) -> std::result::Result<(), String> {
+        let file = File::open(&self.trace).map_err(|error| error.to_string())?;
+        let mut reader = TraceReader::new(file).map_err(|error| error.to_string())?;
+        let (found, wanted) = (reader.header().clone(), self.header());
+        if found.device_bytes != wanted.device_bytes {
+            return Err(format!("it is of a device of {} bytes", found.device_bytes));
+        }
+        let lines = wanted.about.iter().filter(|(name, _)| name != KERNEL);
+        for (name, value) in lines {
+            let other = found.get(name).unwrap_or("nothing");
+            if other != value {
+                return Err(format!("its {name} is {other}, not {value}"));
+            }
+        }
+        reader.try_for_each(|record| record.map(drop)).map_err(|error| error.to_string())
+    }
+
+    /// Records it. What a recording in the same folder that was killed has left is taken down before;
+    /// SIGINT and SIGTERM end this one in good order. Returns how many events the trace has.
     pub fn run(&self) -> Result<u64> {
+        interrupt::heed()?;
+        let _claim = Claim::new(&self.folder)?;
         fresh_directory(&self.folder)?;
         let events = match self.place {
             Place::FileSystem { kind, discard } => self.on_file_system(kind, discard)?,
@@ -83,8 +114,9 @@ impl Recording {
     }
 
     fn disk(&self, trace: &Path) -> Result<RecordedDisk> {
-        let tape = Arc::new(Tape::new(trace, &self.header())?);
-        let disk = RecordedDisk::new(&self.folder, self.device_bytes, tape)?;
+        let tape = File::create(trace).and_then(|file| Tape::new(file, &self.header()));
+        let tape = tape.doing(format!("recording {}", trace.display()))?;
+        let disk = RecordedDisk::new(&self.folder, self.device_bytes, Arc::new(tape))?;
         set_scheduler(disk.device())?;
         Ok(disk)
     }
@@ -108,7 +140,8 @@ impl Recording {
         server.stop()
     }
 
-    fn header(&self) -> TraceHeader {
+    /// What the trace says of itself; one of a server that names streams says those, too.
+    pub fn header(&self) -> TraceHeader {
         let line = |name: &str, value: String| (name.to_owned(), value);
         let mut about = match self.place {
             Place::FileSystem { kind, discard } => vec![
@@ -116,7 +149,7 @@ impl Recording {
                 line("file system", kind.to_string()),
                 line("discard", if discard { "yes" } else { "no" }.into()),
                 line("made with", Mounted::made_with(kind, self.device_bytes)),
-                line("mounted with", Mounted::options(discard).into()),
+                line("mounted with", Mounted::options(kind, discard).into()),
             ],
             Place::Device => {
                 let segments = segment_size(self.device_bytes) >> 20;
@@ -131,10 +164,39 @@ impl Recording {
         about.push(line("preconditioning", "none: the device holds nothing".into()));
         about.extend(self.workload.about());
         if let Ok(release) = fs::read_to_string("/proc/sys/kernel/osrelease") {
-            about.push(line("kernel", release.trim().to_owned()));
+            about.push(line(KERNEL, release.trim().to_owned()));
         }
         TraceHeader { device_bytes: self.device_bytes, about }
     }
+}
+
+/// The size of a drive of so many MiB, in bytes, if what is recorded on it can be replayed on one like
+/// the paper's.
+///
+/// # Errors
+/// A sentence with the sizes next to it.
+pub fn drive_bytes(mib: u64) -> Result<u64> {
+    let exported = |bytes: u64| Config::scaled(bytes).lba_count * BLOCK_SIZE;
+    let whole = mib.checked_mul(1 << 20).filter(|bytes| *bytes <= DRIVE_BYTES_MAX);
+    let bytes = whole.ok_or_else(|| {
+        BenchError::Usage(format!("a drive of {mib} MiB is too large to be recorded here"))
+    })?;
+    if bytes < DRIVE_BYTES_MIN {
+        let least = DRIVE_BYTES_MIN >> 20;
+        return Err(BenchError::Usage(format!(
+            "a drive of {mib} MiB is too small: {least} at least"
+        )));
+    }
+    if exported(bytes) == bytes {
+        return Ok(bytes);
+    }
+    let is_possible = |mib: &u64| exported(mib << 20) == mib << 20;
+    let below = (0..mib).rev().find(is_possible).unwrap_or_default();
+    let above = (mib + 1..=DRIVE_BYTES_MAX >> 20).find(is_possible).unwrap_or_default();
+    Err(BenchError::Usage(format!(
+        "a drive of {mib} MiB is not whole reclaim units of whole pages of every die: take {below} or \
+         {above}"
+    )))
 }
 
 /// Of the log's segments: the share that the default of 64 MiB has of a drive of 180 GiB, at least

@@ -15,7 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use slimio_ssd::workload::PaperRun;
 
+use super::interrupt;
 use crate::client::{Client, Reply};
 use crate::error::{BenchError, Result};
 use crate::keys::KeyDistribution;
@@ -27,11 +29,6 @@ use crate::server::Server;
 use crate::snapshot::{Kind, take};
 use crate::values::ValuePool;
 
-/// The paper's drive, in bytes, and what ran on it.
-const PAPER_DRIVE_BYTES: f64 = (180_u64 << 30) as f64;
-const PAPER_KEYS: f64 = 5_321_523.0;
-const PAPER_REQUESTS: f64 = 28_835_840.0;
-const PAPER_LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
 /// Distance of the looks at the log's length.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Parts of a repetition; between two of them clients may be held back.
@@ -90,16 +87,17 @@ impl Driven {
 impl Workload {
     /// The paper's, on a drive of so many bytes.
     pub fn scaled(device_bytes: u64) -> Self {
-        let scale = device_bytes as f64 / PAPER_DRIVE_BYTES;
-        let log_bytes = (PAPER_LOG_BYTES * scale) as u64;
+        let PaperRun { key_count, value_size, repetitions, requests, log_bytes, clients } =
+            PaperRun::scaled(device_bytes);
+        let hold_back_bytes = log_bytes / 2 * 3;
         Self {
-            key_count: (PAPER_KEYS * scale) as u64,
-            value_size: 4096,
-            repetitions: 5,
-            requests: (PAPER_REQUESTS * scale) as u64,
+            key_count,
+            value_size,
+            repetitions,
+            requests,
             log_bytes,
-            hold_back_bytes: log_bytes / 2 * 3,
-            clients: 50,
+            hold_back_bytes,
+            clients,
             seed: 1,
         }
     }
@@ -107,8 +105,13 @@ impl Workload {
     /// What it says of itself in a trace's header.
     pub fn about(&self) -> Vec<(String, String)> {
         let load = format!(
-            "{} keys, {} times {} SETs of {} incompressible bytes, {} clients, closed loop",
-            self.key_count, self.repetitions, self.requests, self.value_size, self.clients
+            "{} keys, {} times {} SETs of {} incompressible bytes, {} clients, closed loop, seed {}",
+            self.key_count,
+            self.repetitions,
+            self.requests,
+            self.value_size,
+            self.clients,
+            self.seed
         );
         let snapshots = format!(
             "BGREWRITEAOF at {} bytes of log, clients held back at {}, BGSAVE at the beginning of each \
@@ -166,6 +169,7 @@ impl Workload {
             client.expect(&["BGSAVE", "SCHEDULE"])?;
             let mut left = self.requests;
             while left > 0 {
+                interrupt::check()?;
                 let count = left.min(self.requests.div_ceil(PARTS));
                 driven.add(&without_errors(generator.run(Until::Requests(count))?)?);
                 left -= count;
@@ -200,6 +204,7 @@ impl Workload {
 fn wait_until(client: &mut Client, is_fit: impl Fn(&State) -> bool) -> Result<()> {
     let began = Instant::now();
     while !is_fit(&State::of(client)?) {
+        interrupt::check()?;
         if began.elapsed() > SNAPSHOT_MAX {
             let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
             return Err(BenchError::Server(text));
@@ -234,23 +239,5 @@ impl State {
             is_rewriting,
             is_saving: is("rdb_bgsave_in_progress")?,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scaled_workload_keeps_the_papers_shares() {
-        let paper = Workload::scaled(180 << 30);
-        assert_eq!((paper.key_count, paper.requests), (5_321_523, 28_835_840));
-        let scaled = Workload::scaled(1440 << 20);
-        assert_eq!(scaled.key_count, paper.key_count / 128);
-        assert_eq!(scaled.log_bytes, paper.log_bytes / 128);
-        let share = |workload: &Workload, device: f64| {
-            workload.key_count as f64 * workload.value_size as f64 / device
-        };
-        assert!((share(&scaled, 1440.0) / share(&paper, 180.0 * 1024.0) - 1.0).abs() < 0.001);
     }
 }

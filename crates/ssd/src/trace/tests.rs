@@ -1,5 +1,8 @@
 //! Traces written and read back, cut and damaged.
 
+use std::fs::File;
+use std::io::ErrorKind;
+
 use super::*;
 
 const DEVICE: u64 = 1 << 30;
@@ -96,4 +99,27 @@ fn a_trace_holds_only_whole_sectors_of_its_device() {
     assert_eq!(writer.event_count(), 0, "what is refused is not there");
     let about = vec![("two\nlines".to_owned(), String::new())];
     TraceWriter::new(Vec::new(), &TraceHeader { device_bytes: 0, about }).unwrap_err();
+}
+
+#[test]
+fn a_tape_that_is_given_up_says_so_once_and_has_no_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let tape = Tape::new(File::create(&path).unwrap(), &header()).unwrap();
+    tape.record(&TraceEvent::Flush).unwrap();
+    let beyond = TraceEvent::Deallocate { range: ByteRange::new(DEVICE, 4096) };
+    let first = tape.record(&beyond).unwrap_err();
+    assert!(matches!(&first, TapeError::Failed(error) if error.kind() == ErrorKind::InvalidInput));
+    assert!(first.to_string().starts_with("the trace can't be written: "), "{first}");
+    assert!(matches!(tape.record(&TraceEvent::Flush), Err(TapeError::Over)));
+    assert!(matches!(tape.finish(), Err(TapeError::Over)));
+    let cut = TraceReader::new(File::open(&path).unwrap()).unwrap().next();
+    assert!(matches!(cut, Some(Err(TraceError::Cut { events: 0 }))), "{cut:?}");
+
+    let tape = Tape::new(File::create(&path).unwrap(), &header()).unwrap();
+    tape.record(&TraceEvent::Flush).unwrap();
+    assert_eq!(tape.finish().unwrap(), 1);
+    assert!(matches!(tape.finish(), Err(TapeError::Over)), "it has ended");
+    assert_eq!(TraceReader::new(File::open(&path).unwrap()).unwrap().count(), 1);
+    Tape::new(File::create("/dev/full").unwrap(), &header()).unwrap_err();
 }

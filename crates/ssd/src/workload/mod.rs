@@ -4,12 +4,14 @@
 //! repeated on any machine.
 
 mod comparison;
+mod paper;
 pub mod population;
 mod steady;
 mod tenants;
 mod uniform;
 
 pub use comparison::{Case, CompareError, Compared, Size, compare};
+pub use paper::PaperRun;
 pub use steady::{Steady, SteadyError, WINDOWS_MAX, run_after_fill, run_to_steady_state};
 pub use tenants::{Moment, PIECE_PAGES, Tenants, run_tenants};
 pub use uniform::UniformWrites;

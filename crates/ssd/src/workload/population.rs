@@ -2,7 +2,7 @@
 //!
 //! The population is made up. What is known of the real one (Lee et al., "Revisiting Trim for CXL
 //! Memory", `HotStorage` 2025) is the traffic of each job, the two mixes of jobs, 5000 machines, and a
-//! drive of 22.75 GB that was never fuller. What is not known, the machines' sizes, lifetimes and
+//! drive of 22.75 GiB that was never fuller. What is not known, the machines' sizes, lifetimes and
 //! arrivals, is drawn: sizes from those that Azure offered, lifetimes from a log-normal distribution,
 //! arrivals from a Poisson process that fills the drive to a given share.
 
@@ -38,7 +38,8 @@ pub const DLRM: [Job; 2] = [job("DLRM training", 500), job("DLRM inference", 267
 /// machines of 2017; the shares are chosen: small ones are common, large ones are rare.
 pub const SIZES: [(f64, u32); 5] = [(0.75, 10), (1.75, 40), (3.5, 30), (7.0, 15), (14.0, 5)];
 
-/// Bytes of the drive that they share, as the paper has it.
+/// Bytes of the drive that they share. The paper writes GB; but it is a sum of machines' sizes (14 + 7 +
+/// 1.75), which are in GiB.
 pub const CAPACITY: f64 = 22.75 * GIB;
 
 /// How far lifetimes lie apart: the standard deviation of their logarithm.

@@ -1,0 +1,36 @@
+//! SIGINT and SIGTERM end a recording in good order: what it mounted and attached goes with it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::error::{BenchError, Doing, Result};
+
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From here on those signals are only noted, for [`check`]. A second one ends the process at once.
+pub(super) fn heed() -> Result<()> {
+    if ASKED.get().is_some() {
+        return Ok(());
+    }
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first one finds nothing noted.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))
+            .and_then(|_| flag::register(signal, Arc::clone(&asked)))
+            .doing("minding signals")?;
+    }
+    // Another thread that was first minds them as well.
+    drop(ASKED.set(asked));
+    Ok(())
+}
+
+/// Fails when the recording shall end.
+pub(super) fn check() -> Result<()> {
+    if ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
+        return Err(BenchError::Server("interrupted".into()));
+    }
+    Ok(())
+}
