@@ -43,7 +43,7 @@ fn disk(scratch: &Scratch, trace: &Path) -> Option<RecordedDisk> {
     if !is_possible() {
         return None;
     }
-    let tape = Arc::new(Tape::new(trace, &header()).unwrap());
+    let tape = Arc::new(Tape::new(File::create(trace).unwrap(), &header()).unwrap());
     Some(RecordedDisk::new(&scratch.path, SIZE, tape).unwrap())
 }
 
@@ -282,7 +282,7 @@ fn a_trace_is_used_again_only_if_it_is_whole_and_made_alike() {
     };
     assert!(recording(1).is_there().unwrap_err().contains("No such file"));
     let header = recording(1).header();
-    let tape = Tape::new(&scratch.path.join("trace"), &header).unwrap();
+    let tape = Tape::new(File::create(scratch.path.join("trace")).unwrap(), &header).unwrap();
     tape.record(&TraceEvent::Flush).unwrap();
     let cut = recording(1).is_there().unwrap_err();
     assert!(cut.contains("its recording was not finished"), "{cut}");

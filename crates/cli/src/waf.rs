@@ -1,8 +1,11 @@
 //! `slimio waf`: write amplification of recorded traces, by formula, and of made-up streams.
 
 mod compare;
+mod generate;
+mod hollow;
 pub(crate) mod map;
 mod replay;
+mod stream;
 mod tenants;
 mod validate;
 
@@ -35,6 +38,8 @@ pub(crate) struct Waf {
 enum Experiment {
     /// The formulas against simulation over spare factors and trim ratios: validation.md and .png
     Validate(validate::Validate),
+    /// What SlimIO's storage writes in the paper's run, on a drive of any size, as a trace
+    Generate(generate::Generate),
     /// Machines that come and go, with TRIM at their end and without: tenants.md and pictures
     Tenants(tenants::Tenants),
 }
@@ -44,6 +49,7 @@ impl Waf {
     pub(crate) fn run(&self) -> Result<(), String> {
         match &self.experiment {
             Some(Experiment::Validate(validate)) => validate.run(),
+            Some(Experiment::Generate(generate)) => generate.run(),
             Some(Experiment::Tenants(tenants)) => tenants.run(),
             None if self.map.is_wanted() => self.map.run(),
             None if self.model => self.drive.run(self.spare),

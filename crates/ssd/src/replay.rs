@@ -36,6 +36,9 @@ pub struct Replay {
     pub handles: Vec<u16>,
     /// What the drive holds at the beginning.
     pub precondition: Precondition,
+    /// Times every address and length of the trace: for the whole experiment on so much larger a
+    /// drive, with pieces that grow with it. 1 replays it as it was recorded.
+    pub stretch: u64,
 }
 
 /// The drive at one moment of a replay. Counts are those of the trace, without a precondition's.
@@ -146,7 +149,7 @@ impl Replay {
     pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
         let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
         let exported_bytes = self.config.lba_count * LBA_SIZE as u64;
-        let device_bytes = trace.header().device_bytes;
+        let device_bytes = trace.header().device_bytes.saturating_mul(self.stretch);
         if device_bytes > exported_bytes {
             return Err(ReplayError::TooSmall { device_bytes, exported_bytes });
         }
@@ -164,6 +167,7 @@ struct Run {
     drive: Ftl,
     census: Census,
     handles: [u16; STREAMS_MAX as usize],
+    stretch: u64,
     /// What the precondition cost.
     before: (u64, u64, u64),
     look_every: u64,
@@ -188,17 +192,27 @@ impl Run {
         let look_every = (drive.config().lba_count * LBA_SIZE as u64 / 100).max(1);
         let (points, marks) = (Vec::new(), Vec::new());
         let census = Census::of(&drive);
-        let mut run =
-            Self { drive, census, handles, before, look_every, time_ns: 0, points, marks };
+        let mut run = Self {
+            drive,
+            census,
+            handles,
+            stretch: replay.stretch,
+            before,
+            look_every,
+            time_ns: 0,
+            points,
+            marks,
+        };
         run.points.push(run.point());
         Ok(run)
     }
 
     fn apply(&mut self, event: &TraceEvent) -> Result<(), ReplayError> {
         match event {
-            TraceEvent::Write { stream, range } => self.write(*stream, *range),
-            TraceEvent::WriteZeros { range } => self.write(0, *range),
+            TraceEvent::Write { stream, range } => self.write(*stream, self.stretched(*range)),
+            TraceEvent::WriteZeros { range } => self.write(0, self.stretched(*range)),
             TraceEvent::Deallocate { range } => {
+                let range = self.stretched(*range);
                 let size = LBA_SIZE as u64;
                 let (start, end) = (range.start.div_ceil(size), range.end / size);
                 for page in (start..end).filter_map(|lba| self.drive.page_of(lba)) {
@@ -212,6 +226,11 @@ impl Run {
             }
             TraceEvent::Flush => Ok(()),
         }
+    }
+
+    /// Checked against the drive as a whole, so it does not overflow.
+    fn stretched(&self, range: ByteRange) -> ByteRange {
+        ByteRange { start: range.start * self.stretch, end: range.end * self.stretch }
     }
 
     fn write(&mut self, stream: u8, range: ByteRange) -> Result<(), ReplayError> {

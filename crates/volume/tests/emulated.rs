@@ -71,14 +71,15 @@ fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
             config: Config { handles, ..config.clone() },
             handles: placements_of_lifetimes(handles).to_vec(),
             precondition: Precondition::Empty,
+            stretch: 1,
         };
         let file = File::open(&trace).expect("it was recorded");
         let outcome = replay.run(TraceReader::new(file).expect("it is a trace"));
         outcome.expect("it is whole").separation
     };
-    assert_eq!(separation(8).check(lifetimes), Ok(()));
-    assert_eq!(separation(4).check(lifetimes), Ok(()));
-    let without = separation(1).check(lifetimes);
+    assert_eq!(separation(8).check(lifetimes, &[]), Ok(()));
+    assert_eq!(separation(4).check(lifetimes, &[]), Ok(()));
+    let without = separation(1).check(lifetimes, &[]);
     assert!(matches!(without, Err(NotSeparate::Mixed { .. })), "{without:?}");
 }
 

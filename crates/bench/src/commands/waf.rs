@@ -3,32 +3,40 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
 use slimio_plot::{Chart, Curve, Ink, Mark, Panel, write_png};
+use slimio_ssd::workload::PaperRun;
 
 use crate::args::Args;
 use crate::error::{BenchError, Doing, Result};
-use crate::recorder::{FileSystemKind, Place, Recording, Workload, can_record};
+use crate::recorder::{FileSystemKind, Place, Recording, Workload, can_record, drive_bytes};
 use crate::server::{Policy, find_program};
 
 /// Flags without a value.
-pub const SWITCHES: &[&str] = &["quick", "reuse"];
+pub const SWITCHES: &[&str] = &["quick", "reuse", "full"];
 
 /// What the flags of `waf` mean.
 pub const HELP: &str = "\
-waf: records stock redis-server on ext4 and XFS, with and without discard, and SlimIO on the device,
-replays each trace through the drive, and writes waf.md and waf.png; needs root
+waf: records stock redis-server on ext4, XFS and, where the kernel has it, F2FS, with and without
+discard, and SlimIO on the device, replays each trace through the drive, and writes waf.md and waf.png; needs root
   --slimio PROGRAM   SlimIO, which also replays (slimio)
   --redis PROGRAM    stock Redis (redis-server)
   --out DIRECTORY    traces, table and picture (./waf/)
   --size MIB         of the drive (1440)
   --policy P         everysec or always (both)
-  --reuse            replays traces that are there instead of recording them again
+  --full             the paper's 180 GiB besides, in virtual time: what SlimIO's storage writes there, and
+                     the recordings with every address and length as many times as large, and more keys than
+                     the paper's; waf-full.md, waf-keys.md and pictures
+  --reuse            replays traces that are there, whole and made with the same options, instead of
+                     recording them again
   --quick            SlimIO alone, two repetitions on half the drive: fails where its WAF is above
                      1.005, or where lifetimes share addresses or reclaim units";
 
+/// Times the paper's keys, and how rows with them are named.
+const KEYS: [&str; 5] = ["1", "1.2", "1.3", "1.4", "1.5"];
+const TIMES: &str = ", keys times ";
 /// Of the paper.
 const REPETITIONS: u32 = 5;
 /// What SlimIO with data placement must reach.
@@ -49,10 +57,18 @@ pub fn run(mut args: Args) -> Result<String> {
     let slimio = program(args.text("slimio"), "slimio")?;
     let redis = args.text("redis");
     let out = PathBuf::from(args.value("out", "./waf".to_owned())?);
-    let device_bytes = args.value("size", 1440u64)? << 20;
+    // A server works in a folder of its own.
+    let out = absolute(&out).doing(format!("finding {}", out.display()))?;
+    let size = args.value("size", 1440u64)?;
     let only = args.text("policy").map(|name| Policy::named(&name)).transpose()?;
     let (reuse, is_quick) = (args.switch("reuse"), args.switch("quick"));
+    let is_full = args.switch("full");
     args.finish()?;
+    let device_bytes = drive_bytes(if is_quick { size / 2 } else { size })?;
+    if is_full && !PaperRun::DRIVE_BYTES.is_multiple_of(device_bytes) {
+        let text = format!("the paper's 180 GiB are no multiple of {size} MiB: --full wants one");
+        return Err(BenchError::Usage(text));
+    }
     if let Err(why) = can_record() {
         return Ok(format!("SKIPPED: no device can be recorded here: {why}\n"));
     }
@@ -64,30 +80,35 @@ pub fn run(mut args: Args) -> Result<String> {
         return experiment.quick();
     }
     let redis = program(redis, "redis-server")?;
-    for (policy, ..) in PAPER.iter().filter(|(policy, ..)| only.is_none_or(|only| only == *policy))
-    {
-        for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs] {
-            for discard in [false, true] {
-                let place = Place::FileSystem { kind, discard };
-                let trace = experiment.record(&redis, place, *policy)?;
-                let discards = if discard { ", discard" } else { "" };
-                let name = format!("stock Redis, {kind}{discards}");
-                experiment.replay(&name, *policy, &trace, (1, "persistent"), &[])?;
-            }
-        }
-        let slimio = experiment.slimio.clone();
-        let trace = experiment.record(&slimio, Place::Device, *policy)?;
-        for &handles in HANDLES {
-            for isolation in &ISOLATIONS[..if handles == 1 { 1 } else { 2 }] {
-                let name = match handles {
-                    1 => "SlimIO without FDP".to_owned(),
-                    _ => format!("SlimIO, {handles} handles, {isolation}"),
-                };
-                experiment.replay(&name, *policy, &trace, (handles, isolation), &[])?;
-            }
-        }
+    let policies = PAPER.iter().map(|(policy, ..)| *policy);
+    let policies: Vec<Policy> =
+        policies.filter(|policy| only.is_none_or(|only| only == *policy)).collect();
+    for policy in &policies {
+        experiment.stock(&redis, *policy, 1)?;
+        let trace = experiment.record(&experiment.slimio.clone(), Place::Device, *policy)?;
+        experiment.slimio("SlimIO", *policy, &trace, 1)?;
     }
-    experiment.finish()
+    let mut text = experiment.finish("waf")?;
+    if is_full {
+        let stretch = PaperRun::DRIVE_BYTES / device_bytes;
+        experiment.rows.clear();
+        experiment.reuse = true;
+        for policy in &policies {
+            experiment.stock(&redis, *policy, stretch)?;
+            let trace = experiment.record(&experiment.slimio.clone(), Place::Device, *policy)?;
+            experiment.slimio("SlimIO, as recorded", *policy, &trace, stretch)?;
+            let trace = experiment.generate(*policy, PaperRun::DRIVE_BYTES, "1")?;
+            experiment.slimio("SlimIO", *policy, &trace, 1)?;
+        }
+        text = format!("{text}\nAt 180 GiB:\n\n{}", experiment.finish("waf-full")?);
+        experiment.rows.clear();
+        for (policy, keys) in policies.iter().flat_map(|policy| KEYS.map(|keys| (policy, keys))) {
+            let trace = experiment.generate(*policy, device_bytes, keys)?;
+            experiment.slimio(&format!("SlimIO{TIMES}{keys}"), *policy, &trace, 1)?;
+        }
+        text = format!("{text}\nWith more keys:\n\n{}", experiment.finish("waf-keys")?);
+    }
+    Ok(text)
 }
 
 struct Experiment {
@@ -144,7 +165,6 @@ impl Row {
 impl Experiment {
     /// SlimIO with data placement, once, on a drive of half the size.
     fn quick(&mut self) -> Result<String> {
-        self.device_bytes /= 2;
         self.repetitions = 2;
         self.reuse = false;
         let slimio = self.slimio.clone();
@@ -161,6 +181,52 @@ impl Experiment {
         Err(BenchError::Broken(text))
     }
 
+    /// Stock Redis on each file system, with and without discard.
+    fn stock(&mut self, redis: &Path, policy: Policy, stretch: u64) -> Result<()> {
+        for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs, FileSystemKind::F2fs] {
+            if let Err(why) = kind.is_supported() {
+                eprintln!("SKIPPED: {kind}: {why}");
+                continue;
+            }
+            for discard in [false, true] {
+                let place = Place::FileSystem { kind, discard };
+                let trace = self.record(redis, place, policy)?;
+                let discards = if discard { ", discard" } else { "" };
+                let name = format!("stock Redis, {kind}{discards}");
+                let flags = ["--stretch", &stretch.to_string()];
+                self.replay(&name, policy, &trace, (1, "persistent"), &flags)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// SlimIO on every drive.
+    fn slimio(&mut self, name: &str, policy: Policy, trace: &Path, stretch: u64) -> Result<()> {
+        for &handles in HANDLES {
+            for isolation in &ISOLATIONS[..if handles == 1 { 1 } else { 2 }] {
+                let name = match handles {
+                    1 => format!("{name} without FDP"),
+                    _ => format!("{name}, {handles} handles, {isolation}"),
+                };
+                let flags = ["--stretch", &stretch.to_string()];
+                self.replay(&name, policy, trace, (handles, isolation), &flags)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What SlimIO's storage writes to a drive of so many bytes, with so many times the paper's keys.
+    fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<PathBuf> {
+        let mib = bytes >> 20;
+        let trace = self.out.join(format!("generated-{policy}-{mib}-{keys}.trace"));
+        eprintln!("generating {}", trace.display());
+        let mut generate = Command::new(&self.slimio);
+        generate.args(["waf", "generate", "--policy", &policy.to_string(), "--keys", keys]);
+        generate.args(["--size", &format!("{mib}M"), "--out"]).arg(&trace);
+        output_of(&mut generate)?;
+        Ok(trace)
+    }
+
     fn record(&self, program: &Path, place: Place, policy: Policy) -> Result<PathBuf> {
         let name = match place {
             Place::FileSystem { kind, discard: false } => format!("{kind}-{policy}.trace"),
@@ -168,10 +234,6 @@ impl Experiment {
             Place::Device => format!("slimio-{policy}.trace"),
         };
         let trace = self.out.join(name);
-        if self.reuse && trace.exists() {
-            return Ok(trace);
-        }
-        eprintln!("recording {}", trace.display());
         let recording = Recording {
             program: program.to_owned(),
             place,
@@ -184,6 +246,13 @@ impl Experiment {
             folder: self.out.join("recording"),
             trace: trace.clone(),
         };
+        if self.reuse {
+            match recording.is_there() {
+                Ok(()) => return Ok(trace),
+                Err(why) => eprintln!("{} is recorded anew: {why}", trace.display()),
+            }
+        }
+        eprintln!("recording {}", trace.display());
         recording.run()?;
         Ok(trace)
     }
@@ -199,23 +268,17 @@ impl Experiment {
         let mut replay = Command::new(&self.slimio);
         replay.arg("waf").arg(trace).args(["--points", "--isolation", isolation]);
         replay.args(["--handles", &handles.to_string()]).args(flags);
-        let output = replay.output().doing("starting slimio waf")?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(BenchError::Server(said));
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let points = points(&text)?;
+        let points = points(&output_of(&mut replay)?)?;
         let is_slimio = name.starts_with("SlimIO");
         self.rows.push(Row { name: name.to_owned(), policy, is_slimio, points });
         Ok(())
     }
 
-    fn finish(&self) -> Result<String> {
+    fn finish(&self, file: &str) -> Result<String> {
         let table = self.table();
-        let path = self.out.join("waf.md");
+        let path = self.out.join(format!("{file}.md"));
         fs::write(&path, &table).doing(format!("writing {}", path.display()))?;
-        let picture = self.out.join("waf.png");
+        let picture = self.out.join(format!("{file}.png"));
         write_png(&self.chart().draw(), &picture)
             .doing(format!("writing {}", picture.display()))?;
         Ok(table)
@@ -230,6 +293,7 @@ impl Experiment {
             let Some(last) = row.points.last() else { continue };
             let gib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 30));
             let paper = PAPER.iter().find(|(policy, ..)| *policy == row.policy);
+            let paper = paper.filter(|_| !row.name.contains(TIMES));
             let paper = match (paper, row.is_slimio, row.name.contains("without")) {
                 (Some((_, stock, _)), false, _) => format!("{stock} (F2FS)"),
                 (Some((_, _, slimio)), true, false) => (*slimio).to_owned(),
@@ -282,6 +346,16 @@ impl Experiment {
         let shown = policies.filter(|policy| self.rows.iter().any(|row| row.policy == *policy));
         Chart { title, panels: shown.map(panel).collect() }
     }
+}
+
+/// What slimio prints, if it succeeds.
+fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.output().doing("starting slimio waf")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(BenchError::Server(said));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Fields of a point, as `slimio waf --points` prints them, one point a line.

@@ -3,6 +3,7 @@
 //! Write amplification alone does not tell whether data placement works: a host that deallocates what
 //! it frees may have none without it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::trace::STREAMS_MAX;
@@ -15,8 +16,9 @@ const STREAMS: usize = STREAMS_MAX as usize;
 pub struct Separation {
     /// Blocks that the host wrote in each stream, up to the last one that has any.
     pub written: Vec<u64>,
-    /// Blocks that were written in another stream than what they held.
-    pub changed_blocks: u64,
+    /// Blocks that were written in another stream than what they held: the stream that they were in,
+    /// the one that they were written in, and how many.
+    pub changed: Vec<(u8, u8, u64)>,
     /// Most reclaim units at one time that held blocks of several streams.
     pub mixed_units_max: u32,
 }
@@ -31,6 +33,10 @@ pub enum NotSeparate {
     },
     /// Blocks were written in another stream than what they held.
     Changed {
+        /// What they held.
+        from: u8,
+        /// What was written.
+        to: u8,
         /// How many.
         blocks: u64,
     },
@@ -45,9 +51,9 @@ impl fmt::Display for NotSeparate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing { stream } => write!(f, "nothing is written in stream {stream}"),
-            Self::Changed { blocks } => write!(
+            Self::Changed { from, to, blocks } => write!(
                 f,
-                "{blocks} blocks are written in another stream than what they hold, without being \
+                "{blocks} blocks are in stream {from} and then written in stream {to}, without being \
                  deallocated in between"
             ),
             Self::Mixed { units } => {
@@ -61,17 +67,20 @@ impl std::error::Error for NotSeparate {}
 
 impl Separation {
     /// Whether each of the first `streams` streams has writes, and all of them addresses and reclaim
-    /// units of their own at any time.
+    /// units of their own at any time. The streams `sharing` may use addresses one after the other.
     ///
     /// # Errors
     /// What is not so.
-    pub fn check(&self, streams: usize) -> Result<(), NotSeparate> {
+    pub fn check(&self, streams: usize, sharing: &[u8]) -> Result<(), NotSeparate> {
         let of = |stream: usize| self.written.get(stream).copied().unwrap_or(0);
         if let Some(stream) = (0..streams).find(|stream| of(*stream) == 0) {
             return Err(NotSeparate::Nothing { stream });
         }
-        if self.changed_blocks > 0 {
-            return Err(NotSeparate::Changed { blocks: self.changed_blocks });
+        let is_allowed = |from, to| sharing.contains(from) && sharing.contains(to);
+        if let Some(&(from, to, blocks)) =
+            self.changed.iter().find(|(from, to, _)| !is_allowed(from, to))
+        {
+            return Err(NotSeparate::Changed { from, to, blocks });
         }
         match self.mixed_units_max {
             0 => Ok(()),
@@ -92,7 +101,7 @@ pub(super) struct Census {
     mixed_units: u32,
     mixed_units_max: u32,
     written: [u64; STREAMS],
-    changed_blocks: u64,
+    changed: BTreeMap<(u8, u8), u64>,
     /// Of what the host is writing.
     stream: u8,
 }
@@ -110,7 +119,7 @@ impl Census {
             mixed_units: 0,
             mixed_units_max: 0,
             written: [0; STREAMS],
-            changed_blocks: 0,
+            changed: BTreeMap::new(),
             stream: 0,
         };
         for page in (0..drive.config().lba_count).filter_map(|lba| drive.page_of(lba)) {
@@ -145,7 +154,7 @@ impl Census {
         let used = self.written.iter().rposition(|blocks| *blocks > 0).map_or(0, |last| last + 1);
         Separation {
             written: self.written[..used].to_vec(),
-            changed_blocks: self.changed_blocks,
+            changed: self.changed.iter().map(|(&(from, to), &count)| (from, to, count)).collect(),
             mixed_units_max: self.mixed_units_max,
         }
     }
@@ -171,7 +180,9 @@ impl Observer for Census {
 
     fn outdated(&mut self, page: NandPage) {
         let held = self.stream_of_page[page.0 as usize];
-        self.changed_blocks += u64::from(held != self.stream);
+        if held != self.stream {
+            *self.changed.entry((held, self.stream)).or_default() += 1;
+        }
         self.remove(page);
     }
 

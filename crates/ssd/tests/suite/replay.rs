@@ -23,13 +23,13 @@ fn trace(device_bytes: u64, events: &[TraceEvent]) -> Vec<u8> {
 fn replayed(events: &[TraceEvent], precondition: Precondition) -> Result<Outcome, ReplayError> {
     let config = config();
     let bytes = trace(config.lba_count * PAGE, events);
-    let replay = Replay { config, handles: vec![0, 1], precondition };
+    let replay = Replay { config, handles: vec![0, 1], precondition, stretch: 1 };
     replay.run(TraceReader::new(&bytes[..])?)
 }
 
 fn replayed_on(config: Config, handles: Vec<u16>, events: &[TraceEvent]) -> Outcome {
     let bytes = trace(config.lba_count * PAGE, events);
-    let replay = Replay { config, handles, precondition: Precondition::Empty };
+    let replay = Replay { config, handles, precondition: Precondition::Empty, stretch: 1 };
     replay.run(TraceReader::new(&bytes[..]).unwrap()).unwrap()
 }
 
@@ -106,13 +106,13 @@ fn streams_are_followed_into_every_reclaim_unit() {
     events.push(TraceEvent::Deallocate { range });
     let apart = replayed(&events, Precondition::Empty).unwrap();
     assert_eq!(apart.separation.written, [6 * quarter, 6 * quarter]);
-    assert_eq!((apart.separation.changed_blocks, apart.separation.mixed_units_max), (0, 0));
-    assert_eq!(apart.separation.check(2), Ok(()));
-    assert_eq!(apart.separation.check(3), Err(NotSeparate::Nothing { stream: 2 }));
+    assert_eq!((&apart.separation.changed[..], apart.separation.mixed_units_max), (&[][..], 0));
+    assert_eq!(apart.separation.check(2, &[]), Ok(()));
+    assert_eq!(apart.separation.check(3, &[]), Err(NotSeparate::Nothing { stream: 2 }));
 
     let together = replayed_on(config(), vec![0, 0], &events);
     let units = together.separation.mixed_units_max;
-    assert_eq!(together.separation.check(2), Err(NotSeparate::Mixed { units }));
+    assert_eq!(together.separation.check(2, &[]), Err(NotSeparate::Mixed { units }));
     // By hand, from the mapping that the same writes leave.
     let mut drive = Ftl::new(config()).unwrap();
     for event in &events {
@@ -138,16 +138,48 @@ fn streams_are_followed_into_every_reclaim_unit() {
     assert!(copied.counters.mixed().copied_pages > 0 && copied.separation.mixed_units_max > 0);
 }
 
+/// On a drive that is as much larger, the same shares of everything are written and copied.
+#[test]
+fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
+    let small = Config::scaled(45 << 20);
+    let large = Config::scaled(180 << 20);
+    assert_eq!(large.lba_count, 4 * small.lba_count);
+    let mut random = fastrand::Rng::with_seed(2);
+    let lbas = small.lba_count;
+    let events: Vec<TraceEvent> =
+        (0..6 * lbas).map(|_| write(0, random.u64(..lbas) * PAGE, PAGE)).collect();
+    let bytes = trace(lbas * PAGE, &events);
+    let replayed = |config: &Config, stretch| {
+        let (config, handles) = (Config { handles: 1, ..config.clone() }, Vec::new());
+        let replay = Replay { config, handles, precondition: Precondition::Empty, stretch };
+        replay.run(TraceReader::new(&bytes[..]).unwrap())
+    };
+    let (one, four) = (replayed(&small, 1).unwrap(), replayed(&large, 4).unwrap());
+    assert_eq!(four.counters.host_bytes(), 4 * one.counters.host_bytes());
+    let [small_waf, large_waf] = [one, four].map(|outcome| outcome.waf().unwrap());
+    assert!(
+        small_waf > 1.3 && (large_waf / small_waf - 1.0).abs() < 0.02,
+        "{small_waf} {large_waf}"
+    );
+    let error = replayed(&large, 5).unwrap_err().to_string();
+    assert!(error.starts_with("it is of a device of 235929600 bytes"), "{error}");
+}
+
 #[test]
 fn a_block_that_changes_its_stream_is_noticed_unless_it_was_deallocated() {
     let range = ByteRange::new(0, 2 * PAGE);
     let first = [write(0, 0, 2 * PAGE), write(1, 8 * PAGE, PAGE)];
     let again = [write(1, 0, 2 * PAGE)];
-    let checked =
-        |events: &[TraceEvent]| replayed(events, Precondition::Empty).unwrap().separation.check(2);
-    assert_eq!(checked(&[&first[..], &again].concat()), Err(NotSeparate::Changed { blocks: 2 }));
+    let checked = |events: &[TraceEvent], sharing: &[u8]| {
+        replayed(events, Precondition::Empty).unwrap().separation.check(2, sharing)
+    };
+    let changed = Err(NotSeparate::Changed { from: 0, to: 1, blocks: 2 });
+    let in_place = [&first[..], &again].concat();
+    assert_eq!(checked(&in_place, &[]), changed);
+    assert_eq!(checked(&in_place, &[0]), changed, "the other one does not share them");
+    assert_eq!(checked(&in_place, &[1, 0]), Ok(()));
     let deallocate = [TraceEvent::Deallocate { range }];
-    assert_eq!(checked(&[&first[..], &deallocate, &again].concat()), Ok(()));
+    assert_eq!(checked(&[&first[..], &deallocate, &again].concat(), &[]), Ok(()));
 }
 
 #[test]
@@ -155,7 +187,8 @@ fn a_trace_that_can_not_be_replayed_is_refused_with_a_sentence() {
     let config = config();
     let bytes = trace(config.lba_count * PAGE + 512, &[]);
     let replay = |config: Config, bytes: &[u8]| {
-        let replay = Replay { config, handles: Vec::new(), precondition: Precondition::Empty };
+        let replay =
+            Replay { config, handles: Vec::new(), precondition: Precondition::Empty, stretch: 1 };
         replay.run(TraceReader::new(bytes).unwrap()).unwrap_err().to_string()
     };
     let text = replay(config.clone(), &bytes);

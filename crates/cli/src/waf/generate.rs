@@ -1,0 +1,173 @@
+//! `slimio waf generate`: what SlimIO's storage writes in the paper's run, on a drive of any size and in
+//! virtual time, as a trace.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use slimio_device::LBA_SIZE;
+use slimio_ssd::trace::{TraceHeader, TraceWriter};
+use slimio_ssd::workload::PaperRun;
+use slimio_storage::{Lifetime, Policy};
+
+use super::hollow::Hollow;
+use super::stream::{Pace, Server};
+use crate::tools::say;
+
+/// What is generated.
+#[derive(Debug, Args)]
+pub(super) struct Generate {
+    /// Size of the drive, as 1440M or 180G
+    #[arg(long, default_value = "180G", value_parser = size)]
+    size: u64,
+    /// appendfsync
+    #[arg(long, value_enum, default_value_t = PolicyName::Everysec)]
+    policy: PolicyName,
+    /// On-demand snapshots, each with its SETs
+    #[arg(long, default_value_t = 5)]
+    repetitions: u32,
+    /// Times the paper's keys: how full the drive is
+    #[arg(long, default_value_t = 1.0)]
+    keys: f64,
+    /// Times the paper's log before it is rewritten
+    #[arg(long, default_value_t = 1.0)]
+    log: f64,
+    /// The trace
+    #[arg(long)]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PolicyName {
+    Everysec,
+    Always,
+}
+
+impl PolicyName {
+    fn policy(self) -> Policy {
+        match self {
+            Self::Everysec => Policy::EverySec,
+            Self::Always => Policy::Always,
+        }
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text} is no size: 1440M or 180G");
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+impl Generate {
+    /// Writes the trace.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) fn run(&self) -> Result<(), String> {
+        let paper = PaperRun::scaled(self.size);
+        let run = PaperRun {
+            key_count: (paper.key_count as f64 * self.keys) as u64,
+            log_bytes: (paper.log_bytes as f64 * self.log) as u64,
+            repetitions: self.repetitions,
+            ..paper
+        };
+        let failed = |error: std::io::Error| format!("{}: {error}", self.out.display());
+        let file = File::create(&self.out).map_err(failed)?;
+        let trace = TraceWriter::new(file, &self.header(&run)).map_err(failed)?;
+        let (device, record) = Hollow::new(self.size / LBA_SIZE as u64, trace);
+        let server = Server::new(device, self.size, record.clone(), run, self.policy.policy())?;
+        server.run().map_err(|error| error.to_string())?;
+        let events = record.finish().map_err(failed)?;
+        say(&format!("{events} events in {}", self.out.display()));
+        Ok(())
+    }
+
+    fn header(&self, run: &PaperRun) -> TraceHeader {
+        let pace = Pace::of_paper(self.policy.policy());
+        let names = Lifetime::ALL.map(Lifetime::name).join(", ");
+        let lines = [
+            ("server", format!("SlimIO's storage in virtual time, {:?}", self.policy.policy())),
+            (
+                "workload",
+                format!(
+                    "{} keys, {} times {} SETs of {} bytes, {} clients",
+                    run.key_count, run.repetitions, run.requests, run.value_size, run.clients
+                ),
+            ),
+            (
+                "snapshots",
+                format!(
+                    "WAL-snapshots at {} bytes of log, one on demand at the beginning of each repetition",
+                    run.log_bytes
+                ),
+            ),
+            (
+                "pace",
+                format!(
+                    "{} SETs a second, {} during a snapshot, which takes {:.0} keys a second: as the \
+                     paper measured",
+                    pace.alone, pace.beside, pace.keys
+                ),
+            ),
+            ("streams", names),
+        ];
+        let about = lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        TraceHeader { device_bytes: self.size, about }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slimio_ssd::Config;
+    use slimio_ssd::replay::{Precondition, Replay};
+    use slimio_ssd::trace::TraceReader;
+    use slimio_volume::placements_of_lifetimes;
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(size("1440M"), Ok(1440 << 20));
+        assert_eq!(size("180G"), Ok(180 << 30));
+        for wrong in ["", "G", "180", "-1G", "99999999999999999G"] {
+            assert_eq!(size(wrong), Err(format!("{wrong} is no size: 1440M or 180G")));
+        }
+    }
+
+    /// All that the run's clients and snapshots ask for is written, each lifetime apart from the others.
+    #[test]
+    fn a_generated_trace_has_every_lifetime_to_itself() {
+        let folder = tempfile::tempdir().expect("there is room");
+        for policy in [PolicyName::Everysec, PolicyName::Always] {
+            let out = folder.path().join("trace");
+            let (size, repetitions) = (360 << 20, 2);
+            let generate =
+                Generate { size, policy, repetitions, keys: 1.0, log: 1.0, out: out.clone() };
+            generate.run().expect("there is room on the drive");
+            let trace = TraceReader::new(File::open(&out).expect("it is there"));
+            let replay = Replay {
+                config: Config::scaled(size),
+                handles: placements_of_lifetimes(8).to_vec(),
+                precondition: Precondition::Empty,
+                stretch: 1,
+            };
+            let outcome = replay.run(trace.expect("it is a trace")).expect("it is whole");
+            assert_eq!(outcome.separation.check(Lifetime::ALL.len(), &[]), Ok(()));
+            let run = PaperRun::scaled(size);
+            let value_lbas = (run.value_size / LBA_SIZE) as u64;
+            let of = |lifetime: Lifetime| outcome.separation.written[lifetime.index()];
+            let sets = run.key_count + u64::from(repetitions) * run.requests;
+            assert!(of(Lifetime::Wal) >= sets / 50 * 50 * value_lbas);
+            let on_demand = of(Lifetime::Snapshot) / (run.key_count * value_lbas);
+            assert_eq!(on_demand, u64::from(repetitions));
+            // One at the beginning, and one for each log's worth of what was set.
+            let rewrites = of(Lifetime::WalSnapshot) / (run.key_count * value_lbas);
+            assert!((2..8).contains(&rewrites), "{rewrites} WAL-snapshots");
+        }
+    }
+}
