@@ -188,9 +188,7 @@ impl Log {
         self.stats.device_bytes += buffer.len() as u64;
         let durable = self.policy == Policy::Always && !is_planted("ack-before-flush");
         let token = Token(self.first_token + self.flight.len() as u64);
-        let is_misplaced = flight.is_tail && is_planted("tail-misplaced");
-        let lifetime = if is_misplaced { Lifetime::Superblock } else { Lifetime::Wal };
-        let placement = lifetime.placement();
+        let placement = Lifetime::Wal.placement();
         let submitted = device.submit(token, Op::Write { lba, buffer, placement, durable });
         assert!(submitted.is_ok(), "a path takes as many operations as it says");
         self.flight.push_back(flight);

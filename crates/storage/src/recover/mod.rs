@@ -222,7 +222,9 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     for copy in 0..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
         let lbas = layout::SUPERBLOCK_COPY_LBAS;
-        zero(&mut *superblock_path, Lifetime::Superblock, lba, lbas).map_err(failed)?;
+        let lifetime =
+            if is_planted("superblock-as-log") { Lifetime::Wal } else { Lifetime::Superblock };
+        zero(&mut *superblock_path, lifetime, lba, lbas).map_err(failed)?;
     }
     let mut wal = media.open_path(Area::Wal)?;
     let first = LbaRange { start: Lba(0), end: Lba(geometry.segment_lbas) };
