@@ -222,6 +222,10 @@ fn read(path: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -239,26 +243,33 @@ mod tests {
         assert!(machine.total() >= Duration::from_millis(30), "{machine:?}");
     }
 
+    /// In a process of its own: what a thread has used goes with it, and those of other tests end at
+    /// any time.
     #[test]
     fn work_and_sleep_show_in_the_use_of_threads() {
-        let pid = std::process::id();
-        let before = ThreadsUse::of_process(pid).unwrap();
-        let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let (answer, answered) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let began = CpuTime::of_self().unwrap();
-            while CpuTime::of_self().unwrap().since(began).total() < Duration::from_millis(50) {}
-            while receiver.recv().is_ok() {
-                answer.send(()).unwrap();
-            }
-        });
-        for _ in 0..10 {
-            sender.send(()).unwrap();
-            answered.recv().unwrap();
+        let script =
+            "read go; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; read end";
+        let mut shell = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let before = ThreadsUse::of_process(shell.id()).unwrap();
+        let mut orders = shell.stdin.take().unwrap();
+        orders.write_all(b"go\n").unwrap();
+        let mut said = [0; 5];
+        shell.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        let use_so_far = || ThreadsUse::of_process(shell.id()).unwrap().since(before);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // Soon it waits for the next order.
+        while use_so_far().switches == 0 && Instant::now() < deadline {
+            std::thread::yield_now();
         }
-        let used = ThreadsUse::of_process(pid).unwrap().since(before);
-        drop(sender);
-        thread.join().unwrap();
+        let used = use_so_far();
+        drop(orders);
+        shell.wait().unwrap();
+        assert_eq!(&said, b"done\n");
         assert!(used.cpu >= Duration::from_millis(10), "{used:?}");
         assert!(used.switches > 0, "{used:?}");
         let status = "x: 1\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n";
