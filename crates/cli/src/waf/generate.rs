@@ -124,7 +124,7 @@ impl Generate {
 #[cfg(test)]
 mod tests {
     use slimio_ssd::Config;
-    use slimio_ssd::replay::{Precondition, Replay};
+    use slimio_ssd::replay::{Outcome, Precondition, Replay};
     use slimio_ssd::trace::TraceReader;
     use slimio_volume::placements_of_lifetimes;
 
@@ -139,35 +139,54 @@ mod tests {
         }
     }
 
+    fn generated(size: u64, policy: PolicyName, keys: f64) -> tempfile::NamedTempFile {
+        let trace = tempfile::NamedTempFile::new().expect("there is room");
+        let out = trace.path().to_path_buf();
+        let generate = Generate { size, policy, repetitions: 2, keys, log: 1.0, out };
+        generate.run().expect("there is room on the drive");
+        trace
+    }
+
+    /// Replays a trace on a drive of `size` with so many handles.
+    fn replayed(trace: &tempfile::NamedTempFile, size: u64, handles: u16) -> Outcome {
+        let replay = Replay {
+            config: Config { handles, ..Config::scaled(size) },
+            handles: placements_of_lifetimes(handles).to_vec(),
+            precondition: Precondition::Empty,
+            stretch: 1,
+        };
+        let trace = TraceReader::new(trace.reopen().expect("it is there"));
+        replay.run(trace.expect("it is a trace")).expect("it is whole")
+    }
+
     /// All that the run's clients and snapshots ask for is written, each lifetime apart from the others.
     #[test]
     fn a_generated_trace_has_every_lifetime_to_itself() {
-        let folder = tempfile::tempdir().expect("there is room");
+        let size = 360 << 20;
         for policy in [PolicyName::Everysec, PolicyName::Always] {
-            let out = folder.path().join("trace");
-            let (size, repetitions) = (360 << 20, 2);
-            let generate =
-                Generate { size, policy, repetitions, keys: 1.0, log: 1.0, out: out.clone() };
-            generate.run().expect("there is room on the drive");
-            let trace = TraceReader::new(File::open(&out).expect("it is there"));
-            let replay = Replay {
-                config: Config::scaled(size),
-                handles: placements_of_lifetimes(8).to_vec(),
-                precondition: Precondition::Empty,
-                stretch: 1,
-            };
-            let outcome = replay.run(trace.expect("it is a trace")).expect("it is whole");
+            let outcome = replayed(&generated(size, policy, 1.0), size, 8);
             assert_eq!(outcome.separation.check(Lifetime::ALL.len(), &[]), Ok(()));
             let run = PaperRun::scaled(size);
             let value_lbas = (run.value_size / LBA_SIZE) as u64;
             let of = |lifetime: Lifetime| outcome.separation.written[lifetime.index()];
-            let sets = run.key_count + u64::from(repetitions) * run.requests;
+            let sets = run.key_count + 2 * run.requests;
             assert!(of(Lifetime::Wal) >= sets / 50 * 50 * value_lbas);
             let on_demand = of(Lifetime::Snapshot) / (run.key_count * value_lbas);
-            assert_eq!(on_demand, u64::from(repetitions));
+            assert_eq!(on_demand, 2);
             // One at the beginning, and one for each log's worth of what was set.
             let rewrites = of(Lifetime::WalSnapshot) / (run.key_count * value_lbas);
             assert!((2..8).contains(&rewrites), "{rewrites} WAL-snapshots");
         }
+    }
+
+    /// A drive that is nine tenths full: what died lies beside what lives, unless each has its place.
+    #[test]
+    fn data_placement_keeps_the_collector_from_copying() {
+        let size = 1440 << 20;
+        let trace = generated(size, PolicyName::Everysec, 1.4);
+        let waf = |handles| replayed(&trace, size, handles).waf().expect("it is written");
+        let (without, with) = (waf(1), waf(4));
+        assert!(with <= 1.005, "{with} with a handle for each lifetime");
+        assert!(without >= 1.02, "{without} without");
     }
 }
