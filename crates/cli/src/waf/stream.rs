@@ -9,8 +9,7 @@ use slimio_ssd::workload::PaperRun;
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{
     Chunk, Error, FormatOptions, Lsn, Policy, Record as LogRecord, RecoverOptions, RecoverSink,
-    Room, RootChoice, SlotName, SlotWriter, SnapshotKind, Volume, VolumeId, WriterOptions, format,
-    recover,
+    Room, SlotName, SlotWriter, SnapshotKind, Volume, VolumeId, WriterOptions, format, recover,
 };
 
 use super::hollow::{Hollow, Record};
@@ -95,14 +94,8 @@ impl Server {
         };
         let began = Instant::now();
         let options = RecoverOptions {
-            policy,
-            buffer_count: BUFFER_COUNT,
             commits_in_flight: COMMITS_IN_FLIGHT,
-            salvage: false,
-            root: RootChoice::InForce,
-            accept_device: false,
-            is_log_on: true,
-            now: began,
+            ..RecoverOptions::new(policy, BUFFER_COUNT, began)
         };
         let made = format(&mut *storage.media, &layout);
         let volume = made.and_then(|()| recover(&mut *storage.media, &options, &mut Nothing));
