@@ -1,6 +1,8 @@
 """A server process in a folder of its own, on a port of its own."""
 
+import fcntl
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,10 +18,25 @@ STOP_SECONDS = 30
 PORT_TRIES = 5
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+# Below those that Linux gives to outgoing connections.
+PORTS = range(20_000, 32_000)
+
+
+def reserve_port():
+    """A port, and the open file that keeps other tests from it: a server that finds its port taken
+    ends, but who asks there meanwhile would take another test's server for it."""
+    folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
+    os.makedirs(folder, exist_ok=True)
+    for port in random.sample(PORTS, len(PORTS)):
+        lock = open(os.path.join(folder, str(port)), "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+            return port, lock
+        except OSError:
+            lock.close()
+    raise AssertionError("no port is free")
 
 
 class StartError(Exception):
@@ -45,7 +62,7 @@ class Server:
         self.volume = volume if is_emulated else os.path.abspath(path)
         self.log_path = os.path.join(self.folder, "log")
         self.process = None
-        self.port = None
+        self.port, self.port_lock = None, None
         self.preexec = None
         if start:
             try:
@@ -62,12 +79,13 @@ class Server:
 
     def close(self):
         self.kill()
+        self.give_port_back()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, seconds=START_SECONDS):
         """Starts (again, on the same volume) and waits until it serves."""
         for attempt in range(PORT_TRIES):
-            self.port = free_port()
+            self.take_port()
             self.spawn()
             try:
                 until(self.is_serving, seconds, "serving")
@@ -76,6 +94,16 @@ class Server:
                 if "in use" not in str(error) or attempt + 1 == PORT_TRIES:
                     raise
         return self
+
+    def take_port(self):
+        """Takes a port, for the next start, that no other test has until this server is closed."""
+        self.give_port_back()
+        self.port, self.port_lock = reserve_port()
+
+    def give_port_back(self):
+        if self.port_lock is not None:
+            self.port_lock.close()
+            self.port_lock = None
 
     def spawn(self):
         """Starts without waiting."""
@@ -159,7 +187,7 @@ class Server:
 def refusal(seconds=START_SECONDS, **options):
     """Starts a server that must not start; returns what it said."""
     server = Server(start=False, **options)
-    server.port = free_port()
+    server.take_port()
     try:
         server.spawn()
         until(lambda: not server.is_alive() or server.is_serving(), seconds, "refusing")
