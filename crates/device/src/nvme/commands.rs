@@ -3,8 +3,8 @@
 use slimio_planted::is_planted;
 use slimio_ring::{CommandError, NvmeCommand};
 
-use super::wire::{self, opcode};
-use super::{Namespace, status};
+use super::wire::{self, IdentifyNamespace, opcode};
+use super::{Namespace, admin, status};
 use crate::{DeviceError, LbaRange, PlacementId, WriteCache};
 
 /// What an end of a command means. A deallocation is a hint: where there is none, blocks just stay.
@@ -34,7 +34,29 @@ impl Namespace {
     pub(super) fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
         match result {
             Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
+            // What a driver that does not know yet passes on.
+            Err(DeviceError::Io { errno: libc::EINVAL }) if self.is_inactive() => {
+                Err(DeviceError::Gone)
+            }
+            Err(DeviceError::Nvme { status, .. })
+                if status::may_mean_no_namespace(status) && self.is_inactive() =>
+            {
+                Err(DeviceError::Gone)
+            }
             result => result,
+        }
+    }
+
+    /// Whether the controller says that there is no such namespace, all of what it identifies it by
+    /// being zero then (NVM Express Base Specification, Identify Namespace data structure), or the
+    /// driver, which takes the namespace down, does not ask any more: `EAGAIN` of Linux 6.12.
+    fn is_inactive(&self) -> bool {
+        match admin::identify(&self.generic, 0, self.nsid) {
+            Ok(data) => IdentifyNamespace::parse(&data).block_count == 0,
+            Err(DeviceError::Io { errno }) => {
+                matches!(errno, libc::EAGAIN | libc::ENODEV | libc::ENXIO)
+            }
+            Err(_) => false,
         }
     }
 
@@ -98,6 +120,7 @@ mod tests {
     fn namespace(blocks_shift: u32) -> Namespace {
         Namespace {
             node: "/sys".into(),
+            generic: std::fs::File::open("/dev/null").expect("every Linux has it"),
             nsid: 3,
             lba_count: 1 << 40,
             blocks_shift,

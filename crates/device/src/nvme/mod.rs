@@ -40,6 +40,8 @@ const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
 pub(crate) struct Namespace {
     /// Its directory in `/sys`, which is gone when it is.
     node: PathBuf,
+    /// To ask the controller about it.
+    generic: File,
     nsid: u32,
     /// In our blocks.
     lba_count: u64,
@@ -127,8 +129,10 @@ impl NvmeDevice {
             }
             Fdp::Off(_) => Vec::new(),
         };
+        let again = generic.try_clone();
         let namespace = Namespace {
             node: nodes.queue.clone(),
+            generic: again.map_err(|error| OpenError::io("opening", &nodes.generic, &error))?,
             nsid,
             lba_count: about.block_count >> blocks_shift,
             blocks_shift,

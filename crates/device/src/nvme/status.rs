@@ -76,6 +76,12 @@ pub(crate) fn name(status: NvmeStatus) -> &'static str {
     }
 }
 
+/// Whether a controller may say this of a command for a namespace that it has no more: the
+/// specification says one, and some say the other.
+pub(crate) fn may_mean_no_namespace(status: NvmeStatus) -> bool {
+    status.kind() == 0 && matches!(status.code(), 0x02 | 0x0b)
+}
+
 /// Whether the device says that it does not know the command.
 pub(crate) fn is_unknown_command(status: NvmeStatus) -> bool {
     (status.kind(), status.code()) == (0, 0x01)
