@@ -27,7 +27,8 @@ def reserve_port():
     ends, but who asks there meanwhile would take another test's server for it."""
     folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
     os.makedirs(folder, exist_ok=True)
-    for port in random.sample(PORTS, len(PORTS)):
+    for _ in PORTS:
+        port = random.choice(PORTS)
         lock = open(os.path.join(folder, str(port)), "wb")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
