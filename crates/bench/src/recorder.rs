@@ -23,9 +23,10 @@ mod workload;
 
 pub use disk::{BLOCK_SIZE, RecordedDisk, can_record};
 pub use emulated::{DriveMeter, EmulatedDisk};
+pub(crate) use interrupt::heed as heed_interrupts;
 pub use join::{Joined, join};
 pub use mounted::{FileSystemKind, Mounted};
 pub(crate) use recording::set_scheduler;
-pub use recording::{Place, Recording, drive_bytes, segment_size};
+pub use recording::{Place, Recording, drive_bytes};
 pub use workload::{Driven, Mark, Workload};
 pub(crate) use workload::{GO_ON, HELD_BACK};

@@ -17,10 +17,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use slimio_ssd::Config;
+use slimio_ssd::workload::PaperRun;
 
 use crate::error::{Doing as _, Result};
 use crate::recorder::{
-    Driven, EmulatedDisk, FileSystemKind, Mounted, Workload, segment_size, set_scheduler,
+    Driven, EmulatedDisk, FileSystemKind, Mounted, Workload, heed_interrupts, set_scheduler,
 };
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
@@ -42,8 +43,6 @@ pub enum Host {
     WithoutPlacement,
     /// Stock Redis on a file system on a conventional one, mounted without `discard`.
     Stock(FileSystemKind),
-    /// The same, mounted with `discard`.
-    StockDiscard(FileSystemKind),
 }
 
 impl fmt::Display for Host {
@@ -52,7 +51,6 @@ impl fmt::Display for Host {
             Self::WithPlacement => f.pad("SlimIO with FDP"),
             Self::WithoutPlacement => f.pad("SlimIO without FDP"),
             Self::Stock(kind) => f.pad(&format!("stock Redis, {kind}")),
-            Self::StockDiscard(kind) => f.pad(&format!("stock Redis, {kind}, discard")),
         }
     }
 }
@@ -60,7 +58,7 @@ impl fmt::Display for Host {
 impl Host {
     /// Whether it is stock Redis.
     pub fn is_stock(self) -> bool {
-        matches!(self, Self::Stock(_) | Self::StockDiscard(_))
+        matches!(self, Self::Stock(_))
     }
 }
 
@@ -133,12 +131,13 @@ impl Setup {
     }
 
     /// Runs it with the server's program at `program`; data lie in `folder`, made anew and left behind.
+    /// SIGINT and SIGTERM end it in good order: what it mounted and attached goes with it.
     pub fn run(&self, program: &Path, folder: &Path) -> Result<Outcome> {
+        heed_interrupts()?;
         fresh_directory(folder)?;
         let (driven, samples) = match self.host {
             Host::WithPlacement | Host::WithoutPlacement => self.on_drive(program, folder)?,
-            Host::Stock(kind) => self.on_file_system(program, folder, kind, false)?,
-            Host::StockDiscard(kind) => self.on_file_system(program, folder, kind, true)?,
+            Host::Stock(kind) => self.on_file_system(program, folder, kind)?,
         };
         Ok(Outcome { setup: self.clone(), driven, samples })
     }
@@ -156,7 +155,7 @@ impl Setup {
             config.geometry.unit_size(),
             self.drive.spare_percent
         );
-        let segment_size = segment_size(config.exported_size()).to_string();
+        let segment_size = PaperRun::segment_bytes(config.exported_size()).to_string();
         let mut extra = vec!["--volume", &volume, "--log-segment-size", &segment_size];
         extra.extend(self.snapshot_rate.iter().flat_map(|rate| ["--snapshot-rate", rate]));
         let server = self.start(ServerKind::SlimIO, program, folder, &extra)?;
@@ -168,14 +167,13 @@ impl Setup {
         program: &Path,
         folder: &Path,
         kind: FileSystemKind,
-        discard: bool,
     ) -> Result<(Driven, Samples)> {
         let config = self.config();
         let size = config.exported_size();
         let disk = EmulatedDisk::new(folder, config)?;
         set_scheduler(disk.device())?;
         let point = folder.join("mounted");
-        let mounted = Mounted::new(kind, disk.device(), size, discard, &point)?;
+        let mounted = Mounted::new(kind, disk.device(), size, false, &point)?;
         let extra = ["--dir", &point.display().to_string()];
         let server = self.start(ServerKind::Stock, program, folder, &extra)?;
         let done = self.serve(server, Meter::Drive(disk.meter()))?;

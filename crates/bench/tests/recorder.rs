@@ -7,7 +7,7 @@ mod common;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -202,13 +202,31 @@ fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
     recording.args(["trace", "--size", "360", "--redis"]).arg(redis);
     recording.arg("--folder").arg(&scratch.path).arg("--out").arg(trace);
-    let mut child = recording.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    let point = scratch.path.join("slimio-trace/mounted");
+    let mounted = |_| scratch.path.join("slimio-trace/mounted");
+    start_and_wait(&mut recording, mounted, || trace.exists())
+}
+
+/// Starts what makes a file system, and waits until that is mounted at the place that belongs to the
+/// process, and `is_begun`.
+fn start_and_wait(
+    command: &mut Command,
+    mounted: impl FnOnce(u32) -> PathBuf,
+    is_begun: impl Fn() -> bool,
+) -> Child {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let point = mounted(child.id()).display().to_string();
     wait_until("the file system is mounted", || {
-        assert!(child.try_wait().unwrap().is_none(), "the recording ends by itself");
-        trace.exists() && mounts().contains(&point.display().to_string())
+        assert!(child.try_wait().unwrap().is_none(), "it ends by itself");
+        is_begun() && mounts().contains(&point)
     });
     child
+}
+
+/// Asks a process to end, and waits until it has, and has taken down what it had put up.
+fn ask_to_end(scratch: &Scratch, mut child: Child) {
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert!(!child.wait().unwrap().success());
+    wait_until("nothing is left behind", || !is_anything_left(&scratch.path));
 }
 
 fn mounts() -> String {
@@ -247,7 +265,7 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     killed.wait().unwrap();
     assert!(is_anything_left(&scratch.path), "it had no time to take anything down");
 
-    let mut next = start_recording(&scratch, &stock.program, &second);
+    let next = start_recording(&scratch, &stock.program, &second);
     // While it runs, nobody else gets its folder.
     let mut other = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
     other.args(["trace", "--size", "360", "--redis"]).arg(&stock.program);
@@ -257,15 +275,31 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(said.contains("another recording runs in"), "{said}");
 
-    // Asked to end, it takes down what it has put up.
-    let pid = Pid::from_raw(next.id() as i32).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    assert!(!next.wait().unwrap().success());
-    wait_until("nothing is left behind", || !is_anything_left(&scratch.path));
+    ask_to_end(&scratch, next);
     for trace in [first, second] {
         let error = read(&trace).unwrap_err();
         assert!(matches!(error, TraceError::Cut { .. }), "{error}");
     }
+}
+
+/// Its data may lie in memory, so what it leaves would be missed.
+#[test]
+fn a_runtime_experiment_that_is_asked_to_end_leaves_nothing() {
+    let scratch = Scratch::new();
+    if !is_possible() {
+        return;
+    }
+    let Some(stock) = scratch.stock(Policy::EverySec) else { return };
+    let mut runtime = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    runtime.args(["runtime", "--drive", "paper", "--host", "stock", "--policy", "everysec"]);
+    runtime.args(["--size", "384", "--ru", "8", "--slimio", "slimio", "--redis"]);
+    runtime.arg(&stock.program).arg("--folder").arg(&scratch.path);
+    runtime.arg("--out").arg(scratch.path.join("out"));
+    let folder = |pid| scratch.path.join(format!("slimio-runtime-{pid}"));
+    let running = start_and_wait(&mut runtime, |pid| folder(pid).join("mounted"), || true);
+    let folder = folder(running.id());
+    ask_to_end(&scratch, running);
+    assert!(!folder.exists(), "its data are left");
 }
 
 #[test]

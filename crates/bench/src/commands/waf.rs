@@ -148,9 +148,7 @@ impl Row {
             (last.media_bytes - middle.media_bytes) / (last.host_bytes - middle.host_bytes)
         })
     }
-}
 
-impl Row {
     /// Most reclaim units at one time that held several lifetimes; nothing is known of the lifetimes of
     /// what a file system writes.
     fn mixed_units_max(&self) -> String {

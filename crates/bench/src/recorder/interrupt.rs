@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM end a recording in good order: what it mounted and attached goes with it.
+//! SIGINT and SIGTERM end what runs a [`Workload`](super::Workload) in good order: what it mounted and attached goes with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use crate::error::{BenchError, Doing, Result};
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// From here on those signals are only noted, for [`check`]. A second one ends the process at once.
-pub(super) fn heed() -> Result<()> {
+pub(crate) fn heed() -> Result<()> {
     if ASKED.get().is_some() {
         return Ok(());
     }
@@ -27,7 +27,7 @@ pub(super) fn heed() -> Result<()> {
     Ok(())
 }
 
-/// Fails when the recording shall end.
+/// Fails when it shall end.
 pub(super) fn check() -> Result<()> {
     if ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
         return Err(BenchError::Server("interrupted".into()));

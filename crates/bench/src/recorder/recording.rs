@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use slimio_ssd::Config;
 use slimio_ssd::trace::{Tape, TraceEvent, TraceHeader, TraceReader};
+use slimio_ssd::workload::PaperRun;
 
 use super::claim::Claim;
 use super::disk::{BLOCK_SIZE, RecordedDisk};
@@ -106,7 +107,7 @@ impl Recording {
         let disk = self.disk(&of_device)?;
         let volume = ["--volume".into(), disk.device().display().to_string()];
         let trace = ["--volume-trace".into(), of_server.display().to_string()];
-        let segment_size = segment_size(self.device_bytes).to_string();
+        let segment_size = PaperRun::segment_bytes(self.device_bytes).to_string();
         let segments = ["--log-segment-size".into(), segment_size];
         self.serve(&disk, [volume, trace, segments].concat())?;
         disk.finish()?;
@@ -152,7 +153,7 @@ impl Recording {
                 line("mounted with", Mounted::options(kind, discard).into()),
             ],
             Place::Device => {
-                let segments = segment_size(self.device_bytes) >> 20;
+                let segments = PaperRun::segment_bytes(self.device_bytes) >> 20;
                 vec![
                     line("server", format!("SlimIO, appendfsync {}", self.policy)),
                     line("log", format!("segments of {segments} MiB")),
@@ -197,12 +198,6 @@ pub fn drive_bytes(mib: u64) -> Result<u64> {
         "a drive of {mib} MiB is not whole reclaim units of whole pages of every die: take {below} or \
          {above}"
     )))
-}
-
-/// Of the log's segments: the share that the default of 64 MiB has of a drive of 180 GiB, at least
-/// the smallest that there is.
-pub fn segment_size(device_bytes: u64) -> u64 {
-    (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
 }
 
 /// The order in which requests are sent is the order in which they arrive.

@@ -83,11 +83,9 @@ impl Server {
     ) -> Result<Self, String> {
         let opened = slimio_volume::open_on(Path::new("generated"), Box::new(device), u64::MAX);
         let mut storage = opened.map_err(|error| error.to_string())?;
-        // The default of 64 MiB at 180 GiB.
-        let segment_bytes = (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20);
         let layout = FormatOptions {
             volume_id: VolumeId(1),
-            segment_lbas: segment_bytes / LBA_SIZE as u64,
+            segment_lbas: PaperRun::segment_bytes(device_bytes) / LBA_SIZE as u64,
             batch_lbas_max: BUFFER_LBAS,
             wal_slots_max: WAL_SLOTS_MAX,
             replace: false,

@@ -39,6 +39,12 @@ impl PaperRun {
             clients: 50,
         }
     }
+
+    /// Size of the log's segments on a drive of so many bytes: the share that the default of 64 MiB has
+    /// of the paper's drive, at least the smallest that there is.
+    pub fn segment_bytes(device_bytes: u64) -> u64 {
+        (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
+    }
 }
 
 #[cfg(test)]
