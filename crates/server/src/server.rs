@@ -211,6 +211,7 @@ impl Server {
         // With one client, it is seen first whether there is anything to do but wait.
         let is_lone = self.core.clients.len() == 1;
         let only_writers = self.core.only_writers_wait();
+        self.core.leave_room_for_snapshot();
         if let Some(wal) = &mut self.core.wal {
             wal.drive(now);
             let has_written = only_writers && wal.run_if_quick(now);

@@ -10,11 +10,10 @@ use std::time::Instant;
 
 use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_planted::is_planted;
-use slimio_storage::{Error, Log, SlotName, SlotSummary, SnapshotKind};
+use slimio_storage::{Error, SlotName, SlotSummary, SnapshotKind};
 
 use super::Core;
 use crate::snapshot::{Checked, SnapshotThread};
-use crate::wal::Wal;
 
 /// Why no pass was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +92,11 @@ impl Core {
         self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
-    /// Lets the log on a device leave room for a snapshot of the present data set.
-    pub(crate) fn keep_room_for_snapshot(&self) {
-        let log = self.wal.as_ref().map(Wal::log);
-        if let Some(pool) = log.and_then(Log::pool) {
-            pool.set_need(self.memory_lbas());
+    /// Lets the log on a device leave room for a snapshot of the present data set. Before the log
+    /// may ask for more.
+    pub(crate) fn leave_room_for_snapshot(&self) {
+        if let Some(wal) = &self.wal {
+            wal.log().leave_room_for_snapshot(self.memory_lbas());
         }
     }
 

@@ -58,7 +58,6 @@ impl Core {
         let sizes = sizes.filter(|size| size.keys > 0).collect();
         let plan = wal.log_mut().begin_snapshot(kind, self.now_ms as u64);
         let plan = plan.ok_or(NotBegun::Busy)?;
-        self.keep_room_for_snapshot();
         self.keyspace.begin_capture();
         let options = ChunkOptions {
             compresses: self.settings.compresses,

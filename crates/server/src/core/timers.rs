@@ -24,7 +24,6 @@ impl Core {
         self.next_cron = self.now + self.settings.cron_every;
         self.stats.sample(self.now);
         self.sample_memory();
-        self.keep_room_for_snapshot();
         self.schedule_check();
         self.schedule_snapshots();
         self.expire();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slimio_device::{Device, DeviceError, Lba};
+use slimio_planted::is_planted;
 
 use super::path::AreaPath;
 use super::{AREA_COUNT, AREAS, ExtentMap, index_of};
@@ -70,8 +71,9 @@ struct State {
     free: Vec<bool>,
     /// Blocks that the log's area may have at most.
     wal_lbas_max: u64,
-    /// Blocks that a snapshot of the data set takes.
-    need_lbas: u64,
+    /// Blocks that a snapshot of the data set takes, once all is appended that has room in the log.
+    /// `None` as long as nobody has said it: then nothing is left for one.
+    need_lbas: Option<u64>,
     snapshots: Snapshots,
     /// The snapshot that is being written.
     running: Option<(SlotName, SnapshotKind)>,
@@ -107,7 +109,7 @@ impl Pool {
             areas: Default::default(),
             free: vec![true; (lbas / extent_lbas) as usize],
             wal_lbas_max,
-            need_lbas: 0,
+            need_lbas: None,
             snapshots: Snapshots::default(),
             running: None,
         };
@@ -190,10 +192,11 @@ impl Pool {
         self.state().running = running;
     }
 
-    /// A snapshot of the present data set takes so many blocks. The log leaves room for it, and so
-    /// does an on-demand snapshot.
-    pub fn set_need(&self, lbas: u64) {
-        self.state().need_lbas = lbas;
+    /// A snapshot will take so many blocks: of the present data set, and of what may be appended to it
+    /// with the extents that the log has. The log leaves room for it, and so does an on-demand
+    /// snapshot. Each extent that the log takes adds to it, until it is said again.
+    pub(crate) fn set_need(&self, lbas: u64) {
+        self.state().need_lbas = Some(lbas);
     }
 
     /// Blocks that the log should have at most: beside the snapshots that are held there is room for
@@ -203,7 +206,7 @@ impl Pool {
         let held = SlotName::ALL.into_iter().filter(|slot| state.snapshots.get(*slot).is_some());
         let held: u64 = held.map(|slot| state.slot_lbas(slot)).sum();
         let all = state.free.len() as u64 * state.extent_lbas;
-        let need = state.round_up(state.need_lbas);
+        let need = state.need();
         let beside_next = all.saturating_sub(held + need);
         // The one that is held is replaced, and is the next one's then.
         let on_demand = state.snapshots.of_kind(SnapshotKind::OnDemand);
@@ -222,7 +225,7 @@ impl Pool {
             wal: state.lbas_of(0),
             slots: SlotName::ALL.map(|slot| state.slot_lbas(slot)),
             free: state.free_count() * state.extent_lbas,
-            kept: state.round_up(state.need_lbas),
+            kept: state.need(),
         }
     }
 
@@ -273,10 +276,14 @@ impl Pool {
         if area == Area::Wal && end > state.wal_lbas_max {
             return Err(DeviceError::NoSpace);
         }
-        let left = state.free_count().checked_sub(lacking.len() as u64);
-        if left.is_none_or(|left| !state.leaves_enough(area, left * state.extent_lbas)) {
+        let lacking_lbas = lacking.len() as u64 * state.extent_lbas;
+        let is_log = area == Area::Wal && !is_planted("log-forgets-growth");
+        let need = state.need_lbas.map(|need| need + if is_log { lacking_lbas } else { 0 });
+        let left = (state.free_count() * state.extent_lbas).checked_sub(lacking_lbas);
+        if left.is_none_or(|left| !state.leaves_enough(area, left, need.unwrap_or(0))) {
             return Err(DeviceError::NoSpace);
         }
+        state.need_lbas = need;
         for piece in lacking {
             let extent = state.choose(index, piece);
             state.free[extent as usize] = false;
@@ -333,6 +340,11 @@ impl State {
         lbas.div_ceil(self.extent_lbas).saturating_mul(self.extent_lbas)
     }
 
+    /// Blocks of the extents that the next snapshot needs.
+    fn need(&self) -> u64 {
+        self.round_up(self.need_lbas.unwrap_or(0))
+    }
+
     /// Blocks of the extents that an area has.
     fn lbas_of(&self, index: usize) -> u64 {
         self.areas[index].iter().flatten().count() as u64 * self.extent_lbas
@@ -349,11 +361,11 @@ impl State {
         (last <= EXTENTS_MAX as u64).then(|| (start / self.extent_lbas) as usize..last as usize)
     }
 
-    /// Whether an area may take so much that `left` blocks stay free.
+    /// Whether an area may take so much that `left` blocks stay free, where a snapshot needs `need`.
     ///
     /// A WAL-snapshot may take everything: it is what makes room. The log, and an on-demand snapshot,
     /// leave enough for the next one, which is written to a reserve and may use what that has.
-    fn leaves_enough(&self, area: Area, left: u64) -> bool {
+    fn leaves_enough(&self, area: Area, left: u64, need: u64) -> bool {
         let next = match area {
             Area::Superblock => return false,
             Area::Wal => self.reserve_lbas(&self.snapshots),
@@ -363,7 +375,7 @@ impl State {
             }
             Area::Snapshot(_) => return true,
         };
-        left + next >= self.round_up(self.need_lbas)
+        left + next >= self.round_up(need)
     }
 
     /// Whether an on-demand snapshot is being written there.

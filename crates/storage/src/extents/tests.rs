@@ -103,8 +103,18 @@ fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
     let [mut wal, mut a, mut b, _] = AREAS.map(|area| path(&pool, &disk, area));
     pool.set_need(5 * EXTENT_LBAS - 1);
+    // What it takes may be filled with what the data set grows by.
+    wal.grow(7 * EXTENT_LBAS).expect("thirteen are left, and one more than is needed");
+    assert_eq!(wal.grow(7 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
+    pool.set_need(4 * EXTENT_LBAS);
+    wal.grow(11 * EXTENT_LBAS).expect("nine are left");
+    for len in 12..=15 {
+        pool.set_need(5 * EXTENT_LBAS - 1);
+        assert_eq!(wal.grow(len * EXTENT_LBAS).is_ok(), len < 15, "{len}");
+    }
+    pool.set_need(4 * EXTENT_LBAS - 1);
     wal.grow(15 * EXTENT_LBAS).expect("five are left");
-    assert_eq!(wal.grow(15 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
+    pool.set_need(5 * EXTENT_LBAS - 1);
     assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "a point in time would fit");
     // An on-demand snapshot would leave nothing for the one that makes room.
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));

@@ -63,6 +63,17 @@ impl Log {
         self.pool.as_ref()
     }
 
+    /// Leaves room on a device for a snapshot of a data set that takes `data_lbas` blocks, and of what
+    /// may be appended to it before the log asks for more room. To be said again whenever the data set
+    /// may have grown, before [`next_job`](Self::next_job).
+    pub fn leave_room_for_snapshot(&self, data_lbas: u64) {
+        let Some(pool) = &self.pool else { return };
+        let (_, ready) = self.segments.capacity_and_free();
+        let coming = if self.is_job_running { self.geometry.segment_size() } else { 0 };
+        let growth = if is_planted("log-forgets-growth") { 0 } else { ready + coming };
+        pool.set_need(data_lbas + growth / LBA_SIZE as u64);
+    }
+
     /// Bytes of the log's area that such a record may take, at most.
     fn space_for(&self, payload_size: u64) -> u64 {
         let overhead = (batch::SIZE + record::SIZE) as u64;

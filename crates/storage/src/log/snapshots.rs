@@ -103,7 +103,10 @@ impl Log {
             };
             !is_held && stage.pins[slot.index()] == 0
         };
-        let slot = SlotName::ALL.into_iter().find(is_free)?;
+        // On a device, the reserve that has the most extents already: the others' may be all that is left.
+        let extents = self.pool.as_ref().map(|pool| pool.usage().slots).unwrap_or_default();
+        let reserves = SlotName::ALL.into_iter().filter(is_free);
+        let slot = reserves.rev().max_by_key(|slot| extents[slot.index()])?;
         let does_resume = kind == SnapshotKind::Wal && self.log_state() == LogState::Resuming;
         let plan = SnapshotPlan {
             slot,

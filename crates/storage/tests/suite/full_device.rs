@@ -1,15 +1,12 @@
 //! A device whose extents are all taken: who goes first, who fails alone, and how it goes on.
 
-use crate::common::{Client, Kind, SMALL, Script, SimMedia, options, reopen};
+use crate::common::{Client, Disk as _, Kind, SMALL, Script, SimMedia, options, reopen};
 use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_sim::{Limits, SimConfig};
 use slimio_storage::{Policy, Pool, SlotName, SnapshotKind, format};
 
 /// Extents of the device; an extent has three blocks, a segment two extents.
 const EXTENTS: u64 = 26;
-
-/// Blocks of a snapshot of what fills the log.
-const NEED_LBAS: u64 = 33;
 
 fn open(media: &mut SimMedia) -> (Client, Script) {
     let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
@@ -61,13 +58,14 @@ fn give_back(client: &mut Client) {
 fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
-    pool(&client).set_need(NEED_LBAS);
+    // The data set grows with each record.
     let first = fill(&mut client);
     let used = pool(&client).usage();
-    assert!(used.free >= NEED_LBAS && used.wal > used.total / 2, "{used:?}");
+    assert!(used.free >= used.kept && used.wal >= used.total / 3, "{used:?}");
+    assert!(take(&mut client, SnapshotKind::Wal), "it fits, as large as the data set has become");
     // As often as one likes; what was before is gone for others.
     for _ in 0..4 {
-        client.history.truncate(first);
+        client.history.truncate(first / 2);
         assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
         give_back(&mut client);
         assert!(fill(&mut client) > 0, "the log goes on");
@@ -83,6 +81,7 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
 fn a_snapshot_that_does_not_fit_fails_alone() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
+    client.leaves_room = false;
     fill(&mut client);
     assert!(!take(&mut client, SnapshotKind::Wal), "there is no room for it");
     let records = client.appended;
@@ -100,19 +99,33 @@ fn a_snapshot_that_does_not_fit_fails_alone() {
 fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
-    pool(&client).set_need(NEED_LBAS);
     let count = fill(&mut client);
     assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
     give_back(&mut client);
     let before = pool(&client).usage();
-    assert!(before.free < 2 * NEED_LBAS, "{before:?}");
+    assert!(before.free < 2 * before.kept, "{before:?}");
     assert!(!take(&mut client, SnapshotKind::OnDemand), "there is room for one more only");
     give_back(&mut client);
     assert_eq!(pool(&client).usage().slots, before.slots, "all is as it was");
     // With a smaller data set there is room for both.
-    pool(&client).set_need(NEED_LBAS / 3);
     client.history.truncate(count / 3);
+    client.turn(false);
     assert!(take(&mut client, SnapshotKind::OnDemand));
     assert!(client.append(&(0, vec![1; LBA_SIZE])), "and the log goes on");
+    client.settle();
+}
+
+/// One that was given up has extents, which nobody else gets before they are given back.
+#[test]
+fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
+    let mut media = made();
+    let (mut client, _) = open(&mut media);
+    let mut path = client.disk.open_slot(client.volume.log.pool(), SlotName::B);
+    path.grow(6).expect("there is room");
+    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    assert_eq!(plan.slot, SlotName::B);
+    client.settle();
+    let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    assert_eq!(plan.slot, SlotName::A, "they have none");
     client.settle();
 }

@@ -17,7 +17,7 @@ use slimio_storage::{
     Area, Chunk, Error, FormatOptions, LogState, Lsn, Media, Policy, Pool, Record, RecoverOptions,
     RecoverSink, Room, SlotName, Volume, VolumeId, format, recover,
 };
-use snapshots::{Action, Taking, decode_records};
+use snapshots::{Action, Taking, decode_records, snapshot_lbas};
 
 /// What a client wrote, or what came back: database and payload of each record.
 pub(crate) type Script = Vec<(u16, Vec<u8>)>;
@@ -144,6 +144,8 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) release_every: Option<usize>,
     /// Waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
+    /// Says how much a snapshot of the data set takes, so that the log leaves room for it.
+    pub(crate) leaves_room: bool,
 }
 
 impl<D: Disk> Client<D> {
@@ -163,6 +165,7 @@ impl<D: Disk> Client<D> {
             durable: recovered,
             release_every: None,
             is_waiting: false,
+            leaves_room: true,
         }
     }
 
@@ -213,6 +216,9 @@ impl<D: Disk> Client<D> {
             self.now += Duration::from_millis(100);
             log.wait(&mut **log_path, Some(Duration::from_millis(100)));
             log.reap(&mut **log_path, self.now);
+        }
+        if self.leaves_room {
+            log.leave_room_for_snapshot(snapshot_lbas(&self.history));
         }
         if let Some(job) = log.next_job(self.now) {
             let outcome = keeper.run(keeper_paths, job);

@@ -1,6 +1,6 @@
 //! What a client does besides appending: snapshots, turning the log off and on.
 
-use slimio_device::Device;
+use slimio_device::{Device, LBA_SIZE};
 use slimio_storage::{
     Error, LogState, SlotSummary, SlotWriter, SnapshotEvent, SnapshotKind, SnapshotPlan,
     WriterOptions,
@@ -56,6 +56,15 @@ pub(crate) fn decode_records(mut bytes: &[u8]) -> Script {
         bytes = &rest[len..];
     }
     records
+}
+
+/// Blocks that a snapshot of these records takes: a header, chunks, an index and a trailer.
+pub(super) fn snapshot_lbas(records: &[(u16, Vec<u8>)]) -> u64 {
+    let chunks = records.chunks(CHUNK_LEN).map(|chunk| {
+        let size: usize = chunk.iter().map(|(_, payload)| payload.len() + 16).sum();
+        (size + 64).div_ceil(LBA_SIZE) as u64
+    });
+    3 + chunks.sum::<u64>()
 }
 
 impl<D: Disk> Client<D> {
