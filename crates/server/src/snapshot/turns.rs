@@ -115,7 +115,7 @@ struct Hunger {
     looked_at: Instant,
     /// For how long it had waited for a core then, since it began; `None` if the kernel does not tell.
     waited: Option<Duration>,
-    /// For how long it has waited since this was made, as far as that was looked at.
+    /// For how long it has waited since little was lost, as far as that was looked at.
     total: Duration,
 }
 
@@ -131,9 +131,6 @@ impl Hunger {
         if self.lost <= LOST_MAX {
             return false;
         }
-        let since = self.looked_at.elapsed();
-        self.looked_at += since;
-        let is_little = self.lost * LOST_SHARE_MAX <= since;
         // It may have been lost to a slow device, or there was nothing to do. Where the kernel does
         // not tell, the other thread may as well try.
         let before = std::mem::replace(&mut self.waited, waited_for_core());
@@ -141,8 +138,37 @@ impl Hunger {
             (Some(before), Some(now)) => now.saturating_sub(before),
             _ => self.lost,
         };
-        self.lost = Duration::ZERO;
-        self.total += hungry;
-        hungry > LOST_MAX && !is_little && !is_planted("starves")
+        let since = self.looked_at.elapsed();
+        self.looked_at += since;
+        let lost = std::mem::take(&mut self.lost);
+        self.count(lost, since, hungry)
+    }
+
+    /// The same, when it has lost so much of the time `since` it was looked last, and waited for a
+    /// core in that time.
+    fn count(&mut self, lost: Duration, since: Duration, waited: Duration) -> bool {
+        if lost * LOST_SHARE_MAX <= since {
+            self.total = Duration::ZERO;
+            return false;
+        }
+        self.total += waited;
+        waited > LOST_MAX && !is_planted("starves")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_much_time_lost_to_others_on_the_core_is_hunger() {
+        const MS: Duration = Duration::from_millis(1);
+        let mut hunger = Hunger::new();
+        assert!(!hunger.count(25 * MS, 100 * MS, 60 * MS), "a quarter");
+        assert!(!hunger.count(25 * MS, 50 * MS, 10 * MS), "lost to something else");
+        assert!(hunger.count(25 * MS, 50 * MS, 30 * MS));
+        assert_eq!(hunger.total, 40 * MS, "since it was well fed");
+        assert!(!hunger.count(25 * MS, 1000 * MS, 500 * MS), "seldom");
+        assert_eq!(hunger.total, Duration::ZERO);
     }
 }
