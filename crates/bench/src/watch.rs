@@ -14,7 +14,7 @@ use crate::server::{Server, ServerKind};
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 /// The kernel walks a process's pages to tell its memory: of the time, at most one part in so many
 /// goes into that.
-const SAMPLE_SHARE: u32 = 20;
+const SAMPLE_SHARE: u32 = 50;
 /// SlimIO's threads that write snapshots, in turns.
 const SNAPSHOT_THREADS: &str = "snapshot";
 

@@ -11,7 +11,7 @@ use slimio_keyspace::{Captured, Chunk, ChunkEncoder, ChunkOptions};
 use slimio_storage::{Error, SlotName, SlotPaths, SlotWriter, SnapshotPlan, WriterOptions};
 
 use super::check::{Checked, Checking};
-use super::pace::Pace;
+use super::pace::{Pace, cost};
 use super::surplus::Surplus;
 use super::thread::{Answer, DbSize, Order, Shared, WAITING_SIZE_MIN};
 
@@ -43,6 +43,8 @@ type Emit<'a> = dyn FnMut(Chunk<'_>) -> Result<(), Error> + 'a;
 struct Current {
     writer: SlotWriter,
     encoder: ChunkEncoder,
+    /// Bytes of keys and values so far.
+    payload: u64,
 }
 
 impl Worker {
@@ -149,7 +151,7 @@ impl Worker {
         self.surplus.forget(plan.slot);
         let path = self.paths.get(plan.slot);
         match SlotWriter::begin(path, plan, WriterOptions::default()) {
-            Ok(writer) => self.current = Some(Current { writer, encoder }),
+            Ok(writer) => self.current = Some(Current { writer, encoder, payload: 0 }),
             Err(error) => self.answer(Answer::Failed(error)),
         }
     }
@@ -173,10 +175,14 @@ impl Worker {
     }
 
     /// Rests as becomes the rate, unless that changes, or what was written is no longer wanted.
-    fn rest(&mut self, written: u64) {
+    fn rest(&mut self, payload: u64) {
         let rate = self.shared.rate.load(Ordering::Relaxed);
+        let cost = self.current.as_mut().map_or(payload, |current| {
+            current.payload += payload;
+            cost(payload, current.payload, current.writer.written_bytes())
+        });
         let mut now = Instant::now();
-        let Some(rest) = self.pace.rest(now, written, rate) else { return };
+        let Some(rest) = self.pace.rest(now, cost, rate) else { return };
         let end = now + rest;
         let is_wanted = || {
             self.round == self.shared.round.load(Ordering::Relaxed)
@@ -190,7 +196,7 @@ impl Worker {
 
     /// Writes the chunks that `make` emits.
     fn write(&mut self, make: impl FnOnce(&mut ChunkEncoder, &mut Emit<'_>) -> Result<(), Error>) {
-        let Some(Current { writer, encoder }) = &mut self.current else { return };
+        let Some(Current { writer, encoder, .. }) = &mut self.current else { return };
         let path = self.paths.get(writer.plan().slot);
         let mut emit = |chunk: Chunk<'_>| writer.chunk(path, chunk.payload, chunk.keys as u32);
         let result = make(encoder, &mut emit);
