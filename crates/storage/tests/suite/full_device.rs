@@ -26,10 +26,16 @@ fn pool(client: &Client) -> Pool {
     client.volume.log.pool().expect("it is a device").clone()
 }
 
-/// Appends records until there is no room; returns how many.
+/// Appends records until there is no room; returns how many. The data set grows with each.
 fn fill(client: &mut Client) -> usize {
+    fill_with(client, usize::MAX)
+}
+
+/// The same, where the data set never has more than so many of them.
+fn fill_with(client: &mut Client, kept: usize) -> usize {
     let before = client.appended;
     while client.append(&(0, vec![client.appended as u8; 5000])) {
+        client.history.truncate(kept);
         client.settle();
         assert!(client.appended < 100, "it fills up");
     }
@@ -58,7 +64,6 @@ fn give_back(client: &mut Client) {
 fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
-    // The data set grows with each record.
     let first = fill(&mut client);
     let used = pool(&client).usage();
     assert!(used.free >= used.kept && used.wal >= used.total / 3, "{used:?}");
@@ -74,6 +79,16 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     assert_eq!(used.wal + used.slots.iter().sum::<u64>() + used.free, used.total);
     let held = client.volume.log.snapshots().root().map(|root| root.len_lbas.div_ceil(3) * 3);
     assert_eq!(used.slots.iter().sum::<u64>(), held.expect("there is a root"));
+}
+
+/// What is replaced needs no more room in a snapshot.
+#[test]
+fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
+    let mut media = made();
+    let (mut client, _) = open(&mut media);
+    fill_with(&mut client, 10);
+    let used = pool(&client).usage();
+    assert!(used.free >= used.kept && used.wal > used.total / 2, "{used:?}");
 }
 
 /// Without the room that is kept, the log takes it, and the snapshot fails: that is what it is for.
