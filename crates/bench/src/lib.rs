@@ -16,6 +16,7 @@ pub mod load;
 pub mod markdown;
 pub mod measure;
 pub mod mix;
+pub(crate) mod persistence;
 pub mod plot;
 pub mod proc;
 pub mod recorder;

@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::client::{Client, Reply, encode};
 use crate::error::{BenchError, Result};
 use crate::measure::Metrics;
+use crate::persistence::Persistence;
 use crate::request::RequestWriter;
 use crate::run::{RunResult, preload};
 use crate::server::{Server, ServerConfig, ServerKind};
@@ -129,8 +130,7 @@ fn name(field: u64) -> String {
 }
 
 fn is_saving(client: &mut Client) -> Result<bool> {
-    let info = client.info("persistence")?;
-    Ok(info.get("rdb_bgsave_in_progress").is_some_and(|text| text.trim() != "0"))
+    Ok(Persistence::of(client)?.number("rdb_bgsave_in_progress")? != 0)
 }
 
 fn slowest(server: &Server, metrics: &mut Metrics) -> Result<()> {

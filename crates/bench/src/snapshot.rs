@@ -8,6 +8,7 @@
 //! The log is rewritten before each part, so that both servers begin it with a log that has been
 //! rewritten once, and the disk holds no more than a part's writes.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,6 +19,7 @@ use crate::error::{BenchError, Result};
 use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use crate::measure::{CPU_MEASURABLE_MIN, Metrics};
 use crate::mix::Mix;
+use crate::persistence::Persistence;
 use crate::request::{KEY_SIZE, RequestWriter};
 use crate::run::{RunResult, preload, without_errors};
 use crate::scenario::Scale;
@@ -63,15 +65,11 @@ impl Kind {
             Self::Rewrite => "BGREWRITEAOF",
         }
     }
+}
 
-    /// Fields of `INFO persistence`: whether one runs, how many there were, how the last one ended.
-    fn fields(self) -> [&'static str; 3] {
-        match self {
-            Self::Save => ["rdb_bgsave_in_progress", "rdb_saves", "rdb_last_bgsave_status"],
-            Self::Rewrite => {
-                ["aof_rewrite_in_progress", "aof_rewrites", "aof_last_bgrewrite_status"]
-            }
-        }
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str(self.command())
     }
 }
 
@@ -84,16 +82,12 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
     loop {
         let state = State::of(client, kind)?;
         let took = began.elapsed();
-        if !state.is_ok {
-            return Err(BenchError::Server(format!("{} failed", kind.command())));
-        }
         // It is counted when it begins: one that is put off is neither running nor counted.
         if !state.is_running && state.count > count_before {
             return Ok(took);
         }
         if took > SNAPSHOT_MAX {
-            let text = format!("{} takes longer than {SNAPSHOT_MAX:?}", kind.command());
-            return Err(BenchError::Server(text));
+            return Err(BenchError::Server(format!("{kind} takes longer than {SNAPSHOT_MAX:?}")));
         }
         thread::sleep(LOOK_EVERY);
     }
@@ -101,23 +95,19 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
 
 struct State {
     is_running: bool,
+    /// How many there were.
     count: u64,
-    is_ok: bool,
 }
 
 impl State {
     fn of(client: &mut Client, kind: Kind) -> Result<Self> {
-        let info = client.info("persistence")?;
-        let field = |name: &str| {
-            info.get(name)
-                .map(|text| text.trim())
-                .ok_or_else(|| BenchError::Reply(format!("INFO persistence has no field {name}")))
+        let said = Persistence::of(client)?;
+        said.check(kind)?;
+        let [running, count] = match kind {
+            Kind::Save => ["rdb_bgsave_in_progress", "rdb_saves"],
+            Kind::Rewrite => ["aof_rewrite_in_progress", "aof_rewrites"],
         };
-        let [running, count, status] = kind.fields();
-        let count = field(count)?
-            .parse()
-            .map_err(|_| BenchError::Reply(format!("INFO persistence: {count} is not a number")))?;
-        Ok(Self { is_running: field(running)? != "0", count, is_ok: field(status)? == "ok" })
+        Ok(Self { is_running: said.number(running)? != 0, count: said.number(count)? })
     }
 }
 

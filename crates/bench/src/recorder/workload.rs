@@ -23,6 +23,7 @@ use crate::error::{BenchError, Result};
 use crate::keys::KeyDistribution;
 use crate::load::{Arrival, Generator, LATENCY_NS_MAX, LoadConfig, PhaseReport, Until};
 use crate::mix::Mix;
+use crate::persistence::Persistence;
 use crate::request::RequestWriter;
 use crate::run::{preload, without_errors};
 use crate::server::Server;
@@ -47,10 +48,11 @@ pub struct Workload {
     pub repetitions: u32,
     /// SETs of each repetition, of keys drawn uniformly.
     pub requests: u64,
-    /// The log is rewritten when it has grown by so many bytes.
+    /// The log is rewritten when it has so many bytes beside the data set, those of changes made during
+    /// the rewrite before among them.
     pub log_bytes: u64,
-    /// Clients are held back while the log is longer: on a busy machine a snapshot can take so long
-    /// that the log would fill the drive meanwhile.
+    /// Clients are held back while the log has more: a snapshot can take so long that the log would
+    /// fill the drive meanwhile.
     pub hold_back_bytes: u64,
     /// Connections.
     pub clients: usize,
@@ -114,8 +116,8 @@ impl Workload {
             self.seed
         );
         let snapshots = format!(
-            "BGREWRITEAOF at {} bytes of log, clients held back at {}, BGSAVE at the beginning of each \
-             repetition",
+            "BGREWRITEAOF at {} bytes of log beside the data set, clients held back at {}, BGSAVE at the \
+             beginning of each repetition",
             self.log_bytes, self.hold_back_bytes
         );
         vec![("workload".into(), load), ("snapshots".into(), snapshots)]
@@ -173,7 +175,7 @@ impl Workload {
                 let count = left.min(self.requests.div_ceil(PARTS));
                 driven.add(&without_errors(generator.run(Until::Requests(count))?)?);
                 left -= count;
-                let has_room = |state: &State| state.log_bytes < self.hold_back_bytes;
+                let has_room = |state: &State| self.log_of(state) < self.hold_back_bytes;
                 if !has_room(&State::of(client)?) {
                     mark(HELD_BACK)?;
                     wait_until(client, has_room)?;
@@ -185,10 +187,16 @@ impl Workload {
         Ok(driven)
     }
 
+    /// Bytes that the server has logged beside the data set. What it calls the log's base does not tell:
+    /// stock Redis counts what was logged during a rewrite as base when that is over.
+    fn log_of(&self, state: &State) -> u64 {
+        state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
+    }
+
     fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, mark: &Mark) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
             let state = State::of(&mut client)?;
-            if state.log_bytes >= self.log_bytes && !state.is_rewriting {
+            if self.log_of(&state) >= self.log_bytes && !state.is_rewriting {
                 mark("BGREWRITEAOF")?;
                 if let Reply::Error(text) = client.call(&[b"BGREWRITEAOF"])? {
                     return Err(BenchError::Reply(format!("BGREWRITEAOF: {text}")));
@@ -216,8 +224,8 @@ fn wait_until(client: &mut Client, is_fit: impl Fn(&State) -> bool) -> Result<()
 
 /// What the server says of its log and snapshots.
 struct State {
-    /// By which the log has grown since it was rewritten.
-    log_bytes: u64,
+    /// Size of the log and of the data set that it begins with.
+    aof_bytes: u64,
     /// Now or as soon as it can be.
     is_rewriting: bool,
     /// Whether a `BGSAVE` is under way.
@@ -225,18 +233,16 @@ struct State {
 }
 
 impl State {
+    /// # Errors
+    /// Also where a snapshot failed: the log would grow until the drive is full.
     fn of(client: &mut Client) -> Result<Self> {
-        let info = client.info("persistence")?;
-        let field = |name: &str| -> Result<u64> {
-            let text = info.get(name).map(|text| text.trim());
-            text.and_then(|text| text.parse().ok())
-                .ok_or_else(|| BenchError::Reply(format!("INFO persistence has no number {name}")))
-        };
-        let is = |name| field(name).map(|value| value != 0);
-        let is_rewriting = is("aof_rewrite_in_progress")? || is("aof_rewrite_scheduled")?;
+        let said = Persistence::of(client)?;
+        said.check(Kind::Save)?;
+        said.check(Kind::Rewrite)?;
+        let is = |name| said.number(name).map(|value| value != 0);
         Ok(Self {
-            log_bytes: field("aof_current_size")?.saturating_sub(field("aof_base_size")?),
-            is_rewriting,
+            aof_bytes: said.number("aof_current_size")?,
+            is_rewriting: is("aof_rewrite_in_progress")? || is("aof_rewrite_scheduled")?,
             is_saving: is("rdb_bgsave_in_progress")?,
         })
     }

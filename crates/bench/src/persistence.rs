@@ -1,0 +1,47 @@
+//! What a server says of its log and snapshots, in `INFO persistence`.
+
+use std::collections::BTreeMap;
+
+use crate::client::Client;
+use crate::error::{BenchError, Result};
+use crate::snapshot::Kind;
+
+/// The fields of one answer.
+pub(crate) struct Persistence(BTreeMap<String, String>);
+
+impl Persistence {
+    /// Asks a server.
+    pub(crate) fn of(client: &mut Client) -> Result<Self> {
+        client.info("persistence").map(Self)
+    }
+
+    /// A field that is a number; flags are 0 or 1.
+    ///
+    /// # Errors
+    /// It is not there, or no number.
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
+        let text = self.text(name)?;
+        let not_one = || BenchError::Reply(format!("INFO persistence: {name} is {text:?}"));
+        text.parse().map_err(|_| not_one())
+    }
+
+    /// That the last snapshot of a kind did not fail.
+    ///
+    /// # Errors
+    /// It did.
+    pub(crate) fn check(&self, kind: Kind) -> Result<()> {
+        let name = match kind {
+            Kind::Save => "rdb_last_bgsave_status",
+            Kind::Rewrite => "aof_last_bgrewrite_status",
+        };
+        match self.text(name)? {
+            "ok" => Ok(()),
+            status => Err(BenchError::Server(format!("{kind} failed: {name} is {status}"))),
+        }
+    }
+
+    fn text(&self, name: &str) -> Result<&str> {
+        let text = self.0.get(name).map(|text| text.trim());
+        text.ok_or_else(|| BenchError::Reply(format!("INFO persistence has no field {name}")))
+    }
+}
