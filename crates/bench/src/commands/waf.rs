@@ -1,14 +1,16 @@
 //! `slimio-bench waf`: the write amplification of stock Redis and SlimIO on one drive, as a table and
 //! a picture.
 
-use std::fmt::Write as _;
+mod table;
+
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
-use slimio_plot::{Chart, Curve, Ink, Mark, Panel, write_png};
+use slimio_plot::write_png;
 use slimio_ssd::workload::PaperRun;
 
+use self::table::{DriveRow, Row, chart, drives_table, points, table};
 use crate::args::Args;
 use crate::error::{BenchError, Doing, Result};
 use crate::recorder::{FileSystemKind, Place, Recording, Workload, can_record, drive_bytes};
@@ -20,10 +22,11 @@ pub const SWITCHES: &[&str] = &["quick", "reuse", "full"];
 /// What the flags of `waf` mean.
 pub const HELP: &str = "\
 waf: records stock redis-server on ext4, XFS and, where the kernel has it, F2FS, with and without
-discard, and SlimIO on the device, replays each trace through the drive, and writes waf.md and waf.png; needs root
+discard, and SlimIO on the device, replays each trace through the drive, and writes waf.md and waf.png,
+and waf-drives.md of drives with less spare NAND and other collectors; needs root
   --slimio PROGRAM   SlimIO, which also replays (slimio)
   --redis PROGRAM    stock Redis (redis-server)
-  --out DIRECTORY    traces, table and picture (./waf/)
+  --out DIRECTORY    traces, tables and picture (./waf/)
   --size MIB         of the drive (1440)
   --policy P         everysec or always (both)
   --full             the paper's 180 GiB besides, in virtual time: what SlimIO's storage writes there, and
@@ -34,9 +37,11 @@ discard, and SlimIO on the device, replays each trace through the drive, and wri
   --quick            SlimIO alone, two repetitions on half the drive: fails where its WAF is above
                      1.005, or where lifetimes share addresses or reclaim units";
 
-/// Times the paper's keys, and how rows with them are named.
-const KEYS: [&str; 5] = ["1", "1.2", "1.3", "1.4", "1.5"];
-const TIMES: &str = ", keys times ";
+/// Times the paper's keys: what fits on the drive, by how fast the log grows.
+const KEYS: &[(Policy, &[&str])] = &[
+    (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
+    (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
+];
 /// Of the paper.
 const REPETITIONS: u32 = 5;
 /// What SlimIO with data placement must reach.
@@ -47,6 +52,52 @@ const ISOLATIONS: &[&str] = &["persistent", "initial"];
 /// What the paper reports of the whole run, by `appendfsync`: its baseline is F2FS.
 const PAPER: &[(Policy, &str, &str)] =
     &[(Policy::EverySec, "1.14", "1.00"), (Policy::Always, "1.24", "1.00")];
+/// Drives, by spare NAND and the share of free units at which the collector begins in the background.
+/// The first is the paper's.
+const DRIVES: &[Drive] = &[
+    Drive { spare: "0.25", background: "0.25" },
+    Drive { spare: "0.25", background: "0.1" },
+    Drive { spare: "0.25", background: "0" },
+    Drive { spare: "0.1", background: "0.05" },
+    Drive { spare: "0.1", background: "0" },
+];
+/// Handles of those: a fifth would be one unit too many with a tenth of spare NAND.
+const DRIVES_HANDLES: &[u16] = &[1, 4];
+
+/// As `slimio waf` is told.
+struct Drive {
+    spare: &'static str,
+    background: &'static str,
+}
+
+/// A trace, and what it is of.
+#[derive(Clone)]
+struct Subject {
+    name: String,
+    policy: Policy,
+    is_slimio: bool,
+    /// Whether the paper reports the same.
+    is_in_paper: bool,
+    trace: PathBuf,
+}
+
+impl Subject {
+    /// Reclaim unit handles of the drives that it is replayed on, of those that SlimIO is.
+    fn handles<'a>(&self, of_slimio: &'a [u16]) -> &'a [u16] {
+        if self.is_slimio { of_slimio } else { &of_slimio[..1] }
+    }
+
+    /// Its name on a drive.
+    fn on(&self, handles: u16, isolation: Option<&str>) -> String {
+        let name = &self.name;
+        match (self.is_slimio, handles, isolation) {
+            (false, ..) => name.clone(),
+            (true, 1, _) => format!("{name} without FDP"),
+            (true, _, None) => format!("{name}, {handles} handles"),
+            (true, _, Some(isolation)) => format!("{name}, {handles} handles, {isolation}"),
+        }
+    }
+}
 
 /// Runs what `args` describe; the result is the text to print.
 pub fn run(mut args: Args) -> Result<String> {
@@ -73,42 +124,55 @@ pub fn run(mut args: Args) -> Result<String> {
         return Ok(format!("SKIPPED: no device can be recorded here: {why}\n"));
     }
     fs::create_dir_all(&out).doing(format!("making {}", out.display()))?;
-    let repetitions = REPETITIONS;
-    let rows = Vec::new();
-    let mut experiment = Experiment { slimio, out, device_bytes, repetitions, reuse, rows };
+    let repetitions = if is_quick { 2 } else { REPETITIONS };
+    let experiment = Experiment { slimio, out, device_bytes, repetitions, reuse };
     if is_quick {
         return experiment.quick();
     }
     let redis = program(redis, "redis-server")?;
-    let policies = PAPER.iter().map(|(policy, ..)| *policy);
+    let is_wanted = |policy: &Policy| only.is_none_or(|only| only == *policy);
     let policies: Vec<Policy> =
-        policies.filter(|policy| only.is_none_or(|only| only == *policy)).collect();
+        PAPER.iter().map(|(policy, ..)| *policy).filter(is_wanted).collect();
+    let mut recorded = Vec::new();
     for policy in &policies {
-        experiment.stock(&redis, *policy, 1)?;
-        let trace = experiment.record(&experiment.slimio.clone(), Place::Device, *policy)?;
-        experiment.slimio("SlimIO", *policy, &trace, 1)?;
+        recorded.extend(experiment.stock(&redis, *policy)?);
+        recorded.push(experiment.on_device(*policy)?);
     }
-    let mut text = experiment.finish("waf")?;
-    if is_full {
-        let stretch = PaperRun::DRIVE_BYTES / device_bytes;
-        experiment.rows.clear();
-        experiment.reuse = true;
-        for policy in &policies {
-            experiment.stock(&redis, *policy, stretch)?;
-            let trace = experiment.record(&experiment.slimio.clone(), Place::Device, *policy)?;
-            experiment.slimio("SlimIO, as recorded", *policy, &trace, stretch)?;
-            let trace = experiment.generate(*policy, PaperRun::DRIVE_BYTES, "1")?;
-            experiment.slimio("SlimIO", *policy, &trace, 1)?;
-        }
-        text = format!("{text}\nAt 180 GiB:\n\n{}", experiment.finish("waf-full")?);
-        experiment.rows.clear();
-        for (policy, keys) in policies.iter().flat_map(|policy| KEYS.map(|keys| (policy, keys))) {
-            let trace = experiment.generate(*policy, device_bytes, keys)?;
-            experiment.slimio(&format!("SlimIO{TIMES}{keys}"), *policy, &trace, 1)?;
-        }
-        text = format!("{text}\nWith more keys:\n\n{}", experiment.finish("waf-keys")?);
+    let text = experiment.replay_all("waf", &recorded, |_| 1)?;
+    if !is_full {
+        return Ok(format!("{text}\n{}", experiment.drives(&recorded)?));
     }
-    Ok(text)
+
+    let stretch = PaperRun::DRIVE_BYTES / device_bytes;
+    let mut paper = Vec::new();
+    for subject in &recorded {
+        let name = match subject.is_slimio {
+            true => format!("{}, as recorded", subject.name),
+            false => subject.name.clone(),
+        };
+        paper.push(Subject { name, ..subject.clone() });
+    }
+    for policy in &policies {
+        paper.push(experiment.generate(*policy, PaperRun::DRIVE_BYTES, "1")?);
+    }
+    let is_recorded = |subject: &Subject| recorded.iter().any(|it| it.trace == subject.trace);
+    let stretched = |subject: &Subject| if is_recorded(subject) { stretch } else { 1 };
+    let at_paper_size = experiment.replay_all("waf-full", &paper, stretched)?;
+
+    let mut more_keys = Vec::new();
+    for (policy, factors) in KEYS.iter().filter(|(policy, _)| is_wanted(policy)) {
+        for keys in *factors {
+            let mut subject = experiment.generate(*policy, device_bytes, keys)?;
+            subject.name = format!("{}, keys times {keys}", subject.name);
+            subject.is_in_paper = false;
+            more_keys.push(subject);
+        }
+    }
+    let with_more_keys = experiment.replay_all("waf-keys", &more_keys, |_| 1)?;
+    let drives = experiment.drives(&[recorded, more_keys].concat())?;
+    Ok(format!(
+        "{text}\nAt 180 GiB:\n\n{at_paper_size}\nWith more keys:\n\n{with_more_keys}\n{drives}"
+    ))
 }
 
 struct Experiment {
@@ -117,59 +181,15 @@ struct Experiment {
     device_bytes: u64,
     repetitions: u32,
     reuse: bool,
-    rows: Vec<Row>,
-}
-
-struct Row {
-    name: String,
-    policy: Policy,
-    is_slimio: bool,
-    points: Vec<Point>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Point {
-    host_bytes: f64,
-    media_bytes: f64,
-    /// Reclaim units that hold blocks of several lifetimes.
-    mixed_units: f64,
-}
-
-impl Row {
-    fn waf(&self) -> f64 {
-        self.points.last().map_or(f64::NAN, |last| last.media_bytes / last.host_bytes)
-    }
-
-    /// Of the second half of what the host wrote.
-    fn waf_late(&self) -> f64 {
-        let Some(last) = self.points.last() else { return f64::NAN };
-        let middle = self.points.iter().find(|point| point.host_bytes * 2.0 >= last.host_bytes);
-        middle.map_or(f64::NAN, |middle| {
-            (last.media_bytes - middle.media_bytes) / (last.host_bytes - middle.host_bytes)
-        })
-    }
-
-    /// Most reclaim units at one time that held several lifetimes; nothing is known of the lifetimes of
-    /// what a file system writes.
-    fn mixed_units_max(&self) -> String {
-        if !self.is_slimio {
-            return "unknown".into();
-        }
-        let most = self.points.iter().map(|point| point.mixed_units).fold(0.0, f64::max);
-        format!("{most}")
-    }
 }
 
 impl Experiment {
     /// SlimIO with data placement, once, on a drive of half the size.
-    fn quick(&mut self) -> Result<String> {
-        self.repetitions = 2;
-        self.reuse = false;
-        let slimio = self.slimio.clone();
-        let trace = self.record(&slimio, Place::Device, Policy::EverySec)?;
-        self.replay("SlimIO", Policy::EverySec, &trace, (8, "persistent"), &["--separate"])?;
-        let waf = self.rows[0].waf();
-        fs::remove_file(&trace).doing("removing the trace")?;
+    fn quick(&self) -> Result<String> {
+        let subject = self.on_device(Policy::EverySec)?;
+        let row = self.replay(&subject, 8, "persistent", &["--separate"])?;
+        let waf = row.waf();
+        fs::remove_file(&subject.trace).doing("removing the trace")?;
         if waf <= WAF_MAX {
             return Ok(format!(
                 "WAF of SlimIO with data placement: {waf:.4}, each lifetime in reclaim units of its own\n"
@@ -180,7 +200,8 @@ impl Experiment {
     }
 
     /// Stock Redis on each file system, with and without discard.
-    fn stock(&mut self, redis: &Path, policy: Policy, stretch: u64) -> Result<()> {
+    fn stock(&self, redis: &Path, policy: Policy) -> Result<Vec<Subject>> {
+        let mut subjects = Vec::new();
         for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs, FileSystemKind::F2fs] {
             if let Err(why) = kind.is_supported() {
                 eprintln!("SKIPPED: {kind}: {why}");
@@ -191,30 +212,20 @@ impl Experiment {
                 let trace = self.record(redis, place, policy)?;
                 let discards = if discard { ", discard" } else { "" };
                 let name = format!("stock Redis, {kind}{discards}");
-                let flags = ["--stretch", &stretch.to_string()];
-                self.replay(&name, policy, &trace, (1, "persistent"), &flags)?;
+                subjects.push(Subject { name, policy, is_slimio: false, is_in_paper: true, trace });
             }
         }
-        Ok(())
+        Ok(subjects)
     }
 
-    /// SlimIO on every drive.
-    fn slimio(&mut self, name: &str, policy: Policy, trace: &Path, stretch: u64) -> Result<()> {
-        for &handles in HANDLES {
-            for isolation in &ISOLATIONS[..if handles == 1 { 1 } else { 2 }] {
-                let name = match handles {
-                    1 => format!("{name} without FDP"),
-                    _ => format!("{name}, {handles} handles, {isolation}"),
-                };
-                let flags = ["--stretch", &stretch.to_string()];
-                self.replay(&name, policy, trace, (handles, isolation), &flags)?;
-            }
-        }
-        Ok(())
+    /// SlimIO with the device to itself.
+    fn on_device(&self, policy: Policy) -> Result<Subject> {
+        let trace = self.record(&self.slimio, Place::Device, policy)?;
+        Ok(Subject { name: "SlimIO".into(), policy, is_slimio: true, is_in_paper: true, trace })
     }
 
     /// What SlimIO's storage writes to a drive of so many bytes, with so many times the paper's keys.
-    fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<PathBuf> {
+    fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<Subject> {
         let mib = bytes >> 20;
         let trace = self.out.join(format!("generated-{policy}-{mib}-{keys}.trace"));
         eprintln!("generating {}", trace.display());
@@ -222,7 +233,8 @@ impl Experiment {
         generate.args(["waf", "generate", "--policy", &policy.to_string(), "--keys", keys]);
         generate.args(["--size", &format!("{mib}M"), "--out"]).arg(&trace);
         output_of(&mut generate)?;
-        Ok(trace)
+        let name = "SlimIO, generated".to_owned();
+        Ok(Subject { name, policy, is_slimio: true, is_in_paper: true, trace })
     }
 
     fn record(&self, program: &Path, place: Place, policy: Policy) -> Result<PathBuf> {
@@ -255,94 +267,73 @@ impl Experiment {
         Ok(trace)
     }
 
-    fn replay(
-        &mut self,
-        name: &str,
-        policy: Policy,
-        trace: &Path,
-        (handles, isolation): (u16, &str),
-        flags: &[&str],
-    ) -> Result<()> {
-        let mut replay = Command::new(&self.slimio);
-        replay.arg("waf").arg(trace).args(["--points", "--isolation", isolation]);
-        replay.args(["--handles", &handles.to_string()]).args(flags);
-        let points = points(&output_of(&mut replay)?)?;
-        let is_slimio = name.starts_with("SlimIO");
-        self.rows.push(Row { name: name.to_owned(), policy, is_slimio, points });
-        Ok(())
+    /// On every drive like the paper's, with a table and a picture.
+    fn replay_all(
+        &self,
+        file: &str,
+        subjects: &[Subject],
+        stretch: impl Fn(&Subject) -> u64,
+    ) -> Result<String> {
+        let mut rows = Vec::new();
+        for subject in subjects {
+            let stretch = stretch(subject).to_string();
+            for &handles in subject.handles(HANDLES) {
+                for isolation in &ISOLATIONS[..if handles == 1 { 1 } else { 2 }] {
+                    rows.push(self.replay(
+                        subject,
+                        handles,
+                        isolation,
+                        &["--stretch", &stretch],
+                    )?);
+                }
+            }
+        }
+        let picture = self.out.join(format!("{file}.png"));
+        write_png(&chart(&rows).draw(), &picture)
+            .doing(format!("writing {}", picture.display()))?;
+        self.write(file, table(&rows))
     }
 
-    fn finish(&self, file: &str) -> Result<String> {
-        let table = self.table();
+    /// On drives with less spare NAND and other collectors.
+    fn drives(&self, subjects: &[Subject]) -> Result<String> {
+        let mut rows = Vec::new();
+        for subject in subjects {
+            for &handles in subject.handles(DRIVES_HANDLES) {
+                let on = |drive: &Drive| {
+                    let flags = ["--spare", drive.spare, "--background", drive.background];
+                    self.replay(subject, handles, ISOLATIONS[0], &flags)
+                };
+                let drives = DRIVES.iter().map(on).collect::<Result<_>>()?;
+                let name = subject.on(handles, None);
+                rows.push(DriveRow { name, policy: subject.policy, drives });
+            }
+        }
+        self.write("waf-drives", drives_table(&rows))
+    }
+
+    fn replay(
+        &self,
+        subject: &Subject,
+        handles: u16,
+        isolation: &str,
+        flags: &[&str],
+    ) -> Result<Row> {
+        let mut replay = Command::new(&self.slimio);
+        replay.arg("waf").arg(&subject.trace).args(["--points", "--isolation", isolation]);
+        replay.args(["--handles", &handles.to_string()]).args(flags);
+        Ok(Row {
+            name: subject.on(handles, Some(isolation)),
+            subject: subject.clone(),
+            handles,
+            is_persistent: isolation == ISOLATIONS[0],
+            points: points(&output_of(&mut replay)?)?,
+        })
+    }
+
+    fn write(&self, file: &str, table: String) -> Result<String> {
         let path = self.out.join(format!("{file}.md"));
         fs::write(&path, &table).doing(format!("writing {}", path.display()))?;
-        let picture = self.out.join(format!("{file}.png"));
-        write_png(&self.chart().draw(), &picture)
-            .doing(format!("writing {}", picture.display()))?;
         Ok(table)
-    }
-
-    fn table(&self) -> String {
-        let mut text = "| on the drive | `appendfsync` | host GiB | media GiB | WAF | WAF of the \
-                        second half | most units of several lifetimes | in the paper |\n\
-                        |---|---|---:|---:|---:|---:|---:|---|\n"
-            .to_owned();
-        for row in &self.rows {
-            let Some(last) = row.points.last() else { continue };
-            let gib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 30));
-            let paper = PAPER.iter().find(|(policy, ..)| *policy == row.policy);
-            let paper = paper.filter(|_| !row.name.contains(TIMES));
-            let paper = match (paper, row.is_slimio, row.name.contains("without")) {
-                (Some((_, stock, _)), false, _) => format!("{stock} (F2FS)"),
-                (Some((_, _, slimio)), true, false) => (*slimio).to_owned(),
-                _ => "not reported".to_owned(),
-            };
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {} | {:.3} | {:.3} | {} | {paper} |",
-                row.name,
-                row.policy,
-                gib(last.host_bytes),
-                gib(last.media_bytes),
-                row.waf(),
-                row.waf_late(),
-                row.mixed_units_max(),
-            );
-        }
-        text
-    }
-
-    /// WAF since the beginning over what the host has written, a panel for each policy.
-    fn chart(&self) -> Chart {
-        const INKS: [Ink; 6] =
-            [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet, Ink::Green, Ink::Blue];
-        let panel = |policy: Policy| {
-            // SlimIO once: with and without data placement.
-            let rows = self.rows.iter().filter(|row| row.policy == policy);
-            let rows = rows.filter(|row| {
-                !row.is_slimio || row.name.contains("without") || row.name.contains("8 handles, p")
-            });
-            let curves = rows.zip(INKS.into_iter().cycle()).map(|(row, ink)| {
-                let waf = |point: &Point| {
-                    let gib = point.host_bytes / f64::from(1 << 30);
-                    (gib, point.media_bytes / point.host_bytes)
-                };
-                let points = row.points.iter().map(waf).collect();
-                let name = row.name.trim_start_matches("stock Redis, ").to_owned();
-                Curve { name, ink, mark: Mark::Line, points }
-            });
-            Panel {
-                title: format!("appendfsync {policy}"),
-                x_title: "GiB written by the host".into(),
-                y_min: 1.0,
-                curves: curves.collect(),
-                ..Panel::default()
-            }
-        };
-        let title = "write amplification since the beginning".into();
-        let policies = PAPER.iter().map(|(policy, ..)| *policy);
-        let shown = policies.filter(|policy| self.rows.iter().any(|row| row.policy == *policy));
-        Chart { title, panels: shown.map(panel).collect() }
     }
 }
 
@@ -354,42 +345,4 @@ fn output_of(command: &mut Command) -> Result<String> {
         return Err(BenchError::Server(said));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Fields of a point, as `slimio waf --points` prints them, one point a line.
-const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
-
-/// Reads them all.
-fn points(text: &str) -> Result<Vec<Point>> {
-    let mut lines = text.lines();
-    if lines.next() != Some(POINT_FIELDS) {
-        return Err(BenchError::Server(format!("slimio waf does not print {POINT_FIELDS}")));
-    }
-    let unreadable = |line| BenchError::Server(format!("slimio waf prints no point: {line}"));
-    lines.map(|line| point(line).ok_or_else(|| unreadable(line))).collect()
-}
-
-fn point(line: &str) -> Option<Point> {
-    let fields: Vec<f64> =
-        line.split(',').map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
-    let [_, _, host_bytes, media_bytes, _, mixed_units] = fields[..] else { return None };
-    Some(Point { host_bytes, media_bytes, mixed_units })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_point_that_can_not_be_read_is_an_error() {
-        let line = "8,1.5,4096,8192,0.25,3";
-        let read = points(&format!("{POINT_FIELDS}\n{line}\n")).expect("it is as printed");
-        assert_eq!(read, [Point { host_bytes: 4096.0, media_bytes: 8192.0, mixed_units: 3.0 }]);
-        for bad in ["8,1.5,4096,8192", "8,1.5,4096,much,0.25,3", "", "error"] {
-            let refused = points(&format!("{POINT_FIELDS}\n{line}\n{bad}\n")).unwrap_err();
-            assert_eq!(refused.to_string(), format!("slimio waf prints no point: {bad}"));
-        }
-        points(line).expect_err("the fields have no names");
-        points("").expect_err("there is nothing");
-    }
 }

@@ -37,6 +37,10 @@ pub(super) struct Traces {
     /// Which reclaim unit is collected next
     #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
     victims: VictimsName,
+    /// Free share of the reclaim units at which the collector begins to work beside the host's writes;
+    /// 0 for a drive that collects only when it has to
+    #[arg(long, default_value_t = 0.25, value_name = "SHARE")]
+    background: f64,
     /// Times every address and length: the whole experiment on a drive that is as much larger
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     stretch: u64,
@@ -79,6 +83,9 @@ impl Traces {
         let spare = spare.unwrap_or(SPARE);
         if !(0.0..1.0).contains(&spare) || spare == 0.0 {
             return Err("--spare is a share between 0 and 1, both excluded".into());
+        }
+        if !(0.0..1.0).contains(&self.background) {
+            return Err("--background is a share from 0 to below 1".into());
         }
         for trace in &self.files {
             self.replay(trace, spare).map_err(|why| format!("{}: {why}", trace.display()))?;
@@ -133,7 +140,11 @@ impl Traces {
         let device_bytes = header.device_bytes.saturating_mul(self.stretch);
         let mut config = Config::scaled(device_bytes);
         config.geometry.blocks_per_die = (EXPORTED_UNITS / (1.0 - spare)).round() as u32;
-        config.thresholds = Thresholds::paper(config.geometry.unit_count());
+        let units = config.geometry.unit_count();
+        config.thresholds = Thresholds {
+            background_units: (f64::from(units) * self.background) as u32,
+            ..Thresholds::paper(units)
+        };
         config.handles = handles;
         config.isolation = match self.isolation {
             IsolationName::Initial => Isolation::Initial,
