@@ -51,6 +51,20 @@ class Waf(TestCase):
             self.assertNotIn("NaN", text)
             self.assertNotRegex(text, r"\binf\b")
 
+    def test_a_drive_that_collects_only_when_it_must_copies_less(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            self.said("generate", "--keys", 1.5, "--size", "720M", "--out", trace)
+            eager = self.replayed(trace, "--background", 0.25)
+            self.assertEqual(eager, self.replayed(trace), "the paper's drive collects below a quarter of free units")
+            lazy = self.replayed(trace, "--background", 0)
+            self.assertGreater(eager, 1.05)
+            self.assertEqual(lazy, 1)
+
+    def replayed(self, trace, *args):
+        text = self.said(trace, "--handles", 1, *args)
+        return float(re.search(r"^\| 1 \| \d+ \| \d+ \| \d+ \| ([\d.]+) \|", text, re.M).group(1))
+
     def test_what_makes_no_sense_is_refused_with_a_sentence(self):
         self.assertIn("without spare space nothing can be collected", self.refused("--model", "--spare", 0))
         self.assertIn("a part of the NAND", self.refused("--model", "--spare", 1.5))
@@ -59,6 +73,7 @@ class Waf(TestCase):
         self.assertIn("say what", self.refused())
         self.assertIn("above 0 and 1 at most", self.refused("tenants", "--load", 0))
         self.assertIn("no more than there are", self.refused("tenants", "--machines", 5, "--simulated", 6))
+        self.assertIn("from 0 to below 1", self.refused("trace", "--background", 1))
         self.assertIn("can't be made", self.refused("validate", "--out", "/dev/null/here"))
 
     def test_trimming_all_that_is_written_has_no_steady_state(self):

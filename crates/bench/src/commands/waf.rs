@@ -79,9 +79,16 @@ struct Subject {
     /// Whether the paper reports the same.
     is_in_paper: bool,
     trace: PathBuf,
+    /// Times every address and length of the trace.
+    stretch: u64,
 }
 
 impl Subject {
+    fn new(name: &str, policy: Policy, trace: PathBuf) -> Self {
+        let is_slimio = name.starts_with("SlimIO");
+        Self { name: name.to_owned(), policy, is_slimio, is_in_paper: true, trace, stretch: 1 }
+    }
+
     /// Reclaim unit handles of the drives that it is replayed on, of those that SlimIO is.
     fn handles<'a>(&self, of_slimio: &'a [u16]) -> &'a [u16] {
         if self.is_slimio { of_slimio } else { &of_slimio[..1] }
@@ -138,26 +145,21 @@ pub fn run(mut args: Args) -> Result<String> {
         recorded.extend(experiment.stock(&redis, *policy)?);
         recorded.push(experiment.on_device(*policy)?);
     }
-    let text = experiment.replay_all("waf", &recorded, |_| 1)?;
+    let text = experiment.replay_all("waf", &recorded)?;
     if !is_full {
         return Ok(format!("{text}\n{}", experiment.drives(&recorded)?));
     }
 
     let stretch = PaperRun::DRIVE_BYTES / device_bytes;
-    let mut paper = Vec::new();
-    for subject in &recorded {
-        let name = match subject.is_slimio {
-            true => format!("{}, as recorded", subject.name),
-            false => subject.name.clone(),
-        };
-        paper.push(Subject { name, ..subject.clone() });
+    let mut paper = recorded.clone();
+    for subject in &mut paper {
+        subject.name = format!("{}, stretched", subject.name);
+        subject.stretch = stretch;
     }
     for policy in &policies {
         paper.push(experiment.generate(*policy, PaperRun::DRIVE_BYTES, "1")?);
     }
-    let is_recorded = |subject: &Subject| recorded.iter().any(|it| it.trace == subject.trace);
-    let stretched = |subject: &Subject| if is_recorded(subject) { stretch } else { 1 };
-    let at_paper_size = experiment.replay_all("waf-full", &paper, stretched)?;
+    let at_paper_size = experiment.replay_all("waf-full", &paper)?;
 
     let mut more_keys = Vec::new();
     for (policy, factors) in KEYS.iter().filter(|(policy, _)| is_wanted(policy)) {
@@ -168,7 +170,7 @@ pub fn run(mut args: Args) -> Result<String> {
             more_keys.push(subject);
         }
     }
-    let with_more_keys = experiment.replay_all("waf-keys", &more_keys, |_| 1)?;
+    let with_more_keys = experiment.replay_all("waf-keys", &more_keys)?;
     let drives = experiment.drives(&[recorded, more_keys].concat())?;
     Ok(format!(
         "{text}\nAt 180 GiB:\n\n{at_paper_size}\nWith more keys:\n\n{with_more_keys}\n{drives}"
@@ -212,7 +214,7 @@ impl Experiment {
                 let trace = self.record(redis, place, policy)?;
                 let discards = if discard { ", discard" } else { "" };
                 let name = format!("stock Redis, {kind}{discards}");
-                subjects.push(Subject { name, policy, is_slimio: false, is_in_paper: true, trace });
+                subjects.push(Subject::new(&name, policy, trace));
             }
         }
         Ok(subjects)
@@ -221,7 +223,7 @@ impl Experiment {
     /// SlimIO with the device to itself.
     fn on_device(&self, policy: Policy) -> Result<Subject> {
         let trace = self.record(&self.slimio, Place::Device, policy)?;
-        Ok(Subject { name: "SlimIO".into(), policy, is_slimio: true, is_in_paper: true, trace })
+        Ok(Subject::new("SlimIO", policy, trace))
     }
 
     /// What SlimIO's storage writes to a drive of so many bytes, with so many times the paper's keys.
@@ -233,8 +235,7 @@ impl Experiment {
         generate.args(["waf", "generate", "--policy", &policy.to_string(), "--keys", keys]);
         generate.args(["--size", &format!("{mib}M"), "--out"]).arg(&trace);
         output_of(&mut generate)?;
-        let name = "SlimIO, generated".to_owned();
-        Ok(Subject { name, policy, is_slimio: true, is_in_paper: true, trace })
+        Ok(Subject::new("SlimIO, generated", policy, trace))
     }
 
     fn record(&self, program: &Path, place: Place, policy: Policy) -> Result<PathBuf> {
@@ -268,23 +269,12 @@ impl Experiment {
     }
 
     /// On every drive like the paper's, with a table and a picture.
-    fn replay_all(
-        &self,
-        file: &str,
-        subjects: &[Subject],
-        stretch: impl Fn(&Subject) -> u64,
-    ) -> Result<String> {
+    fn replay_all(&self, file: &str, subjects: &[Subject]) -> Result<String> {
         let mut rows = Vec::new();
         for subject in subjects {
-            let stretch = stretch(subject).to_string();
             for &handles in subject.handles(HANDLES) {
                 for isolation in &ISOLATIONS[..if handles == 1 { 1 } else { 2 }] {
-                    rows.push(self.replay(
-                        subject,
-                        handles,
-                        isolation,
-                        &["--stretch", &stretch],
-                    )?);
+                    rows.push(self.replay(subject, handles, isolation, &[])?);
                 }
             }
         }
@@ -320,7 +310,8 @@ impl Experiment {
     ) -> Result<Row> {
         let mut replay = Command::new(&self.slimio);
         replay.arg("waf").arg(&subject.trace).args(["--points", "--isolation", isolation]);
-        replay.args(["--handles", &handles.to_string()]).args(flags);
+        replay.args(["--handles", &handles.to_string()]);
+        replay.args(["--stretch", &subject.stretch.to_string()]).args(flags);
         Ok(Row {
             name: subject.on(handles, Some(isolation)),
             subject: subject.clone(),
