@@ -73,6 +73,8 @@ pub struct Drive {
     pub unit_bytes: Option<u64>,
     /// Share of its NAND that it does not export, in percent.
     pub spare_percent: u32,
+    /// Units that are free when the collector begins in the background, in percent.
+    pub background_percent: u32,
     /// Data, log and snapshots are those of a drive of so much of its size, in percent.
     pub fill_percent: u64,
 }
@@ -114,8 +116,11 @@ impl Outcome {
 impl Setup {
     fn config(&self) -> Config {
         let handles = if self.host == Host::WithPlacement { HANDLES } else { 1 };
-        let Drive { size_bytes, unit_bytes, spare_percent, .. } = self.drive;
-        Config { handles, ..Config::sized(size_bytes, unit_bytes, spare_percent) }
+        let Drive { size_bytes, unit_bytes, spare_percent, background_percent, .. } = self.drive;
+        let config = Config::sized(size_bytes, unit_bytes, spare_percent);
+        let share = f64::from(background_percent) / 100.0;
+        let thresholds = config.thresholds.in_background_below(share, config.geometry.unit_count());
+        Config { handles, thresholds, ..config }
     }
 
     fn workload(&self) -> Workload {
@@ -135,6 +140,8 @@ impl Setup {
     pub fn run(&self, program: &Path, folder: &Path) -> Result<Outcome> {
         heed_interrupts()?;
         fresh_directory(folder)?;
+        // What others have written is not to be written back meanwhile.
+        rustix::fs::sync();
         let (driven, samples) = match self.host {
             Host::WithPlacement | Host::WithoutPlacement => self.on_drive(program, folder)?,
             Host::Stock(kind) => self.on_file_system(program, folder, kind)?,
@@ -149,11 +156,12 @@ impl Setup {
         };
         let config = self.config();
         let volume = format!(
-            "emulated:{},size={},ru={},spare={}%,{fdp}",
+            "emulated:{},size={},ru={},spare={}%,background={}%,{fdp}",
             folder.join("drive").display(),
             config.exported_size(),
             config.geometry.unit_size(),
-            self.drive.spare_percent
+            self.drive.spare_percent,
+            self.drive.background_percent
         );
         let segment_size = PaperRun::segment_bytes(config.exported_size()).to_string();
         let mut extra = vec!["--volume", &volume, "--log-segment-size", &segment_size];

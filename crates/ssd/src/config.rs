@@ -84,6 +84,12 @@ impl Thresholds {
             background_invalid_permille: 125,
         }
     }
+
+    /// The same, but in the background with this share of the `unit_count` units free; 0 for never.
+    #[must_use]
+    pub fn in_background_below(self, share: f64, unit_count: u32) -> Self {
+        Self { background_units: (f64::from(unit_count) * share).round() as u32, ..self }
+    }
 }
 
 /// How long NAND takes.

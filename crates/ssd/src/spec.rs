@@ -22,7 +22,7 @@ pub const PREFIX: &str = "emulated:";
 /// Options by name, with what they take.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
                        isolation=persistent|initial, victims=greedy|fifo|cost-benefit, \
-                       timing=paper|channels|none, cache=SIZE, deallocate=MILLISECONDS";
+                       background=PERCENT, timing=paper|channels|none, cache=SIZE, deallocate=MILLISECONDS";
 
 /// What is wrong with the name of a drive, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +93,7 @@ struct Given {
     handles: Option<u16>,
     isolation: Option<Isolation>,
     victims: Option<Victims>,
+    background_percent: Option<u32>,
     timing: Option<Timing>,
     cache_lbas: Option<u32>,
     deallocate_latency: Option<Duration>,
@@ -134,6 +135,11 @@ impl Given {
         config.isolation = self.isolation.unwrap_or(config.isolation);
         config.victims = self.victims.unwrap_or(config.victims);
         config.timing = self.timing.unwrap_or(config.timing);
+        if let Some(percent) = self.background_percent {
+            let unit_count = config.geometry.unit_count();
+            let share = f64::from(percent) / 100.0;
+            config.thresholds = config.thresholds.in_background_below(share, unit_count);
+        }
         DriveOptions {
             has_fdp,
             data,
@@ -150,10 +156,12 @@ impl Given {
             ("size", size) => self.size = Some(parse_size(size)?),
             ("ru", size) => self.unit_size = Some(unit_size(size)?),
             ("spare", percent) => {
-                let number = parse_number(percent.trim_end_matches('%'))?;
-                let spare = u32::try_from(number).ok().filter(|percent| *percent < 100);
                 let nothing = || SpecError(format!("spare={percent} leaves nothing to export"));
-                self.spare_percent = Some(spare.ok_or_else(nothing)?);
+                self.spare_percent = Some(parse_percent(percent)?.ok_or_else(nothing)?);
+            }
+            ("background", percent) => {
+                let always = || SpecError(format!("background={percent} is not below 100 %"));
+                self.background_percent = Some(parse_percent(percent)?.ok_or_else(always)?);
             }
             ("fdp", "on") => self.has_fdp = Some(true),
             ("fdp", "off") => self.has_fdp = Some(false),
@@ -204,6 +212,12 @@ fn parse_size(text: &str) -> Result<u64, SpecError> {
     size.ok_or_else(|| SpecError(format!("{text} is no size: 4G, 64M and such are")))
 }
 
+/// A percentage; `None` where it is 100 or more.
+fn parse_percent(text: &str) -> Result<Option<u32>, SpecError> {
+    let number = parse_number(text.trim_end_matches('%'))?;
+    Ok(u32::try_from(number).ok().filter(|percent| *percent < 100))
+}
+
 fn parse_number(text: &str) -> Result<u64, SpecError> {
     text.parse().map_err(|_| SpecError(format!("{text} is no number")))
 }
@@ -235,7 +249,7 @@ mod tests {
     fn everything_can_be_said() {
         let drive = parse(
             "/data/drive,size=4G,ru=64M,spare=10%,handles=2,isolation=initial,\
-             victims=cost-benefit,timing=channels,cache=1M,deallocate=20",
+             victims=cost-benefit,background=10%,timing=channels,cache=1M,deallocate=20",
         );
         assert_eq!(drive.data, DataPlace::File("/data/drive".into()));
         let config = &drive.config;
@@ -243,6 +257,11 @@ mod tests {
         assert_eq!(config.geometry.unit_count(), 72, "64 and 10 % of all");
         assert_eq!((config.handles, config.isolation), (2, Isolation::Initial));
         assert_eq!((config.victims, config.timing), (Victims::CostBenefit, Timing::PAPER_EMULATOR));
+        assert_eq!(
+            (config.thresholds.background_units, config.thresholds.foreground_units),
+            (7, 3)
+        );
+        assert_eq!(parse("4G,background=0").config.thresholds.background_units, 0);
         assert_eq!((drive.cache_lbas, drive.deallocate_latency.as_millis()), (256, 20));
         let conventional = parse("4G,fdp=off,timing=none");
         assert!(!conventional.has_fdp && conventional.config.handles == 1);
@@ -257,6 +276,7 @@ mod tests {
         assert!(refused("4G,fdp").contains("no option fdp"));
         assert!(refused("4G,fdp=maybe").contains("no option fdp=maybe"));
         assert!(refused("4G,spare=100").contains("nothing to export"));
+        assert!(refused("4G,background=100%").contains("background=100% is not below 100 %"));
         assert!(refused("4G,cache=much").contains("much is no size"));
         assert!(refused("4G,ru=5000").contains("whole blocks of 4096, not 5000"));
         assert!(refused("size=4G,ru=60M").contains("not whole reclaim units"));

@@ -27,8 +27,9 @@ each drive and policy. Stock needs root
   --size MIB         of the drive (2880)
   --ru MIB           a reclaim unit (a 180th of the drive)
   --repetitions N    on-demand snapshots, each with its SETs (4)
-  --drive NAME       paper or full (both)
+  --drive NAME       paper, full or lazy (all)
   --spare PERCENT    of the drive's NAND that is not exported
+  --background PERCENT  of its units are free when its collector begins beside the host
   --fill PERCENT     data, log and snapshots are those of a drive of so much of its size
   --snapshot-rate R  of SlimIO, instead of its default
   --policy P         always or everysec (both)
@@ -43,22 +44,32 @@ const WAF_MAX: f64 = 1.005;
 struct Case {
     name: &'static str,
     spare_percent: u32,
+    background_percent: u32,
     fill_percent: u64,
     hosts: &'static [Host],
 }
 
 /// The paper's drive, and one that is as full as SlimIO can make it with less spare NAND; a file system
-/// can't be filled like that.
+/// can't be filled like that. The last is the same with a collector that begins later.
 const CASES: &[Case] = &[
     Case {
         name: "paper",
         spare_percent: 25,
+        background_percent: 25,
         fill_percent: 100,
         hosts: &[Host::WithPlacement, Host::WithoutPlacement, Host::Stock(FileSystemKind::Ext4)],
     },
     Case {
         name: "full",
         spare_percent: 15,
+        background_percent: 25,
+        fill_percent: 115,
+        hosts: &[Host::WithPlacement, Host::WithoutPlacement],
+    },
+    Case {
+        name: "lazy",
+        spare_percent: 15,
+        background_percent: 10,
         fill_percent: 115,
         hosts: &[Host::WithPlacement, Host::WithoutPlacement],
     },
@@ -84,6 +95,7 @@ pub fn run(mut args: Args) -> Result<String> {
     };
     let only_drive = args.text("drive").or_else(|| is_quick.then(|| "paper".to_owned()));
     let (spare, fill) = (args.optional("spare")?, args.optional("fill")?);
+    let background = args.optional("background")?;
     let unit_mib = args.optional::<u64>("ru")?.or(is_quick.then_some(8));
     let only_policy = args.text("policy").map(|name| Policy::named(&name)).transpose()?;
     let only_policy = only_policy.or_else(|| is_quick.then_some(Policy::EverySec));
@@ -97,6 +109,7 @@ pub fn run(mut args: Args) -> Result<String> {
             size_bytes: experiment.drive_bytes,
             unit_bytes: unit_mib.map(|mib| mib << 20),
             spare_percent: spare.unwrap_or(case.spare_percent),
+            background_percent: background.unwrap_or(case.background_percent),
             fill_percent: fill.unwrap_or(case.fill_percent),
         };
         let policies = [Policy::EverySec, Policy::Always];

@@ -49,9 +49,9 @@ impl Row {
 
 /// All runs, as a table in Markdown.
 pub fn table(outcomes: &[Outcome]) -> String {
-    let mut text = "| drive | spare NAND | on it | `appendfsync` | SET/s | median of 100 ms | 5th \
+    let mut text = "| drive | spare NAND | collected below | on it | `appendfsync` | SET/s | median of 100 ms | 5th \
                     percentile | time below half the median | SET p99.9 ms | slowest ms | host GiB | \
-                    WAF |\n|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+                    WAF |\n|---|---:|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     for outcome in outcomes {
         let row = Row::of(outcome);
@@ -59,10 +59,11 @@ pub fn table(outcomes: &[Outcome]) -> String {
         let [p999, max] = row.latency_ms;
         let _ = writeln!(
             text,
-            "| {} | {} % | {} | {} | {:.0} | {:.0} | {:.0} | {:.1} % | {p999:.1} | {max:.0} | {:.2} | \
+            "| {} | {} % | {} % | {} | {} | {:.0} | {:.0} | {:.0} | {:.1} % | {p999:.1} | {max:.0} | {:.2} | \
              {:.3} |",
             setup.drive.name,
             setup.drive.spare_percent,
+            setup.drive.background_percent,
             setup.host,
             setup.policy,
             row.per_s,

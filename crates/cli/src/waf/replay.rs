@@ -37,9 +37,9 @@ pub(super) struct Traces {
     /// Which reclaim unit is collected next
     #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
     victims: VictimsName,
-    /// Free share of the reclaim units at which the collector begins to work beside the host's writes;
+    /// Share of the reclaim units that are free when the collector begins to work beside the host's writes;
     /// 0 for a drive that collects only when it has to
-    #[arg(long, default_value_t = 0.25, value_name = "SHARE")]
+    #[arg(long, default_value_t = 0.25)]
     background: f64,
     /// Times every address and length: the whole experiment on a drive that is as much larger
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
@@ -141,10 +141,7 @@ impl Traces {
         let mut config = Config::scaled(device_bytes);
         config.geometry.blocks_per_die = (EXPORTED_UNITS / (1.0 - spare)).round() as u32;
         let units = config.geometry.unit_count();
-        config.thresholds = Thresholds {
-            background_units: (f64::from(units) * self.background) as u32,
-            ..Thresholds::paper(units)
-        };
+        config.thresholds = Thresholds::paper(units).in_background_below(self.background, units);
         config.handles = handles;
         config.isolation = match self.isolation {
             IsolationName::Initial => Isolation::Initial,
