@@ -99,11 +99,11 @@ impl Panel {
             let [left, right] = [from, to].map(|x| scale.x(x.clamp(scale.x_min, scale.x_max)));
             canvas.bar((left, top), ((right - left).max(1), self.height()), Ink::Shade);
         }
-        for y in grid(scale.y_max - self.y_min).map(|y| y + self.y_min) {
+        for y in grid(self.y_min, scale.y_max) {
             canvas.line((LEFT, scale.y(y)), (RIGHT, scale.y(y)), Ink::Pale);
             canvas.text(20, scale.y(y) - 6, &rounded(y).to_string());
         }
-        for x in grid(scale.x_max - scale.x_min).map(|x| x + scale.x_min) {
+        for x in grid(scale.x_min, scale.x_max) {
             canvas.line((scale.x(x), top), (scale.x(x), bottom), Ink::Pale);
             canvas.text(scale.x(x) - 8, bottom + 8, &rounded(x).to_string());
         }
@@ -186,13 +186,15 @@ impl Scale {
     }
 }
 
-/// Round numbers from 0 to `max`, about six.
-pub fn grid(max: f64) -> impl Iterator<Item = f64> {
-    let rough = max / GRID_COUNT;
+/// Round numbers from `min` to `max`, about six.
+pub fn grid(min: f64, max: f64) -> impl Iterator<Item = f64> {
+    let rough = (max - min) / GRID_COUNT;
     let decade = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * decade);
     let step = step.into_iter().find(|&step| step >= rough).unwrap_or(rough);
-    (0..=(max / step) as u32).map(move |index| f64::from(index) * step)
+    // The dust of binary fractions must not take away the first or last.
+    let [first, last] = [(min / step - 1e-9).ceil(), (max / step + 1e-9).floor()];
+    (0..=(last - first) as u32).map(move |index| (first + f64::from(index)) * step)
 }
 
 /// Without the dust of binary fractions.
@@ -206,10 +208,12 @@ mod tests {
 
     #[test]
     fn the_grid_has_round_numbers() {
-        let lines = |max| grid(max).map(rounded).collect::<Vec<_>>();
-        assert_eq!(lines(60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
-        assert_eq!(lines(70_000.0), [0.0, 20_000.0, 40_000.0, 60_000.0]);
-        assert_eq!(lines(0.9), [0.0, 0.2, 0.4, 0.6, 0.8]);
+        let lines = |min, max| grid(min, max).map(rounded).collect::<Vec<_>>();
+        assert_eq!(lines(0.0, 60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
+        assert_eq!(lines(0.0, 70_000.0), [0.0, 20_000.0, 40_000.0, 60_000.0]);
+        assert_eq!(lines(0.0, 0.9), [0.0, 0.2, 0.4, 0.6, 0.8]);
+        assert_eq!(lines(0.014, 8.1), [2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(lines(1.0, 1.9), [1.0, 1.2, 1.4, 1.6, 1.8]);
     }
 
     #[test]

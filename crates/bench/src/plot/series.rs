@@ -64,11 +64,11 @@ impl Panel {
             let (left, right) = (self.x(from), self.x(to));
             canvas.bar((left, self.top), ((right - left).max(1), PANEL_HEIGHT), Ink::Shade);
         }
-        for rate in grid(self.rate_max) {
+        for rate in grid(0.0, self.rate_max) {
             canvas.line((LEFT, self.y(rate)), (WIDTH - MARGIN, self.y(rate)), Ink::Pale);
             canvas.text(10, self.y(rate) - 6, &format!("{rate:.0}"));
         }
-        for time in grid(self.time_max) {
+        for time in grid(0.0, self.time_max) {
             canvas.line((self.x(time), self.top), (self.x(time), bottom), Ink::Pale);
             canvas.text(self.x(time) - 8, bottom + 8, &format!("{} s", rounded(time)));
         }
