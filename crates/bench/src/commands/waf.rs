@@ -99,7 +99,7 @@ impl Subject {
         let name = &self.name;
         match (self.is_slimio, handles, isolation) {
             (false, ..) => name.clone(),
-            (true, 1, _) => format!("{name} without FDP"),
+            (true, 1, _) => format!("{name}, without FDP"),
             (true, _, None) => format!("{name}, {handles} handles"),
             (true, _, Some(isolation)) => format!("{name}, {handles} handles, {isolation}"),
         }
@@ -132,6 +132,7 @@ pub fn run(mut args: Args) -> Result<String> {
     }
     fs::create_dir_all(&out).doing(format!("making {}", out.display()))?;
     let repetitions = if is_quick { 2 } else { REPETITIONS };
+    let reuse = reuse && !is_quick;
     let experiment = Experiment { slimio, out, device_bytes, repetitions, reuse };
     if is_quick {
         return experiment.quick();

@@ -8,6 +8,18 @@ use super::{DRIVES, HANDLES, PAPER, Subject};
 use crate::error::{BenchError, Result};
 use crate::server::Policy;
 
+const HEAD: &str = "\
+| on the drive | `appendfsync` | fullest | host GiB | media GiB | WAF | WAF of the second half | most units \
+of several lifetimes | in the paper |
+|---|---|---:|---:|---:|---:|---:|---:|---|
+";
+
+const DRIVES_HEAD: &str = "\
+WAF, and of the second half, by spare NAND and the share of free units at which the collector begins in the
+background:
+
+| on the drive | `appendfsync` |";
+
 /// What one drive makes of a trace.
 pub(super) struct Row {
     /// With the drive.
@@ -97,11 +109,7 @@ fn point(line: &str) -> Option<Point> {
 
 /// A row for each drive and trace.
 pub(super) fn table(rows: &[Row]) -> String {
-    let mut text =
-        "| on the drive | `appendfsync` | fullest | host GiB | media GiB | WAF | WAF of the \
-                    second half | most units of several lifetimes | in the paper |\n\
-                    |---|---|---:|---:|---:|---:|---:|---:|---|\n"
-            .to_owned();
+    let mut text = HEAD.to_owned();
     for row in rows {
         let Some(last) = row.points.last() else { continue };
         let gib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 30));
@@ -124,10 +132,7 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 /// A row for each trace, a column for each drive.
 pub(super) fn drives_table(rows: &[DriveRow]) -> String {
-    let mut text =
-        "WAF, and of the second half, by spare NAND and the share of free units at which the \
-                    collector begins in the background:\n\n| on the drive | `appendfsync` |"
-            .to_owned();
+    let mut text = DRIVES_HEAD.to_owned();
     for drive in DRIVES {
         let _ = write!(text, " {} spare, from {} free |", drive.spare, drive.background);
     }
