@@ -1,6 +1,7 @@
 //! What `/proc` says of a process and of the machine.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{BenchError, Doing, Result};
@@ -173,6 +174,18 @@ pub fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(children)
 }
 
+/// Files that the process has open although they were deleted, so that their space is not free yet.
+/// Memory shared as a file, which seems to lie in `/`, is none of them.
+pub fn deleted_files(pid: u32) -> Result<Vec<PathBuf>> {
+    const DELETED: &str = " (deleted)";
+    let folder = format!("/proc/{pid}/fd");
+    let entries = fs::read_dir(&folder).doing(format!("listing {folder}"))?.flatten();
+    // One that was closed meanwhile has no link any more.
+    let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let names = links.filter_map(|link| link.to_str()?.strip_suffix(DELETED).map(PathBuf::from));
+    Ok(names.filter(|path| path.parent() != Some(Path::new("/"))).collect())
+}
+
 /// Names in `directory` that are numbers.
 fn numbered_entries(directory: &str) -> Result<Vec<u32>> {
     let entries = fs::read_dir(directory).doing(format!("listing {directory}"))?.flatten();
@@ -227,6 +240,19 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_deleted_file_is_there_until_it_is_closed() {
+        let path =
+            std::env::temp_dir().join(format!("slimio-bench-deleted-{}", std::process::id()));
+        let file = fs::File::create(&path).unwrap();
+        let is_deleted = || deleted_files(std::process::id()).unwrap().contains(&path);
+        assert!(!is_deleted());
+        fs::remove_file(&path).unwrap();
+        assert!(is_deleted());
+        drop(file);
+        assert!(!is_deleted());
+    }
 
     #[test]
     fn work_shows_as_cpu_time() {

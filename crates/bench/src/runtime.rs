@@ -126,13 +126,9 @@ impl Setup {
     fn workload(&self) -> Workload {
         let Drive { size_bytes, fill_percent, .. } = self.drive;
         let repetitions = self.repetitions;
-        let mut workload =
-            Workload { repetitions, ..Workload::scaled(size_bytes / 100 * fill_percent) };
-        if self.host.is_stock() {
-            // File systems free what was deleted some time later, so this one must not be filled up.
-            workload.hold_back_bytes = workload.log_bytes / 4 * 5;
-        }
-        workload
+        let workload = Workload::scaled(size_bytes / 100 * fill_percent);
+        let workload = if self.host.is_stock() { workload.on_file_system() } else { workload };
+        Workload { repetitions, ..workload }
     }
 
     /// Runs it with the server's program at `program`; data lie in `folder`, made anew and left behind.

@@ -4,13 +4,14 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use common::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
-use slimio_bench::proc::children;
+use slimio_bench::proc::{children, deleted_files};
 use slimio_bench::recorder::Workload;
 use slimio_bench::server::{Policy, Server};
 
@@ -50,6 +51,31 @@ fn clients_are_held_back_by_all_of_the_log() {
     let (times, largest) = (times.into_inner(), largest.into_inner());
     assert!(times >= 2, "{times} times");
     assert!(largest <= most, "{largest} bytes, not {most}");
+    server.stop().unwrap();
+}
+
+/// Of a server that has not closed yet what a rewrite has deleted, the child that saves would keep it.
+#[test]
+fn a_snapshot_begins_when_a_rewrite_has_freed_what_it_can() {
+    let scratch = Scratch::new();
+    let Some(server) = slow_stock(&scratch) else { return };
+    // The log is full towards the end of each repetition.
+    let workload = workload();
+    let requests = workload.log_bytes / 4096;
+    let workload = Workload { repetitions: 4, requests, ..workload };
+    let times = AtomicU64::new(0);
+    let look = |what: &str| {
+        if what.starts_with("repetition") {
+            let info = server.client()?.info("persistence")?;
+            assert_eq!(info["aof_rewrite_in_progress"].trim(), "0", "{what}");
+            assert_eq!(info["aof_rewrite_scheduled"].trim(), "0", "{what}");
+            assert_eq!(deleted_files(server.pid())?, [] as [PathBuf; 0], "{what}");
+            times.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    workload.drive(&server, &look).unwrap();
+    assert_eq!(times.into_inner(), 4);
     server.stop().unwrap();
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use crate::args::Args;
 use crate::error::{BenchError, Doing, Result};
-use crate::recorder::{FileSystemKind, Place, Recording, Workload, drive_bytes};
+use crate::recorder::{FileSystemKind, Place, Recording, drive_bytes};
 use crate::server::{Policy, find_program};
 
 /// Flags without a value.
@@ -35,10 +35,6 @@ pub fn run(mut args: Args) -> Result<String> {
     let discard = args.switch("discard");
     let policy = Policy::named(&args.value("policy", "everysec".to_owned())?)?;
     let device_bytes = drive_bytes(args.value("size", 1440u64)?)?;
-    let mut workload = Workload::scaled(device_bytes);
-    workload.repetitions = args.value("repetitions", workload.repetitions)?;
-    workload.seed = args.value("seed", workload.seed)?;
-    workload.key_count = (workload.key_count as f64 * args.value("keys", 1.0)?) as u64;
     let redis = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
     let (program, place) = match (args.text("slimio"), redis) {
         (Some(slimio), _) => (slimio.into(), Place::Device),
@@ -47,6 +43,10 @@ pub fn run(mut args: Args) -> Result<String> {
             return Err(BenchError::Usage("redis-server is not installed; name one".into()));
         }
     };
+    let mut workload = place.workload(device_bytes);
+    workload.repetitions = args.value("repetitions", workload.repetitions)?;
+    workload.seed = args.value("seed", workload.seed)?;
+    workload.key_count = (workload.key_count as f64 * args.value("keys", 1.0)?) as u64;
     let folder = args.text("folder").map_or_else(std::env::temp_dir, PathBuf::from);
     let trace = args.text("out").map(PathBuf::from);
     let trace = trace.ok_or_else(|| BenchError::Usage("--out names the trace".into()))?;

@@ -253,7 +253,7 @@ impl Experiment {
             device_bytes: self.device_bytes,
             workload: Workload {
                 repetitions: self.repetitions,
-                ..Workload::scaled(self.device_bytes)
+                ..place.workload(self.device_bytes)
             },
             folder: self.out.join("recording"),
             trace: trace.clone(),

@@ -39,6 +39,17 @@ pub enum Place {
     Device,
 }
 
+impl Place {
+    /// The paper's workload on a device of so many bytes, as a server in this place can take it.
+    pub fn workload(self, device_bytes: u64) -> Workload {
+        let workload = Workload::scaled(device_bytes);
+        match self {
+            Self::FileSystem { .. } => workload.on_file_system(),
+            Self::Device => workload,
+        }
+    }
+}
+
 /// What is recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {

@@ -9,7 +9,6 @@
 //! times 28 million SETs by 50 clients, a snapshot of the log's kind at 50 to 55 GB of log and one on
 //! demand each time. So on-demand snapshots outlive two generations of the log.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,9 +23,10 @@ use crate::keys::KeyDistribution;
 use crate::load::{Arrival, Generator, LATENCY_NS_MAX, LoadConfig, PhaseReport, Until};
 use crate::mix::Mix;
 use crate::persistence::Persistence;
+use crate::proc::deleted_files;
 use crate::request::RequestWriter;
 use crate::run::{preload, without_errors};
-use crate::server::Server;
+use crate::server::{Server, ServerKind};
 use crate::snapshot::{Kind, take};
 use crate::values::ValuePool;
 
@@ -104,6 +104,13 @@ impl Workload {
         }
     }
 
+    /// The same for a server on a file system, which must not be filled up: it frees what was deleted
+    /// some time later, and XFS takes up to half as much again for a file that grows.
+    #[must_use]
+    pub fn on_file_system(self) -> Self {
+        Self { hold_back_bytes: self.log_bytes / 4 * 5, ..self }
+    }
+
     /// What it says of itself in a trace's header.
     pub fn about(&self) -> Vec<(String, String)> {
         let load = format!(
@@ -124,22 +131,31 @@ impl Workload {
     }
 
     /// Drives a server that has no keys yet.
+    ///
+    /// # Errors
+    /// With the server's last words where it was its doing.
     pub fn drive(&self, server: &Server, mark: &Mark) -> Result<Driven> {
+        self.drive_until_error(server, mark).map_err(|error| {
+            if interrupt::check().is_err() {
+                return error;
+            }
+            BenchError::Server(format!("{error}; the server said last:\n{}", server.log_tail()))
+        })
+    }
+
+    fn drive_until_error(&self, server: &Server, mark: &Mark) -> Result<Driven> {
         let writer = RequestWriter::new(ValuePool::new(self.value_size, 0.0, self.seed));
         mark("set every key once")?;
         preload(server.address(), self.key_count, &writer, self.seed)?;
         let mut client = server.client()?;
         mark("BGREWRITEAOF")?;
         take(&mut client, Kind::Rewrite)?;
-        let is_over = Arc::new(AtomicBool::new(false));
+        let is_over = AtomicBool::new(false);
         let driven = thread::scope(|scope| {
-            let watching = scope.spawn({
-                let is_over = Arc::clone(&is_over);
-                let client = server.client();
-                move || self.rewrite_when_full(client?, &is_over, mark)
-            });
+            let watching = scope.spawn(|| self.rewrite_when_full(server.client()?, &is_over, mark));
+            let ending = SetOnDrop(&is_over);
             let load = self.load(server, &mut client, writer, mark);
-            is_over.store(true, Ordering::Relaxed);
+            drop(ending);
             watching.join().expect("looking at a log does not panic").and(load)
         })?;
         wait_until(&mut client, |state| !state.is_saving && !state.is_rewriting)?;
@@ -167,6 +183,7 @@ impl Workload {
         let mut driven = Driven { requests: 0, elapsed: Duration::ZERO, latency };
         for repetition in 1..=self.repetitions {
             wait_until(client, |state| !state.is_saving)?;
+            wait_for_rewrite(server, client)?;
             mark(&format!("repetition {repetition}: BGSAVE"))?;
             client.expect(&["BGSAVE", "SCHEDULE"])?;
             let mut left = self.requests;
@@ -206,6 +223,30 @@ impl Workload {
         }
         Ok(())
     }
+}
+
+/// Set when it goes, also in a panic: whoever waits for it would wait for ever.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits until a rewrite of stock Redis is over, until when it would put `BGSAVE` off anyway, and until
+/// what that has deleted is closed: a child that is forked before keeps it open, so the file
+/// system is short of a whole log for as long as it saves.
+fn wait_for_rewrite(server: &Server, client: &mut Client) -> Result<()> {
+    if server.config().kind != ServerKind::Stock {
+        return Ok(());
+    }
+    wait_until(client, |state| !state.is_rewriting)?;
+    while !deleted_files(server.pid())?.is_empty() {
+        interrupt::check()?;
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// Holds back whoever calls until the server is as `is_fit` says.
