@@ -183,7 +183,7 @@ impl Workload {
         let mut driven = Driven { requests: 0, elapsed: Duration::ZERO, latency };
         for repetition in 1..=self.repetitions {
             wait_until(client, |state| !state.is_saving)?;
-            wait_for_rewrite(server, client)?;
+            self.wait_for_rewrite(server, client)?;
             mark(&format!("repetition {repetition}: BGSAVE"))?;
             client.expect(&["BGSAVE", "SCHEDULE"])?;
             let mut left = self.requests;
@@ -210,6 +210,21 @@ impl Workload {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
     }
 
+    /// Waits until a rewrite of stock Redis is over that runs or is due, until when it would put `BGSAVE`
+    /// off anyway, and until what that has deleted is closed: a child that is forked before keeps it
+    /// open, so the file system is short of a whole log for as long as it saves.
+    fn wait_for_rewrite(&self, server: &Server, client: &mut Client) -> Result<()> {
+        if server.config().kind != ServerKind::Stock {
+            return Ok(());
+        }
+        wait_until(client, |state| !state.is_rewriting && self.log_of(state) < self.log_bytes)?;
+        while !deleted_files(server.pid())?.is_empty() {
+            interrupt::check()?;
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
     fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, mark: &Mark) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
             let state = State::of(&mut client)?;
@@ -232,21 +247,6 @@ impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// Waits until a rewrite of stock Redis is over, until when it would put `BGSAVE` off anyway, and until
-/// what that has deleted is closed: a child that is forked before keeps it open, so the file
-/// system is short of a whole log for as long as it saves.
-fn wait_for_rewrite(server: &Server, client: &mut Client) -> Result<()> {
-    if server.config().kind != ServerKind::Stock {
-        return Ok(());
-    }
-    wait_until(client, |state| !state.is_rewriting)?;
-    while !deleted_files(server.pid())?.is_empty() {
-        interrupt::check()?;
-        thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
 }
 
 /// Holds back whoever calls until the server is as `is_fit` says.
