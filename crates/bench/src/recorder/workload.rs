@@ -218,11 +218,7 @@ impl Workload {
             return Ok(());
         }
         wait_until(client, |state| !state.is_rewriting && self.log_of(state) < self.log_bytes)?;
-        while !deleted_files(server.pid())?.is_empty() {
-            interrupt::check()?;
-            thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
+        wait_for(|| Ok(deleted_files(server.pid())?.is_empty()))
     }
 
     fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, mark: &Mark) -> Result<()> {
@@ -251,8 +247,13 @@ impl Drop for SetOnDrop<'_> {
 
 /// Holds back whoever calls until the server is as `is_fit` says.
 fn wait_until(client: &mut Client, is_fit: impl Fn(&State) -> bool) -> Result<()> {
+    wait_for(|| Ok(is_fit(&State::of(client)?)))
+}
+
+/// Looks again and again until it is so; no longer than a snapshot may take.
+fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
-    while !is_fit(&State::of(client)?) {
+    while !is_so()? {
         interrupt::check()?;
         if began.elapsed() > SNAPSHOT_MAX {
             let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
