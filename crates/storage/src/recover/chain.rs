@@ -40,6 +40,8 @@ pub(crate) struct Chain {
     joined: Vec<u8>,
     /// Records up to here are not needed.
     start: Lsn,
+    /// The log was found to lead to where the last recovery went on, or starts behind that.
+    pub(crate) has_met_cut: bool,
     pub(crate) records: u64,
     pub(crate) batches: u64,
 }
@@ -86,6 +88,7 @@ impl Chain {
             pending: None,
             joined: Vec::new(),
             start: start.lsn,
+            has_met_cut: start.batch_lsn > superblock.cut.lsn,
             records: 0,
             batches: 0,
         }
@@ -132,21 +135,18 @@ impl Chain {
             for (header, _) in found.iter().flatten() {
                 claims.note(header, superblock.epoch);
             }
-            let chosen = found
+            self.meet_cut(superblock);
+            let mut candidates: Vec<_> = found
                 .into_iter()
                 .flatten()
                 .filter(|(header, _)| may_chain && self.is_next(header, superblock))
-                .max_by_key(|(header, _)| header.records_size);
-            let is_dead = match &chosen {
-                Some((header, _)) => {
-                    self.is_passed_over(&mut ahead, device, superblock, at, header, &mut idle)
-                }
-                None => Ok(false),
-            };
-            let chosen = match is_dead {
-                Ok(is_dead) => chosen.filter(|_| !is_dead),
-                Err(error) => break Err(error),
-            };
+                .collect();
+            candidates.sort_by_key(|(header, _)| header.records_size);
+            let chosen =
+                match self.choose(&mut ahead, device, superblock, at, candidates, &mut idle) {
+                    Ok(chosen) => chosen,
+                    Err(error) => break Err(error),
+                };
             let Some((header, batch_at)) = chosen else {
                 if at == start {
                     match ahead.view(device, at, 1, &mut idle) {
@@ -175,8 +175,79 @@ impl Chain {
             claims = Claims { durable: Lsn(0), batches: 0, ..claims };
             at += lbas;
         };
+        self.meet_cut(superblock);
         ahead.finish(device);
         result
+    }
+
+    /// Notes when the log has come to where the last recovery went on. The checksum of the batch
+    /// before says so: it covers, parent by parent, all that is before it.
+    fn meet_cut(&mut self, superblock: &Superblock) {
+        self.has_met_cut |= self.place.parent == superblock.cut.parent;
+    }
+
+    /// The one of the batches that start here and could continue the log which does; those with the
+    /// most records come last. A dead one may stand beside it or in its place: a write of a process
+    /// that has died, which landed when a later epoch had gone on without it.
+    fn choose(
+        &self,
+        ahead: &mut ReadAhead,
+        device: &mut dyn Device,
+        superblock: &Superblock,
+        at: u64,
+        mut candidates: Vec<(Header, u64)>,
+        idle: &mut dyn FnMut(),
+    ) -> Result<Option<(Header, u64)>, Error> {
+        while let Some((header, batch_at)) = candidates.pop() {
+            let is_dead = match candidates.last() {
+                // Both blocks of a pair.
+                Some((other, _)) => {
+                    let pair = Pair { at, newer: &header, older: other };
+                    self.is_left_behind(ahead, device, superblock, pair, idle)?
+                }
+                None => false,
+            };
+            if !is_dead && !self.is_passed_over(ahead, device, superblock, at, &header, idle)? {
+                return Ok(Some((header, batch_at)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a later epoch has gone on behind the older of two commits of a pair: then the newer one
+    /// was not there, and nobody was told of it. Where nothing was written behind the pair since, the
+    /// cut of the last recovery says so, and it [is not next](Self::is_next).
+    fn is_left_behind(
+        &self,
+        ahead: &mut ReadAhead,
+        device: &mut dyn Device,
+        superblock: &Superblock,
+        pair: Pair<'_>,
+        idle: &mut dyn FnMut(),
+    ) -> Result<bool, Error> {
+        let Pair { at, newer, older } = pair;
+        if newer.epoch == superblock.epoch || is_planted("tail-left-behind") {
+            return Ok(false);
+        }
+        let segment_lbas = superblock.geometry.segment_lbas;
+        let behind = at + 2;
+        let next_segment = (at / segment_lbas + 1) * segment_lbas;
+        // A batch that does not fit behind the pair is at the start of the next segment.
+        for place in [behind, next_segment] {
+            if place >= ahead.end() {
+                break;
+            }
+            let found = find_from(ahead, device, superblock, at, place, idle)?;
+            let goes_on = |header: &Header| {
+                header.epoch > newer.epoch
+                    && header.parent == older.checksum
+                    && header.first_lsn == older.end()
+            };
+            if found.iter().flatten().any(|(header, _)| goes_on(header)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a later epoch has gone on without this batch, in the next segment: its first batch
@@ -217,8 +288,9 @@ impl Chain {
     /// Whether a whole batch continues the log.
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
-        let is_behind_cut =
-            header.first_lsn >= cut || header.end() > cut && header.kind != Kind::Plain;
+        // A commit of a pair that is written later has the records before it, too.
+        let is_grown = header.kind != Kind::Plain && !is_planted("tail-kind-forgotten");
+        let is_behind_cut = header.first_lsn >= cut || header.end() > cut && is_grown;
         let is_orphan = is_behind_cut && header.epoch != superblock.epoch && !is_planted("no-cut");
         let is_new_epoch = header.epoch > self.epoch;
         let ends_before = superblock
@@ -312,6 +384,13 @@ impl Chain {
     }
 }
 
+/// Two whole commits of a pair of blocks, which starts at a position.
+struct Pair<'a> {
+    at: u64,
+    newer: &'a Header,
+    older: &'a Header,
+}
+
 /// The whole batches that start at a position: a plain one, or the two blocks of a tail pair. Each
 /// with where it is.
 fn find(
@@ -321,9 +400,22 @@ fn find(
     at: u64,
     idle: &mut dyn FnMut(),
 ) -> Result<[Option<(Header, u64)>; 2], Error> {
+    find_from(ahead, device, superblock, at, at, idle)
+}
+
+/// As [`find`], at a position behind `from`, which is still needed afterwards.
+fn find_from(
+    ahead: &mut ReadAhead,
+    device: &mut dyn Device,
+    superblock: &Superblock,
+    from: u64,
+    at: u64,
+    idle: &mut dyn FnMut(),
+) -> Result<[Option<(Header, u64)>; 2], Error> {
     let segment_lbas = superblock.geometry.segment_lbas;
     let left = segment_lbas - at % segment_lbas;
-    let bytes = ahead.view(device, at, left.min(2), idle)?;
+    let skip = (at - from) as usize * LBA_SIZE;
+    let bytes = &ahead.view(device, from, at - from + left.min(2), idle)?[skip..];
     let batch_size = superblock.geometry.batch_size();
     let first = read_header(bytes, superblock.volume_id, batch_size)
         .filter(|header| header.kind != Kind::TailSecond && header.lbas() <= left);
@@ -336,17 +428,12 @@ fn find(
     for (index, header) in [first, second].into_iter().enumerate() {
         let Some(header) = header else { continue };
         let batch_at = at + index as u64;
-        if index == 1 {
-            // Looked at again from its own position, were it not taken here.
-            let bytes = ahead.view(device, at, 2, idle)?;
-            if is_whole(&bytes[LBA_SIZE..], superblock.volume_id, &header) {
-                found[1] = Some((header, batch_at));
-            }
-        } else {
-            let bytes = ahead.view(device, batch_at, header.lbas(), idle)?;
-            if is_whole(bytes, superblock.volume_id, &header) {
-                found[0] = Some((header, batch_at));
-            }
+        // Seen from where it would be looked at again, were it not taken here.
+        let lbas = batch_at - from + header.lbas();
+        let bytes = ahead.view(device, from, lbas, idle)?;
+        let bytes = &bytes[(batch_at - from) as usize * LBA_SIZE..];
+        if is_whole(bytes, superblock.volume_id, &header) {
+            found[index] = Some((header, batch_at));
         }
     }
     Ok(found)

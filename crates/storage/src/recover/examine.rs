@@ -93,7 +93,9 @@ pub(crate) fn examine(
     let mut chain = Chain::new(&superblock);
     let mut claims = chain.follow(wal, &superblock, &segments, sink)?;
     let in_buffers = rescue::claims(&buffers, &superblock);
-    claims.durable = claims.durable.max(in_buffers.durable);
+    if !is_planted("buffers-claim-nothing") {
+        claims.durable = claims.durable.max(in_buffers.durable);
+    }
     claims.superblock_sequence = claims
         .superblock_sequence
         .max(in_buffers.superblock_sequence)
@@ -113,7 +115,8 @@ pub(crate) fn examine(
 
     // Fragments that the last recovery cut off are gone, unless it was interrupted before it could
     // bring their rest from the buffers.
-    if chain.epoch < superblock.epoch && superblock.buffers_epoch == superblock.epoch {
+    let was_cut = chain.epoch < superblock.epoch && superblock.buffers_epoch == superblock.epoch;
+    if was_cut && !is_planted("pending-kept") {
         chain.drop_pending();
     }
     let damage = damage(&superblock, &chain, &claims);
@@ -278,7 +281,8 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
 fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
     let own = superblock.copies();
     let mut others = (0..).zip(copies).filter(|(copy, _)| !own.contains(copy));
-    !others.any(|(_, copy)| matches!(copy, SuperblockCopy::Valid(..)))
+    !is_planted("free-unsearched")
+        && !others.any(|(_, copy)| matches!(copy, SuperblockCopy::Valid(..)))
 }
 
 /// The same, in extents that the superblock gives to nobody: a segment in a new extent starts where
@@ -338,6 +342,13 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
     if end < known {
         return Some(format!(
             "no batch continues it {place}, but it was known to be whole up to LSN {known}"
+        ));
+    }
+    if !chain.has_met_cut && !is_planted("cut-unmet") {
+        return Some(format!(
+            "it does not lead to the batch behind which the last recovery went on (LSN {}): another \
+             one stands in its place",
+            superblock.cut.lsn
         ));
     }
     if end < durable && !is_planted("no-durable-check") {

@@ -1,11 +1,15 @@
 //! Volumes that can't be read exactly are refused with a reason, never opened with less.
 
 use crate::common::{
-    Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
+    BATCH_SIZE, Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options,
+    reopen, script,
 };
-use slimio_device::LBA_SIZE;
+use slimio_device::{Device, LBA_SIZE};
 use slimio_sim::{Image, Limits, SimConfig};
-use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, VolumeId, layout};
+use slimio_storage::{
+    Chunk, Error, FormatOptions, Policy, Record, RecoverSink, SuperblockCopy, Volume, VolumeId,
+    inspect, layout,
+};
 
 /// A volume with some records, all durable, its superblock updated and known to the log.
 fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
@@ -79,6 +83,84 @@ fn every_set_of_damaged_superblock_copies() {
             assert_eq!(count, 2, "{:?}", volume.report.copies);
         }
     }
+}
+
+/// The log's newest segment is in an extent that only the newest superblock gives it: what is lost
+/// with that superblock shows in extents that look free.
+#[test]
+fn a_superblock_is_missed_that_only_free_extents_know_of() {
+    let mut media = formatted(SimConfig::default(), Kind::Device);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let batch = vec![7; BATCH_SIZE - 200];
+    for number in 0..4 {
+        if number == 3 {
+            // The segment is full to its last block: only now there is another one.
+            let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
+            let job = log.next_job(client.now).expect("the log wants a segment");
+            let outcome = keeper.run(keeper_paths, job);
+            log.job_done(outcome, client.now);
+        }
+        client.volume.log.append(0, &[&batch]);
+        commit(&mut client);
+    }
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
+    let media_of = || SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
+    let newest = inspect(&mut media_of()).expect("it can be read");
+    let sequence = newest.superblock.expect("it is there").sequence;
+    let mut media = media_of();
+    let lbas = Device::geometry(&media.disk.open_path(SUPER)).lba_count;
+    for (lba, copy) in [0, 4, lbas - 8, lbas - 4].into_iter().zip(&newest.copies) {
+        if matches!(copy, SuperblockCopy::Valid(copy, _) if copy.sequence == sequence) {
+            rot(&media, SUPER, lba, 100);
+        }
+    }
+    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("records are gone");
+    let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
+    assert!(what.contains("newest copies are lost"), "{what}");
+}
+
+/// Makes what was appended durable, and asks nothing of the keeper.
+fn commit(client: &mut Client) {
+    let log = &mut client.volume.log;
+    while log.durable() < log.appended() {
+        log.request_durable();
+        if log.drive(&mut *client.volume.log_path, client.now) {
+            client.volume.log_path.kick();
+        }
+        log.wait(&mut *client.volume.log_path, None);
+        log.reap(&mut *client.volume.log_path, client.now);
+    }
+}
+
+/// A record rots while the one behind it is on its way: nothing behind it in the log says that it was
+/// durable, but the batch in the mapped buffers does.
+#[test]
+fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    // Never reached, but mapped memory is then watched.
+    media.disk.crash_after(1_000_000);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    for byte in [1, 2] {
+        assert!(client.append(&(0, vec![byte; 5000])));
+        client.settle();
+    }
+    assert_eq!(client.acknowledged, 2);
+    assert!(client.append(&(0, vec![3; 5000])));
+    let log = &mut client.volume.log;
+    if log.drive(&mut *client.volume.log_path, client.now) {
+        client.volume.log_path.kick();
+    }
+    let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
+    let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
+    let mut media = media_of(&image);
+    assert_eq!(media.disk.peek(WAL, 4)[..4], [0; 4], "the third has not landed");
+    rot(&media, WAL, 3, 100);
+    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("record 2 is gone");
+    let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
+    assert!(what.contains("know of durable records"), "{what}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::common::{
 };
 use slimio_device::Device as _;
 use slimio_sim::{Crash, Image, Limits, SimConfig};
-use slimio_storage::{FormatOptions, Policy};
+use slimio_storage::{Error, FormatOptions, Policy};
 
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
@@ -86,6 +86,153 @@ fn a_write_that_was_passed_over_stays_dead() {
         let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
         assert_eq!(recovered, [large(1), large(2), record(3), large(5)]);
     }
+}
+
+/// A volume whose blocks are not all used up by a few records.
+const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
+
+/// Submits what was appended, and dies: the volume without it, and with it.
+fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
+    let log = &mut client.volume.log;
+    if log.drive(&mut *client.volume.log_path, client.now) {
+        client.volume.log_path.kick();
+    }
+    let images = client.disk.crash_now().power_images(&ALL_OR_NOTHING);
+    let [before, landed] = &images[..] else { panic!("one write is in flight") };
+    [media_of(before), media_of(landed)]
+}
+
+/// A process that dies while it writes a commit of record 6 to the second block of a pair: what its
+/// successor finds, and the volume on which that write has landed.
+fn dies_in_a_pair() -> [SimMedia; 2] {
+    let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
+    let mut first = client(&mut media, Policy::Always);
+    for byte in 1..=5 {
+        assert!(first.append(&record(byte)));
+        first.settle();
+    }
+    assert!(first.append(&record(6)));
+    dies_in_flight(&mut first)
+}
+
+/// The second block of the pair of [`dies_in_a_pair`]: two commits went to blocks of their own.
+const PAIR_SECOND: u64 = 3;
+
+fn records(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    bytes.iter().map(|&byte| record(byte)).collect()
+}
+
+fn appends(media: &mut SimMedia, byte: u8) -> Vec<(u16, Vec<u8>)> {
+    let mut client = client(media, Policy::Always);
+    assert!(client.append(&record(byte)));
+    client.settle();
+    assert_eq!(client.acknowledged, client.appended);
+    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+    recovered
+}
+
+#[test]
+fn a_commit_of_a_pair_that_lands_after_recovery_stays_dead() {
+    let [mut media, landed] = dies_in_a_pair();
+    drop(client(&mut media, Policy::Always));
+    copy_block(&landed, &media, PAIR_SECOND);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, records(&[1, 2, 3, 4, 5]));
+}
+
+/// It has as many bytes as what was acknowledged in its place, so that all LSNs fit.
+#[test]
+fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
+    for landing in 0..3 {
+        let [mut media, landed] = dies_in_a_pair();
+        if landing == 0 {
+            drop(client(&mut media, Policy::Always));
+            copy_block(&landed, &media, PAIR_SECOND);
+        }
+        assert_eq!(appends(&mut media, 7), records(&[1, 2, 3, 4, 5, 7]));
+        if landing == 1 {
+            copy_block(&landed, &media, PAIR_SECOND);
+        }
+        assert_eq!(appends(&mut media, 8), records(&[1, 2, 3, 4, 5, 7, 8]));
+        copy_block(&landed, &media, PAIR_SECOND);
+        for _ in 0..3 {
+            let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            assert_eq!(recovered, records(&[1, 2, 3, 4, 5, 7, 8]), "landing {landing}");
+        }
+    }
+}
+
+/// The pair is at the end of its segment, so that the next epoch begins in the next one.
+#[test]
+fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
+    let layout = FormatOptions { segment_lbas: 8, batch_lbas_max: 2, ..SMALL };
+    let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+    let mut first = client(&mut media, Policy::Always);
+    // Four blocks, two lone commits of a block each, and the pair.
+    let before = [(0, vec![1; 5000]), (0, vec![2; 5000]), record(3), record(4), record(5)];
+    for record in &before {
+        assert!(first.append(record));
+        first.settle();
+    }
+    assert!(first.append(&record(6)));
+    let [mut media, landed] = dies_in_flight(&mut first);
+    assert_eq!(landed.disk.peek(WAL, 7)[..4], *b"SlWB", "the pair is where it is thought to be");
+    let mut expected = before.to_vec();
+    for byte in [7, 8] {
+        expected.push(record(byte));
+        assert_eq!(appends(&mut media, byte), expected);
+    }
+    copy_block(&landed, &media, 7);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, expected);
+}
+
+/// Where nobody keeps a dead write away (a device that is attached to two machines), it may land on
+/// what was acknowledged. The log then no longer leads to where a recovery has gone on.
+#[test]
+fn a_dead_write_over_what_was_acknowledged_is_refused() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let mut first = client(&mut media, Policy::Always);
+    assert!(first.append(&record(1)));
+    first.settle();
+    assert!(first.append(&(0, vec![2; 5000])));
+    let [mut media, landed] = dies_in_flight(&mut first);
+    assert_eq!(appends(&mut media, 3), records(&[1, 3]));
+    for lba in [1, 2] {
+        copy_block(&landed, &media, lba);
+    }
+    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("record 3 is gone");
+    let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
+    assert!(what.contains("another one stands in its place"), "{what}");
+}
+
+/// Power goes within a record; what the next life appends is only in its mapped buffers when it is
+/// killed. What stands of the torn record must not be taken for a part of the log then.
+#[test]
+fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let mut first = client(&mut media, Policy::Always);
+    assert!(first.append(&record(1)));
+    let log = &mut first.volume.log;
+    // At once, so that it begins in the same batch.
+    log.append(0, &[&[2; 3 * crate::common::BATCH_SIZE]]);
+    if log.drive(&mut *first.volume.log_path, first.now) {
+        first.volume.log_path.kick();
+    }
+    log.wait(&mut *first.volume.log_path, None);
+    let image = first_image(&first.disk.crash_now());
+    let mut media = media_of(&image);
+    let mut second = client(&mut media, Policy::EverySec);
+    assert_eq!(second.appended, 1, "the second record is not whole");
+    for byte in 3..=5 {
+        assert!(second.append(&record(byte)));
+    }
+    second.turn(false);
+    assert_eq!((second.acknowledged, second.durable), (4, 1));
+    let image = second.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0);
+    let (_, recovered) =
+        reopen(&mut media_of(&image), &options(Policy::EverySec)).expect("it opens");
+    assert_eq!(recovered, records(&[1, 3, 4, 5]));
 }
 
 /// Two histories go on from one image (a copy of the volume, say). A batch of one does not continue
