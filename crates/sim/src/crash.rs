@@ -63,10 +63,23 @@ pub(crate) const FRESH: u8 = 0x5A;
 /// What a deallocated block is full of.
 const DEALLOCATED: u8 = 0xDD;
 
+/// A space that has become shorter: a power cut may undo that until a flush has covered it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shrunk {
+    pub(crate) id: u64,
+    pub(crate) space: usize,
+    pub(crate) before: u64,
+    pub(crate) now: u64,
+}
+
 /// The moment of a crash.
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub(crate) space_lbas: Vec<u64>,
+    /// What a power cut may undo, in order.
+    pub(crate) shrunk: Vec<Shrunk>,
+    /// A space that was being made longer, and how long it was to become.
+    pub(crate) growing: Option<(usize, u64)>,
     pub(crate) stable: Blocks,
     /// Completed, in order, but not stable.
     pub(crate) cached: Vec<Pending>,
@@ -84,7 +97,7 @@ pub struct Limits {
     pub exhaustive_max: usize,
     /// Above that: so many random subsets, besides none, all, each alone and all but each.
     pub random_count: usize,
-    /// Tear the last write that survives.
+    /// Tear the last write that survives in every way, and all that survive in some way.
     pub torn: bool,
 }
 
@@ -92,8 +105,12 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub(crate) space_lbas: Vec<u64>,
+    pub(crate) shrunk: Vec<Shrunk>,
     pub(crate) stable: Blocks,
     pub(crate) cached: Vec<Pending>,
+    /// What the kernel still has of a process that died: it lands at any time until the claim is free,
+    /// or never.
+    pub(crate) late: Vec<Pending>,
     /// What mapped memory holds; empty when there is none, or when it is gone.
     pub mapped: Vec<u8>,
     /// How the image came about, for messages.
@@ -114,6 +131,10 @@ impl Crash {
             let mut stable = self.stable.clone();
             let last = survivors.split_last();
             if let Some((last, before)) = last {
+                if limits.torn && !before.is_empty() {
+                    let origin = format!("power cut, {subset:?} survived, each of them torn");
+                    images.push(self.power_image(self.all_torn(&survivors, index), index, origin));
+                }
                 for write in before {
                     write.apply(&mut stable);
                 }
@@ -131,43 +152,88 @@ impl Crash {
         images
     }
 
-    fn power_image(&self, stable: Blocks, index: usize, origin: String) -> Image {
+    /// What is stable when each of the writes that survive is torn in a way of its own.
+    fn all_torn(&self, survivors: &[&Pending], index: usize) -> Blocks {
+        let mut random = Random::new(self.seed ^ (index as u64) << 32);
+        let mut torn = self.stable.clone();
+        for write in survivors {
+            let mut tears = tears(write.size());
+            let (_, kept) = tears.swap_remove(random.below(tears.len() as u64) as usize);
+            write.apply_torn(&mut torn, kept);
+        }
+        torn
+    }
+
+    fn power_image(&self, mut stable: Blocks, index: usize, mut origin: String) -> Image {
+        let mut space_lbas = self.lengths(index, &mut origin);
+        let mut random = Random::new(self.seed ^ (index as u64) << 16);
+        // From the newest on: what was undone before it can't have lasted.
+        for shrunk in self.shrunk.iter().rev() {
+            if space_lbas[shrunk.space] != shrunk.now || random.coin() {
+                break;
+            }
+            space_lbas[shrunk.space] = shrunk.before;
+            origin += ", a space is as long as before";
+        }
+        stable.retain(|&(space, lba), _| lba < space_lbas[space]);
         Image {
-            space_lbas: self.space_lbas.clone(),
+            space_lbas,
+            shrunk: Vec::new(),
             stable,
             cached: Vec::new(),
+            late: Vec::new(),
             mapped: self.mapped_after_power_cut(index),
             origin,
         }
     }
 
-    /// Every way in which the medium may look after the process died at this moment.
+    /// How long spaces are: one that was being made longer is as before, as it was to become, or
+    /// something between.
+    fn lengths(&self, index: usize, origin: &mut String) -> Vec<u64> {
+        let mut space_lbas = self.space_lbas.clone();
+        if let Some((space, lbas)) = self.growing {
+            let before = space_lbas[space];
+            space_lbas[space] = [before, lbas, before.midpoint(lbas)][index % 3];
+            origin.push_str(", a space was made longer");
+        }
+        space_lbas
+    }
+
+    /// Every way in which the medium may look after the process died at this moment. What has not
+    /// landed by then may do so later, until the [claim](crate::SimDisk::claim) is free.
     pub fn process_images(&self, limits: &Limits) -> Vec<Image> {
         let mapped: Vec<u8> = self.pages.iter().flat_map(|page| now(page).to_vec()).collect();
-        let image = |flying: Vec<Pending>, origin: String| Image {
-            space_lbas: self.space_lbas.clone(),
-            stable: self.stable.clone(),
-            // Completed as far as the kernel is concerned: a flush in the next life covers them.
-            cached: self.cached.iter().cloned().chain(flying).map(Pending::reaped).collect(),
-            mapped: mapped.clone(),
-            origin,
-        };
+        let image =
+            |landed: Vec<Pending>, late: &[Pending], mut origin: String, index: usize| Image {
+                space_lbas: self.lengths(index, &mut origin),
+                shrunk: self.shrunk.clone(),
+                stable: self.stable.clone(),
+                // Completed as far as the kernel is concerned: a flush in the next life covers them.
+                cached: self.cached.iter().cloned().chain(landed).map(Pending::reaped).collect(),
+                late: late.to_vec(),
+                mapped: mapped.clone(),
+                origin,
+            };
         let mut images = Vec::new();
-        for subset in subsets(self.flying.len(), limits, self.seed) {
-            let landed = self.flying.iter().zip(&subset).filter(|(_, kept)| **kept);
-            let landed: Vec<Pending> = landed.map(|(write, _)| write.clone()).collect();
+        for (index, subset) in subsets(self.flying.len(), limits, self.seed).into_iter().enumerate()
+        {
+            let flying = || self.flying.iter().zip(&subset);
+            let landed: Vec<Pending> =
+                flying().filter(|(_, kept)| **kept).map(|(write, _)| write.clone()).collect();
+            let mut late: Vec<Pending> =
+                flying().filter(|(_, kept)| !**kept).map(|(write, _)| write.clone()).collect();
             if let Some((last, before)) =
                 landed.split_last().filter(|(last, _)| last.data.len() > 1)
             {
                 let mut cut = last.clone();
                 cut.data.truncate(last.data.len() / 2);
                 let partly = before.iter().cloned().chain([cut]).collect();
-                images.push(image(
-                    partly,
-                    format!("process died, {subset:?} landed, the last partly"),
-                ));
+                late.push(last.clone());
+                let origin = format!("process died, {subset:?} landed, the last partly");
+                images.push(image(partly, &late, origin, index));
+                late.pop();
             }
-            images.push(image(landed, format!("process died, {subset:?} landed")));
+            images.push(image(landed, &late, format!("process died, {subset:?} landed"), index));
         }
         images
     }

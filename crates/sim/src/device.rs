@@ -147,7 +147,7 @@ impl Device for SimDevice {
                 let id = medium.begin_write(self.space, lba.0, &buffer);
                 What::Write { id, lba: lba.0, buffer, durable }
             }
-            Op::Flush => What::Flush { covers: medium.flush_covers() },
+            Op::Flush => What::Flush { covers: medium.flush_covers(self.space) },
             Op::Deallocate { range } => {
                 let id = medium.begin_deallocate(self.space, range.start.0, range.end.0);
                 What::Deallocate { id }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use slimio_device::{DeviceError, Geometry, LBA_SIZE, MappedFile, WriteCache};
 
-use crate::crash::{Block, Blocks, Crash, FRESH, Image, Pending};
+use crate::crash::{Block, Blocks, Crash, FRESH, Image, Pending, Shrunk};
 use crate::{Faults, Random, SimDevice};
 
 /// Which operation in flight completes next.
@@ -33,6 +33,8 @@ pub struct SimConfig {
     pub transfer_lbas_max: u32,
     /// Blocks of all spaces together.
     pub lbas_max: u64,
+    /// A flush covers the writes to its own space only, as that of a file does.
+    pub flushes_one_space: bool,
 }
 
 impl Default for SimConfig {
@@ -44,6 +46,7 @@ impl Default for SimConfig {
             in_flight_max: 16,
             transfer_lbas_max: 256,
             lbas_max: 1 << 20,
+            flushes_one_space: false,
         }
     }
 }
@@ -58,6 +61,10 @@ pub(crate) struct Medium {
     pub(crate) random: Random,
     pub(crate) faults: Faults,
     space_lbas: Vec<u64>,
+    /// Spaces that became shorter, where no flush has covered that yet.
+    shrunk: Vec<Shrunk>,
+    /// What a process that died has in flight.
+    late: Vec<Pending>,
     /// What a read finds.
     current: Blocks,
     stable: Blocks,
@@ -81,6 +88,8 @@ impl SimDisk {
             random: Random::new(config.seed),
             faults: Faults::default(),
             space_lbas: Vec::new(),
+            shrunk: Vec::new(),
+            late: Vec::new(),
             current: Blocks::new(),
             stable: Blocks::new(),
             cached: Vec::new(),
@@ -105,12 +114,25 @@ impl SimDisk {
         for write in &image.cached {
             write.apply(&mut medium.current);
         }
-        medium.next_id = image.cached.iter().map(|write| write.id + 1).max().unwrap_or(0);
+        let lengths = &image.space_lbas;
+        medium.current.retain(|&(space, lba), _| lba < lengths[space]);
+        medium.shrunk.clone_from(&image.shrunk);
+        medium.late.clone_from(&image.late);
+        let ids = image.cached.iter().chain(&image.late).map(|write| write.id);
+        let ids = ids.chain(image.shrunk.iter().map(|shrunk| shrunk.id));
+        medium.next_id = ids.max().map_or(0, |newest| newest + 1);
         medium.cached.clone_from(&image.cached);
         // What outlived the process is there, whether it is mapped again or not.
         medium.note_pages(&image.mapped);
         drop(medium);
         disk
+    }
+
+    /// Takes the medium for a process, as the owner of a volume does: when this returns, nothing of a
+    /// process before is in flight. What of that has landed by now is the image's choice; the rest
+    /// never will.
+    pub fn claim(&self) {
+        self.lock().late.clear();
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Medium> {
@@ -215,18 +237,29 @@ impl Medium {
             self.freeze();
         }
         self.ops += 1;
+        if !self.late.is_empty()
+            && self.random.below(LATE_ONE_IN[(self.late[0].id % 3) as usize]) == 0
+        {
+            let next = self.random.below(self.late.len() as u64) as usize;
+            let write = self.late.swap_remove(next);
+            write.apply(&mut self.current);
+            self.cached.push(write);
+        }
         self.crash.is_some()
     }
 
     fn freeze(&mut self) {
         self.sample_mapped();
         let mut flying = self.flying.clone();
+        flying.extend(self.late.iter().cloned());
         flying.extend(self.deallocating.iter().map(|&(id, space, start, end)| {
             // What has become of it is as open as with a write.
             Pending::deallocated(id, space, start, end)
         }));
         self.crash = Some(Crash {
             space_lbas: self.space_lbas.clone(),
+            shrunk: self.shrunk.clone(),
+            growing: None,
             stable: self.stable.clone(),
             cached: self.cached.clone(),
             flying,
@@ -260,14 +293,24 @@ impl Medium {
     }
 
     pub(crate) fn grow(&mut self, space: usize, lbas: u64) -> Result<(), DeviceError> {
+        let was_alive = self.crash.is_none();
+        let before = self.space_lbas[space];
+        let others: u64 = self.space_lbas.iter().sum::<u64>() - before;
+        let is_full = self.faults.full || others + lbas > self.config.lbas_max;
         if self.step() || self.faults.gone {
+            // Nobody knows how far it came.
+            if let Some(crash) = self.crash.as_mut().filter(|_| was_alive && !is_full) {
+                crash.growing = (lbas > before).then_some((space, lbas));
+            }
             return Err(GONE);
         }
-        let others: u64 = self.space_lbas.iter().sum::<u64>() - self.space_lbas[space];
-        if self.faults.full || others + lbas > self.config.lbas_max {
+        if is_full {
             return Err(DeviceError::NoSpace);
         }
-        self.space_lbas[space] = self.space_lbas[space].max(lbas);
+        if lbas > before {
+            self.settle_length(space, before);
+            self.space_lbas[space] = lbas;
+        }
         Ok(())
     }
 
@@ -275,11 +318,21 @@ impl Medium {
         if self.step() || self.faults.gone {
             return Err(GONE);
         }
-        self.space_lbas[space] = self.space_lbas[space].min(lbas);
-        for blocks in [&mut self.current, &mut self.stable] {
-            blocks.retain(|&(other, lba), _| other != space || lba < lbas);
+        let before = self.space_lbas[space];
+        if lbas < before {
+            self.space_lbas[space] = lbas;
+            let id = self.take_id();
+            self.shrunk.push(Shrunk { id, space, before, now: lbas });
+            self.current.retain(|&(other, lba), _| other != space || lba < lbas);
         }
         Ok(())
+    }
+
+    /// That a space is no longer than this is stable.
+    fn settle_length(&mut self, space: usize, lbas: u64) {
+        self.shrunk.retain(|shrunk| shrunk.space != space);
+        self.stable.retain(|&(other, lba), _| other != space || lba < lbas);
+        self.cached.retain(|write| write.space != space || write.lba < lbas);
     }
 
     fn block(&self, space: usize, lba: u64) -> [u8; LBA_SIZE] {
@@ -328,9 +381,12 @@ impl Medium {
         self.next_id - 1
     }
 
-    /// Writes that a flush submitted now must cover.
-    pub(crate) fn flush_covers(&self) -> Vec<u64> {
-        self.cached.iter().filter(|write| write.is_reaped).map(|write| write.id).collect()
+    /// What a flush of a space, submitted now, must cover.
+    pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
+        let is_covered = |other: usize| other == space || !self.config.flushes_one_space;
+        let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));
+        let shrunk = self.shrunk.iter().filter(|shrunk| is_covered(shrunk.space));
+        writes.map(|write| write.id).chain(shrunk.map(|shrunk| shrunk.id)).collect()
     }
 
     pub(crate) fn end_write(&mut self, id: u64, durable: bool) -> Result<(), DeviceError> {
@@ -399,6 +455,15 @@ impl Medium {
             !is_covered
         });
         self.cached = cached;
+        if !has_failed {
+            let newest = |shrunk: &&Shrunk| covers.contains(&shrunk.id);
+            let settled: Vec<_> = self.shrunk.iter().filter(newest).copied().collect();
+            for Shrunk { space, now, .. } in settled {
+                if self.space_lbas[space] == now {
+                    self.settle_length(space, now);
+                }
+            }
+        }
         if has_failed { Err(if self.faults.gone { GONE } else { IO }) } else { Ok(()) }
     }
 
@@ -434,6 +499,10 @@ impl Medium {
         Ok(())
     }
 }
+
+/// Of so many operations one sees a write of a dead process land, where nobody has waited for that:
+/// soon, behind the recovery, or long behind it.
+const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
 /// "No such device".
 pub(crate) const GONE: DeviceError = DeviceError::Io { errno: 19 };

@@ -22,7 +22,7 @@ fn plan(policy: Policy, deaths: [Death; 2], order: Order) -> Plan {
         second_life: 2,
         deaths,
         per_turn: 2,
-        second_every: 40,
+        second_every: 20,
         second_at_every: 1,
     }
 }
@@ -35,7 +35,7 @@ fn releasing(policy: Policy, deaths: [Death; 2], kind: Kind) -> Plan {
         layout,
         first_life: 20,
         release_every: Some(3),
-        second_every: 160,
+        second_every: 80,
         ..plan(policy, deaths, Order::Random)
     }
 }

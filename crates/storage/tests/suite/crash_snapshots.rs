@@ -24,7 +24,7 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
         second_life: 1,
         deaths,
         per_turn: 1,
-        second_every: 500,
+        second_every: 250,
         second_at_every: 7,
     }
 }

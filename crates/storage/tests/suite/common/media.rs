@@ -1,6 +1,7 @@
 //! A volume's medium on a simulated disk.
 
 use slimio_device::{Buffer, Device, Lba, MappedFile, OpenError};
+use slimio_planted::is_planted;
 use slimio_sim::{Image, SimConfig, SimDisk};
 use slimio_storage::{Area, Media, Pool, SlotName};
 
@@ -46,6 +47,7 @@ pub(crate) struct SimMedia {
 
 impl SimMedia {
     pub(crate) fn new(config: SimConfig, kind: Kind) -> Self {
+        let config = SimConfig { flushes_one_space: kind == Kind::Files, ..config };
         Self {
             disk: SimDisk::new(config),
             kind,
@@ -59,8 +61,14 @@ impl SimMedia {
         }
     }
 
+    /// What a process finds that takes the volume after a death: it waits until nothing of the dead is
+    /// in flight.
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
+        let config = SimConfig { flushes_one_space: kind == Kind::Files, ..config };
         let disk = SimDisk::from_image(config, image);
+        if !is_planted("claim-not-awaited") {
+            disk.claim();
+        }
         let lbas = disk.open_path(SUPER).geometry().lba_count;
         // The superblock says what the extents are.
         let pool = (kind == Kind::Device).then(|| pool(lbas, 1));
