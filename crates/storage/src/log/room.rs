@@ -100,6 +100,9 @@ impl Log {
         assert!(lsn <= self.appended, "only what was appended can be released");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
+            // An empty data set needs next to no room for its next snapshot: what was not to be had may be
+            // now.
+            self.prepare_failed = None;
         }
     }
 

@@ -192,7 +192,9 @@ impl std::fmt::Debug for Volume {
 /// [`Error::AlreadyFormatted`] when a volume is there that is not to be replaced; otherwise when
 /// the medium can't be made or written.
 pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Error> {
-    media.create(layout::SUPERBLOCK_AREA_LBAS_MIN, options.segment_lbas)?;
+    // Two segments, for a log that has one only can never let go of it: whatever fills the medium later,
+    // there is a way to make room.
+    media.create(layout::SUPERBLOCK_AREA_LBAS_MIN, 2 * options.segment_lbas)?;
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let copies = read_copies(&mut *superblock_path)?;
     let is_volume =

@@ -77,6 +77,18 @@ fn everysec_survives_process_death_and_then_power_cut() {
 }
 
 #[test]
+fn always_survives_a_power_cut_and_then_process_death() {
+    let plan = plan(Policy::Always, [Death::Power, Death::Process], Order::Random);
+    assert_counts(enumerate(&plan), (1528, 12_217));
+}
+
+#[test]
+fn everysec_survives_a_power_cut_and_then_process_death() {
+    let plan = plan(Policy::EverySec, [Death::Power, Death::Process], Order::Lifo);
+    assert_counts(enumerate(&plan), (1756, 13_156));
+}
+
+#[test]
 fn no_policy_loses_nothing_when_the_process_dies() {
     let plan = plan(Policy::No, [Death::Process, Death::Process], Order::Lifo);
     assert_counts(enumerate(&plan), (127, 3289));
@@ -92,6 +104,12 @@ fn released_segments_are_used_again_when_power_is_cut() {
 fn deallocated_segments_are_used_again_when_power_is_cut() {
     let plan = releasing(Policy::Always, [Death::Power, Death::Power], Kind::Device);
     assert_counts(enumerate(&plan), (1371, 10389));
+}
+
+#[test]
+fn released_segments_are_used_again_when_power_is_cut_and_then_the_process_dies() {
+    let plan = releasing(Policy::EverySec, [Death::Power, Death::Process], Kind::Files);
+    assert_counts(enumerate(&plan), (4108, 21_302));
 }
 
 #[test]

@@ -72,6 +72,16 @@ fn snapshots_of_both_kinds_when_the_process_dies() {
 }
 
 #[test]
+fn snapshots_of_both_kinds_when_power_is_cut_and_then_the_process_dies() {
+    let plan = Plan {
+        second_snapshot: Some(SnapshotKind::Wal),
+        kind: Kind::Files,
+        ..plan(Policy::EverySec, [Death::Power, Death::Process], BOTH_KINDS)
+    };
+    assert_counts(enumerate(&plan), (6420, 16_215));
+}
+
+#[test]
 fn the_log_goes_off_and_on_when_power_is_cut() {
     let plan = Plan { first_life: 20, ..plan(Policy::Always, POWER, OFF_AND_ON) };
     assert_counts(enumerate(&plan), (2003, 752));

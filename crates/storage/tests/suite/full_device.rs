@@ -1,9 +1,12 @@
-//! A device whose extents are all taken: who goes first, who fails alone, and how it goes on.
+//! A device whose extents are all taken, and files that can't grow: who goes first, who fails alone,
+//! and how it goes on.
 
-use crate::common::{Client, Disk as _, Kind, SMALL, Script, SimMedia, options, reopen};
+use std::time::Duration;
+
+use crate::common::{Client, Disk as _, Kind, SMALL, Script, SimMedia, formatted, options, reopen};
 use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_sim::{Limits, SimConfig};
-use slimio_storage::{Policy, Pool, SlotName, SnapshotKind, format};
+use slimio_storage::{Policy, Pool, Room, SlotName, SnapshotKind, format};
 
 /// Extents of the device; an extent has three blocks, a segment two extents.
 const EXTENTS: u64 = 26;
@@ -143,4 +146,49 @@ fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
     assert_eq!(plan.slot, SlotName::A, "they have none");
     client.settle();
+}
+
+/// Whether a record has room, as soon as the keeper has done what it can.
+fn gets_room(client: &mut Client) -> bool {
+    for _ in 0..100 {
+        match client.volume.log.room(100) {
+            Room::Wait => client.turn(true),
+            room => return room == Room::Free,
+        }
+    }
+    panic!("nobody waits for ever");
+}
+
+/// Nothing can grow from the moment on at which the volume was made.
+#[test]
+fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    media.disk.faults(|faults| faults.full = true);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    for _ in 0..5 {
+        assert!(fill_with(&mut client, 0) > 0);
+        let lsn = client.volume.log.appended();
+        client.volume.log.release_before(lsn);
+        client.settle();
+        assert!(gets_room(&mut client));
+    }
+}
+
+/// The log was refused an extent for the room that a snapshot of the data set needs, and need not wait
+/// until it asks again by itself.
+#[test]
+fn the_log_asks_again_when_the_data_set_is_empty() {
+    let mut media = formatted(SimConfig::default(), Kind::Device);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.leaves_room = false;
+    client.volume.log.leave_room_for_snapshot(1 << 20);
+    fill(&mut client);
+    let lsn = client.volume.log.appended();
+    client.volume.log.release_before(lsn);
+    client.volume.log.leave_room_for_snapshot(0);
+    let before = client.now;
+    assert!(gets_room(&mut client));
+    assert!(client.now - before < Duration::from_secs(1));
 }

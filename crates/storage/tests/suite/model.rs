@@ -1,20 +1,61 @@
-//! Random lives against an oracle that is a list of records.
+//! Random lives against an oracle that is a list of records: small logs, media that are full, deaths
+//! one behind the other, at any operation and in recovery, too.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::random::{Oracle, Step};
-use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
+use crate::common::{Client, Kind, SMALL, Script, SimMedia, options, reopen};
 use proptest::prelude::*;
-use slimio_sim::{Limits, Order, SimConfig};
-use slimio_storage::Policy;
+use proptest::test_runner::{RngSeed, TestRunner};
+use slimio_sim::{Crash, Image, Limits, Order, Random, SimConfig};
+use slimio_storage::{FormatOptions, LogState, Policy, RecoverOptions, Room, Volume, format};
+
+/// Seconds of a long run, in the environment; `cargo x sim` sets it.
+const SECONDS: &str = "SLIMIO_SIM_SECONDS";
+
+/// More operations than a life has.
+const NEVER: u64 = u64::MAX / 2;
+
+const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 8, torn: true };
+
+/// How a life ends.
+#[derive(Clone, Debug)]
+struct Death {
+    is_power_cut: bool,
+    /// Operations from here on.
+    within: u64,
+    /// Which of the images that it may leave.
+    image: usize,
+    /// The start behind it ends in the same way, at that operation.
+    in_recovery: Option<u64>,
+}
 
 #[derive(Clone, Debug)]
 enum Event {
     Step(Step),
-    PowerCut(usize),
-    ProcessDeath(usize),
+    Die(Death),
+    /// The data set is emptied, which makes room again, whatever was before.
+    WayOut,
 }
 
-fn event() -> impl Strategy<Value = Event> {
-    let step = prop_oneof![
+/// What the volume is on.
+#[derive(Clone, Debug)]
+struct Place {
+    is_device: bool,
+    seed: u64,
+    /// Segments that the log may have.
+    wal_slots_max: u32,
+    /// Blocks that files may have beside the superblock, the first segment and their like; a device has
+    /// what it has.
+    lbas_left: u64,
+    /// Extents of a device: two for each segment. A real one has 64 segments at least.
+    extent_count: u64,
+    buffer_count: usize,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
         8 => prop_oneof![0..200_usize, 0..9000_usize, 0..25_000_usize].prop_map(Step::Append),
         4 => Just(Step::Turn),
         2 => Just(Step::Idle),
@@ -26,66 +67,227 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Step::CancelSnapshot),
         1 => Just(Step::End),
         2 => Just(Step::Resume),
-    ];
-    prop_oneof![
-        25 => step.prop_map(Event::Step),
-        1 => any::<usize>().prop_map(Event::PowerCut),
-        1 => any::<usize>().prop_map(Event::ProcessDeath),
     ]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn what_comes_back_is_what_was_promised(
-        events in proptest::collection::vec(event(), 1..60),
-        seed in any::<u64>(),
-        is_device in any::<bool>(),
-    ) {
-        live(events, seed, is_device);
-    }
+fn death() -> impl Strategy<Value = Death> {
+    let within = prop_oneof![Just(0), 0..40_u64];
+    let in_recovery = prop_oneof![2 => Just(None), 1 => (0..80_u64).prop_map(Some)];
+    (any::<bool>(), within, any::<usize>(), in_recovery).prop_map(
+        |(is_power_cut, within, image, in_recovery)| Death {
+            is_power_cut,
+            within,
+            image,
+            in_recovery,
+        },
+    )
 }
 
-fn live(events: Vec<Event>, seed: u64, is_device: bool) {
-    let kind = if is_device { Kind::Device } else { Kind::Files };
-    let config = SimConfig { order: Order::Random, seed, ..SimConfig::default() };
-    let limits = Limits { exhaustive_max: 3, random_count: 8, torn: true };
-    let mut media = formatted(config, kind);
-    media.disk.crash_after(u64::MAX / 2);
-    let mut now_policy = Policy::EverySec;
-    let (volume, _) = reopen(&mut media, &options(now_policy)).expect("it opens");
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        25 => step().prop_map(Event::Step),
+        3 => death().prop_map(Event::Die),
+        1 => Just(Event::WayOut),
+    ]
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    let lbas_left = prop_oneof![2 => 0..40_u64, 1 => Just(1 << 20)];
+    (any::<bool>(), any::<u64>(), 3..9_u32, lbas_left, 16..48_u64, 2..7_usize).prop_map(
+        |(is_device, seed, wal_slots_max, lbas_left, extent_count, buffer_count)| Place {
+            is_device,
+            seed,
+            wal_slots_max,
+            lbas_left,
+            extent_count,
+            buffer_count,
+        },
+    )
+}
+
+/// What a run has come to.
+#[derive(Debug, Default)]
+struct Tally {
+    events: AtomicU64,
+    /// Starts, those that were interrupted included.
+    starts: AtomicU64,
+    power_cuts: AtomicU64,
+    kills: AtomicU64,
+    /// Records that found no room.
+    refused: AtomicU64,
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn what_comes_back_is_what_was_promised() {
+    let tally = Tally::default();
+    let began = Instant::now();
+    let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+    let long = seconds.map(Duration::from_secs);
+    loop {
+        let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+        if matches!(config.rng_seed, RngSeed::Random) {
+            config.rng_seed = RngSeed::Fixed(rand_seed());
+        }
+        let seed = config.rng_seed;
+        let input = (proptest::collection::vec(event(), 1..80), place());
+        let outcome = TestRunner::new(config).run(&input, |(events, place)| {
+            live(events, &place, &tally);
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            panic!("PROPTEST_RNG_SEED={seed}: {error}");
+        }
+        if long.is_none_or(|long| began.elapsed() >= long) {
+            break;
+        }
+    }
+    println!("storage: {tally:?} in {} s", began.elapsed().as_secs());
+    assert!(tally.refused.into_inner() > 0, "no log was ever full");
+}
+
+/// Another one at each run, to be told when one fails.
+fn rand_seed() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// A volume, as its lives leave it.
+struct World<'a> {
+    place: &'a Place,
+    config: SimConfig,
+    kind: Kind,
+    policy: Policy,
+    oracle: Oracle,
+    tally: &'a Tally,
+}
+
+fn live(events: Vec<Event>, place: &Place, tally: &Tally) {
+    let kind = if place.is_device { Kind::Device } else { Kind::Files };
+    let layout = FormatOptions { wal_slots_max: place.wal_slots_max, ..SMALL };
+    let lbas_max =
+        if place.is_device { 1 << 20 } else { 16 + 2 * layout.segment_lbas + place.lbas_left };
+    let config =
+        SimConfig { order: Order::Random, seed: place.seed, lbas_max, ..SimConfig::default() };
+    let mut media = SimMedia::new(config, kind);
+    media.extent_count = place.extent_count;
+    format(&mut media, &layout).expect("there is room");
+    media.disk.crash_after(NEVER);
+    let policy = Policy::EverySec;
+    let mut world = World { place, config, kind, policy, oracle: Oracle::default(), tally };
+    let (volume, _) = reopen(&mut media, &world.options()).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    let mut oracle = Oracle::default();
     for event in events {
+        add(&tally.events);
         match event {
             Event::Step(step) => {
-                oracle.perform(&mut client, &step);
-                now_policy = client.volume.log.policy();
+                let before = world.oracle.len();
+                world.oracle.perform(&mut client, &step);
+                let is_refused = matches!(step, Step::Append(_)) && world.oracle.len() == before;
+                tally.refused.fetch_add(u64::from(is_refused), Ordering::Relaxed);
+                world.policy = client.volume.log.policy();
             }
-            Event::PowerCut(choice) | Event::ProcessDeath(choice) => {
-                let is_power = matches!(event, Event::PowerCut(_));
-                let crash = client.disk.crash_now();
-                let images = if is_power {
-                    crash.power_images(&limits)
-                } else {
-                    crash.process_images(&limits)
-                };
-                let image = &images[choice % images.len()];
-                let at_least =
-                    if is_power { client.durable } else { client.durable.max(client.acknowledged) };
-                media = SimMedia::from_image(config, kind, image);
-                media.disk.crash_after(u64::MAX / 2);
-                let (volume, recovered) =
-                    reopen(&mut media, &options(now_policy)).expect("it opens");
-                oracle.recovered(&recovered, at_least, &image.origin);
-                client = Client::new(volume, media.disk.clone(), oracle.len());
-                client.history = recovered;
-            }
+            Event::Die(death) => client = world.die(client, &death),
+            Event::WayOut => world.way_out(&mut client),
         }
         let log = &client.volume.log;
         assert!(log.durable() <= log.written());
         assert!(log.written() <= log.kept());
         assert!(log.kept() <= log.appended());
         assert!(log.latched().is_none());
+    }
+}
+
+impl World<'_> {
+    fn options(&self) -> RecoverOptions {
+        RecoverOptions { buffer_count: self.place.buffer_count, ..options(self.policy) }
+    }
+
+    /// Ends a life, and begins the next.
+    fn die(&mut self, mut client: Client, death: &Death) -> Client {
+        client.disk.crash_after(death.within);
+        if death.within > 0 {
+            client.settle();
+        }
+        let mut crash = client.disk.crashed().unwrap_or_else(|| client.disk.crash_now());
+        let at_least = if death.is_power_cut {
+            client.durable
+        } else {
+            client.durable.max(client.acknowledged)
+        };
+        drop(client);
+        let mut in_recovery = death.in_recovery;
+        loop {
+            let image = self.image(&crash, death);
+            let mut media = SimMedia::from_image(self.config, self.kind, &image);
+            media.disk.crash_after(in_recovery.take().unwrap_or(NEVER));
+            match self.start(&mut media, &image) {
+                Ok((volume, recovered)) => {
+                    self.oracle.recovered(&recovered, at_least, &image.origin);
+                    media.disk.crash_after(NEVER);
+                    let mut client = Client::new(volume, media.disk.clone(), self.oracle.len());
+                    client.history = recovered;
+                    return client;
+                }
+                Err(interrupted) => crash = interrupted,
+            }
+        }
+    }
+
+    fn image(&self, crash: &Crash, death: &Death) -> Image {
+        add(if death.is_power_cut { &self.tally.power_cuts } else { &self.tally.kills });
+        let mut images = if death.is_power_cut {
+            crash.power_images(&LIMITS)
+        } else {
+            crash.process_images(&LIMITS)
+        };
+        let choice = death.image % images.len();
+        images.swap_remove(choice)
+    }
+
+    /// A start; `Err` when it was interrupted.
+    fn start(&self, media: &mut SimMedia, image: &Image) -> Result<(Volume, Script), Crash> {
+        add(&self.tally.starts);
+        match reopen(media, &self.options()) {
+            Ok(opened) => match media.disk.crashed() {
+                // What it was told then is not true.
+                Some(crash) => Err(crash),
+                None => Ok(opened),
+            },
+            Err(error) => {
+                Err(media.disk.crashed().unwrap_or_else(|| panic!("{error}; {}", image.origin)))
+            }
+        }
+    }
+
+    /// Nobody waits for ever for the room that this makes.
+    fn way_out(&mut self, client: &mut Client) {
+        if client.volume.log.log_state() != LogState::On || client.is_over() {
+            return;
+        }
+        client.cancel();
+        self.oracle.perform(client, &Step::Release);
+        client.settle();
+        let mut random = Random::new(self.place.seed);
+        for _ in 0..4 {
+            let size = random.below(300);
+            for _ in 0..100 {
+                if client.volume.log.room(size) != Room::Wait {
+                    break;
+                }
+                client.turn(true);
+            }
+            let room = client.volume.log.room(size);
+            let log = &client.volume.log;
+            let used = log.pool().map(slimio_storage::Pool::usage);
+            let (stats, why) = (log.stats(), log.prepare_failed());
+            assert!(
+                matches!(room, Room::Free | Room::Scarce),
+                "{room:?} behind a release of all: {used:?}, {stats:?}, {why:?}"
+            );
+        }
     }
 }

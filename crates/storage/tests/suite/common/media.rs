@@ -145,7 +145,7 @@ impl Media for SimMedia {
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
         if self.kind == Kind::Device {
-            let extent_lbas = (wal_lbas / 2).max(1);
+            let extent_lbas = (wal_lbas / 4).max(1);
             let lbas = SUPER_LBAS + extent_lbas * self.extent_count;
             if self.disk.space_count() == 0 {
                 assert_eq!(self.disk.add_space(lbas), SUPER);
