@@ -20,7 +20,7 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
         policy,
         kind: Kind::Device,
         config: SimConfig { order: Order::Random, seed: 11, ..SimConfig::default() },
-        first_life: 16,
+        first_life: 18,
         second_life: 1,
         deaths,
         per_turn: 1,
@@ -78,7 +78,7 @@ fn snapshots_of_both_kinds_when_power_is_cut_and_then_the_process_dies() {
         kind: Kind::Files,
         ..plan(Policy::EverySec, [Death::Power, Death::Process], BOTH_KINDS)
     };
-    assert_counts(enumerate(&plan), (6420, 16_215));
+    assert_counts(enumerate(&plan), (8446, 15_393));
 }
 
 #[test]
