@@ -12,6 +12,7 @@ mod process;
 mod report;
 mod server;
 mod setup;
+mod sim;
 mod suites;
 mod tidy;
 
@@ -48,6 +49,7 @@ const VERBS: &[Verb] = &[
         "kill the server under load; nothing acknowledged may be missing",
         suites::ledger,
     ),
+    verb("sim", "random lives on simulated disks, for so many minutes", sim::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", lab::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),

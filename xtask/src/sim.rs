@@ -1,0 +1,51 @@
+//! `cargo x sim`: random lives of the storage and of the whole server on simulated disks, for as long
+//! as one likes.
+
+use std::process::Child;
+
+use crate::Failure;
+use crate::process::{cargo, run};
+
+/// Tells a test how long it is to go on with new cases, in seconds.
+const VARIABLE: &str = "SLIMIO_SIM_SECONDS";
+
+/// Minutes of a run that names none.
+const MINUTES: u64 = 10;
+
+/// Package, test target and test: each has a process of its own.
+const LIVES: &[[&str; 3]] = &[
+    ["slimio-storage", "suite", "model::what_comes_back_is_what_was_promised"],
+    ["slimio-server", "serve", "crashes::what_comes_back_was_in_memory_and_was_promised"],
+];
+
+/// `cargo x sim [minutes]`: what fails prints the seed that it fails with again.
+pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
+    let minutes = match args {
+        [] => MINUTES,
+        [minutes] => minutes
+            .parse()
+            .map_err(|_| format!("`{minutes}` is no number of minutes: `cargo x sim 60`"))?,
+        _ => return Err("want one number of minutes: `cargo x sim 60`".into()),
+    };
+    for [package, target, _] in LIVES {
+        run(&mut cargo(["test", "--no-run", "--package", package, "--test", target]))?;
+    }
+    let lives: Vec<(&str, Child)> = LIVES
+        .iter()
+        .map(|[package, target, test]| {
+            let mut command = cargo(["test", "--quiet", "--package", package, "--test", target]);
+            command.args(["--", "--exact", test, "--nocapture"]);
+            command.env(VARIABLE, (minutes * 60).to_string());
+            let child = command.spawn().map_err(|error| format!("cargo did not start: {error}"))?;
+            Ok((*test, child))
+        })
+        .collect::<Result<_, Failure>>()?;
+    let mut failed = Vec::new();
+    for (test, mut child) in lives {
+        let status = child.wait().map_err(|error| format!("{test}: {error}"))?;
+        if !status.success() {
+            failed.push(test);
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
+}
