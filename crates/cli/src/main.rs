@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let result = match serve_args(&args) {
         Some(args) => serve::run(args),
-        None => match Cli::parse().command {
+        None => match tool() {
             Command::Serve { args } => serve::run(&args),
             Command::Format(format) => format.run(),
             Command::Inspect(inspect) => inspect.run(),
@@ -79,6 +79,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is to be done, when it is not to serve. Warnings go to standard error: that a volume is waited
+/// for, say.
+fn tool() -> Command {
+    let command = Cli::parse().command;
+    // Without a file, nothing can go wrong with it.
+    drop(slimio_server::logging::init("warning", ""));
+    command
 }
 
 /// The arguments of `serve`, which have redis-server's form rather than clap's. Without a command

@@ -2,9 +2,12 @@
 
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::low_level::pipe;
 use slimio_device::{EngineChoice, PathOptions, Polling};
 use slimio_server::Server;
@@ -33,14 +36,17 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         config.set("dir", here).map_err(|e| e.to_string())?;
     }
     let (stop, signal) = UnixStream::pair().map_err(|e| format!("cannot watch signals: {e}"))?;
+    // A volume may be waited for, and nobody looks at the socket meanwhile.
+    let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
-        signal
-            .try_clone()
+        register_conditional_shutdown(number, 0, is_opening.clone())
+            .and_then(|_| signal.try_clone())
             .and_then(|writer| pipe::register(number, writer))
             .map_err(|e| format!("cannot watch signals: {e}"))?;
     }
     raise_file_limit(config.int("maxclients") as u64);
     let storage = Some(open_volume(&config)?);
+    is_opening.store(false, Ordering::Relaxed);
     let pidfile = config.text("pidfile").to_owned();
     let notifies = matches!(config.choice("supervised"), "systemd" | "auto");
     let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;

@@ -38,6 +38,10 @@ pub(crate) fn open_traced(
 pub(crate) fn explain(error: &OpenError, spec: &str) -> String {
     let remedy = match error {
         OpenError::InUse { .. } => "stop the program that has it, or choose another --volume",
+        OpenError::StillInFlight { .. } => {
+            "see what its device does (dmesg, /sys/block/*/inflight), and start again when it has \
+             answered"
+        }
         OpenError::Missing { .. } => "check --volume, or make one with slimio format",
         OpenError::NoSpace { .. } => "make room on the file system, or choose another --volume",
         OpenError::Unsuitable { .. } => "choose another --volume",

@@ -6,8 +6,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use crate::bulk::Bulk;
+use crate::claim::{Claim, Patience};
 use crate::contents::Contents;
 use crate::engine::Engine;
 use crate::polling;
@@ -15,15 +17,16 @@ use crate::surroundings::{queue_of_file, write_cache_of_block_device, write_stre
 use crate::target::{Target, TargetKind};
 use crate::{
     Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
-    WriteCache, identity, nvme, sys,
+    WriteCache, holders, identity, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
 /// mounted, nor in a volume group, nor held by another one of these.
 pub struct BlockDevice {
     path: PathBuf,
-    /// Opened exclusively. The paths are opened beside it.
-    holder: File,
+    /// Opened exclusively. All paths go through it: none is beside it that could be in flight when it is
+    /// closed.
+    claim: Claim,
     size: u64,
     write_cache: WriteCache,
     engine: Engine,
@@ -36,10 +39,12 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Takes a block device. Nothing on it is changed.
+    /// Takes a block device. Nothing on it is changed. While operations of a process that has ended are
+    /// with the kernel, it waits for them, minutes if it must, and says so in the log.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] when something has it, [`OpenError::Unsuitable`] when it is no block
+    /// [`OpenError::InUse`] when something has it, [`OpenError::StillInFlight`] when those operations do
+    /// not end, [`OpenError::Unsuitable`] when it is no block
     /// device or its sectors are larger than our blocks.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
@@ -47,23 +52,25 @@ impl BlockDevice {
         if !metadata.file_type().is_block_device() {
             return Err(OpenError::unsuitable(path, "it is no block device".into()));
         }
-        let holder = open_exclusively(path)?;
-        let sector_size = sys::logical_block_size(&holder).map_err(failed("measuring"))?;
+        let flags = if options.direct { libc::O_DIRECT } else { 0 };
+        let claim = Claim::of(open_exclusively(path, flags)?);
+        let holder = claim.file();
+        let sector_size = sys::logical_block_size(holder).map_err(failed("measuring"))?;
         if sector_size > LBA_SIZE as u64 {
             return Err(OpenError::unsuitable(
                 path,
                 format!("its sectors have {sector_size} bytes, more than {LBA_SIZE}"),
             ));
         }
-        let size = sys::block_device_size(&holder).map_err(failed("measuring"))?;
-        let write_cache = write_cache_of_block_device(&holder).map_err(failed("looking at"))?;
+        let size = sys::block_device_size(holder).map_err(failed("measuring"))?;
+        let write_cache = write_cache_of_block_device(holder).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
         // Operations of io_uring name them, and what goes through the cache forgets them.
         let has_streams = options.direct && matches!(engine, Engine::Uring);
         let count =
-            if has_streams { write_streams(&holder).map_err(failed("looking at"))? } else { 0 };
+            if has_streams { write_streams(holder).map_err(failed("looking at"))? } else { 0 };
         let streams = (1..=count.into()).map(PlacementId).collect();
-        let mut bulk = Bulk::of_device(&options, queue_of_file(&holder).as_deref());
+        let mut bulk = Bulk::of_device(&options, queue_of_file(holder).as_deref());
         if !options.direct {
             bulk.refuse("buffered I/O was asked for");
         }
@@ -72,7 +79,7 @@ impl BlockDevice {
         }
         let no_passthrough = ("the volume is a block device".into(), false);
         let path = path.to_path_buf();
-        Ok(Self { path, holder, size, write_cache, engine, streams, options, bulk, no_passthrough })
+        Ok(Self { path, claim, size, write_cache, engine, streams, options, bulk, no_passthrough })
     }
 
     /// Says why it is not reached by NVMe passthrough, and whether that was tried.
@@ -81,12 +88,12 @@ impl BlockDevice {
     }
 
     fn target(&self) -> Result<Target, OpenError> {
-        let flags = if self.options.direct { libc::O_DIRECT } else { 0 };
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
-        let file = opened.map_err(|error| OpenError::io("opening", &self.path, &error))?;
+        let again = self.claim.file().try_clone();
+        let file = again.map_err(|error| OpenError::io("opening", &self.path, &error))?;
         Ok(Target {
             write_streams: self.streams.len() as u8,
             file,
+            claim: None,
             path: self.path.clone(),
             kind: TargetKind::BlockDevice,
             lba_count: Arc::new(AtomicU64::new(self.lba_count())),
@@ -108,7 +115,7 @@ impl WholeDevice for BlockDevice {
     }
 
     fn contents(&self) -> Result<Contents, OpenError> {
-        Contents::of_file(&self.holder, self.size)
+        Contents::of_file(self.claim.file(), self.size)
             .map_err(|error| OpenError::io("reading", &self.path, &error))
     }
 
@@ -144,7 +151,7 @@ impl WholeDevice for BlockDevice {
             ("size", format!("{} bytes", self.size)),
             ("write streams", self.streams.len().to_string()),
             ("write cache", self.write_cache.to_string()),
-            ("queues to poll", polling::fact(queue_of_file(&self.holder).as_deref())),
+            ("queues to poll", polling::fact(queue_of_file(self.claim.file()).as_deref())),
         ];
         facts.extend(self.identity().map(|identity| ("identity", identity)));
         facts
@@ -181,18 +188,38 @@ pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio
                                             the server's user to the group slimio, or run it as \
                                             root";
 
-/// Opens a block device for oneself alone.
-pub(crate) fn open_exclusively(path: &Path) -> Result<File, OpenError> {
-    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(path);
-    opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => match nvme::holders(path) {
-            holders if holders.is_empty() => {
-                OpenError::InUse { path: path.to_path_buf(), holder: None }
+/// How often it is looked who has a device that is not free.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Opens a block device for oneself alone, with these flags beside. One that nobody has who could be
+/// found is waited for: the kernel keeps it for what a process that has ended has in flight.
+pub(crate) fn open_exclusively(path: &Path, flags: i32) -> Result<File, OpenError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_EXCL | flags);
+    let mut looked_at: Option<Instant> = None;
+    Patience::DEFAULT.wait_for(path, || match options.open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            if looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+                refuse_if_held(path)?;
+                looked_at = Some(Instant::now());
             }
-            holders => OpenError::unsuitable(path, format!("it is in use: {}", holders.join(", "))),
-        },
-        _ => refused(path, &error),
+            Ok(None)
+        }
+        Err(error) => Err(refused(path, &error)),
     })
+}
+
+/// Says who has a device, if that can be found out.
+fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
+    let found = holders::in_kernel(path);
+    if !found.is_empty() {
+        return Err(OpenError::unsuitable(path, format!("it is in use: {}", found.join(", "))));
+    }
+    match holders::process(path) {
+        None => Ok(()),
+        holder => Err(OpenError::InUse { path: path.to_path_buf(), holder }),
+    }
 }
 
 /// What an error of opening a device means.

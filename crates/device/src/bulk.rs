@@ -42,6 +42,13 @@ pub(crate) enum Refusal {
     Memory(Errno),
 }
 
+impl From<Errno> for Refusal {
+    /// The ring can't hold the claim.
+    fn from(errno: Errno) -> Self {
+        Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(errno) })
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

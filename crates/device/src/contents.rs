@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::{Buffer, LBA_SIZE};
+
 /// Bytes looked at, at the start and at the end: the superblocks of all that is known are there.
 const LOOK_SIZE: usize = 128 * 1024;
 
@@ -85,11 +87,13 @@ pub(crate) fn examine_by<E>(
 ) -> Result<Contents, E> {
     let look = (LOOK_SIZE as u64).min(size) as usize;
     // Labels of ZFS reach to 256 KiB: their uberblocks begin at 128 KiB.
-    let mut head = vec![0; (2 * LOOK_SIZE as u64).min(size) as usize];
-    read(&mut head, 0)?;
-    let mut tail = vec![0; look];
-    read(&mut tail, size - look as u64)?;
-    Ok(identify(&head, &tail))
+    let head_size = (2 * LOOK_SIZE as u64).min(size) as usize;
+    // As aligned as it takes to read past the cache.
+    let mut buffer = Buffer::zeroed(2 * LOOK_SIZE / LBA_SIZE);
+    read(&mut buffer[..head_size], 0)?;
+    let head = buffer[..head_size].to_vec();
+    read(&mut buffer[..look], size - look as u64)?;
+    Ok(identify(&head, &buffer[..look]))
 }
 
 fn identify(head: &[u8], tail: &[u8]) -> Contents {

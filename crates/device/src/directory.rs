@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::bulk::Bulk;
+use crate::claim::{CLAIM_FILE_NAME, Claim};
 use crate::engine::Engine;
 use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
-use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
+use crate::{
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, holders, sys,
+};
 
 /// The file whose lock says that the directory is in use. The holder's process id is in it.
 pub const LOCK_FILE_NAME: &str = "lock";
@@ -24,6 +27,7 @@ pub struct Directory {
     /// For flushing names, and for looking at what the directory is on.
     handle: File,
     _lock: Lock,
+    claim: Claim,
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
@@ -37,10 +41,12 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Takes a directory that exists.
+    /// Takes a directory that exists. While operations of a process that has ended are with the kernel,
+    /// it waits for them, minutes if it must, and says so in the log: only then is anything in it read.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] when it does not, [`OpenError::InUse`] when another process has it.
+    /// [`OpenError::Missing`] when it does not, [`OpenError::InUse`] when another process has it,
+    /// [`OpenError::StillInFlight`] when those operations do not end.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let path = path.canonicalize().map_err(failed("opening"))?;
@@ -48,7 +54,9 @@ impl Directory {
         if !handle.metadata().map_err(failed("looking at"))?.is_dir() {
             return Err(OpenError::unsuitable(&path, "it is no directory".into()));
         }
-        let lock = lock(&path)?;
+        let mut lock = lock(&path)?;
+        let claim = Claim::of_directory(&path)?;
+        sign(&mut lock).map_err(failed("writing to the lock of"))?;
         let file_system = FileSystem::of(&handle).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
         let mut bulk = Bulk::of_files(&options);
@@ -59,6 +67,7 @@ impl Directory {
             path,
             handle,
             _lock: lock,
+            claim,
             file_system,
             engine,
             options,
@@ -94,7 +103,7 @@ impl Directory {
         self.file_path(name).exists()
     }
 
-    /// Names of everything in it but its lock, in order.
+    /// Names of everything in it but its lock and its claim, in order.
     ///
     /// # Errors
     /// When it can't be read.
@@ -104,7 +113,7 @@ impl Directory {
             for entry in fs::read_dir(&self.path)? {
                 names.push(entry?.file_name().to_string_lossy().into_owned());
             }
-            names.retain(|name| name != LOCK_FILE_NAME);
+            names.retain(|name| name != LOCK_FILE_NAME && name != CLAIM_FILE_NAME);
             names.sort();
             Ok(names)
         };
@@ -202,6 +211,7 @@ impl Directory {
         Ok(Target {
             write_streams: 0,
             file,
+            claim: Some(self.claim.clone()),
             path,
             kind: TargetKind::File,
             lba_count,
@@ -337,16 +347,25 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
         .mode(0o600)
         .open(directory.join(LOCK_FILE_NAME))
         .map_err(failed)?;
-    let mut lock = match Lock::take(file).map_err(failed)? {
-        Ok(lock) => lock,
+    match Lock::take(file).map_err(failed)? {
+        Ok(lock) => Ok(lock),
         Err(mut file) => {
-            let mut holder = String::new();
-            // Who holds it is a help, not a must.
-            drop(file.read_to_string(&mut holder));
-            let holder = holder.trim().parse().ok();
-            return Err(OpenError::InUse { path: directory.to_path_buf(), holder });
+            // Who holds it is a help, not a must. The file may not name it yet, the kernel not show it.
+            let named = |file: &mut File| {
+                let mut holder = String::new();
+                drop(file.read_to_string(&mut holder));
+                holder.trim().parse().ok()
+            };
+            let holder = holders::of_lock(&file).or_else(|| named(&mut file));
+            Err(OpenError::InUse { path: directory.to_path_buf(), holder })
         }
-    };
+    }
+}
+
+/// Writes our process id to a lock. Only when the claim is had: the file may be one of those that the
+/// kernel is still writing for a process that has ended, and changing it would wait for that without a
+/// word.
+fn sign(lock: &mut Lock) -> io::Result<()> {
     let file = lock.file();
     let write_own = |file: &mut File| {
         file.set_len(0)?;
@@ -355,8 +374,7 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     };
     match write_own(file) {
         // On a full file system the lock holds without a name.
-        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
-        written => written.map_err(failed)?,
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(()),
+        written => written,
     }
-    Ok(lock)
 }

@@ -84,6 +84,14 @@ pub enum OpenError {
         /// Process id of the holder, where it is known.
         holder: Option<u32>,
     },
+    /// No living process has it, and yet it is not free: what one that has ended gave to the device is
+    /// not over. Nothing was read. Try again when the device has answered.
+    StillInFlight {
+        /// What was claimed.
+        path: PathBuf,
+        /// How long it was waited for, in seconds.
+        waited_seconds: u64,
+    },
     /// It does not exist.
     Missing {
         /// What was to be opened.
@@ -160,6 +168,13 @@ impl fmt::Display for OpenError {
             Self::InUse { path, holder: None } => {
                 write!(f, "{} is in use by another process", path.display())
             }
+            Self::StillInFlight { path, waited_seconds } => write!(
+                f,
+                "{} is not free after {waited_seconds} s: what a process that has ended gave to its \
+                 device is not over, or somebody has it who can't be seen from here (in another \
+                 container)",
+                path.display()
+            ),
             Self::Missing { path } => write!(f, "{} does not exist", path.display()),
             Self::NoSpace { path } => write!(f, "no space left for {}", path.display()),
             Self::Unsuitable { path, why } => {

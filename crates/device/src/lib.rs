@@ -30,10 +30,12 @@
 mod block;
 mod buffer;
 mod bulk;
+mod claim;
 mod contents;
 mod directory;
 mod engine;
 mod error;
+mod holders;
 mod identity;
 mod layer;
 mod mapped;
@@ -50,6 +52,7 @@ mod whole;
 
 pub use block::BlockDevice;
 pub use buffer::Buffer;
+pub use claim::CLAIM_FILE_NAME;
 pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};
 pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slimio_ring::{Errno, TransferError, transferred};
 
+use crate::claim::Claim;
 use crate::mapped::write_zeroes;
 use crate::sys::{self, Transfer};
 use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache};
@@ -19,6 +20,8 @@ pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) file: File,
+    /// What a ring of a path to it keeps held; `None` where `file` is the claim itself.
+    pub(crate) claim: Option<Claim>,
     pub(crate) path: PathBuf,
     pub(crate) kind: TargetKind,
     /// Blocks that can be addressed: shared by all paths to the same file.
@@ -43,6 +46,7 @@ impl Target {
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
+            claim: self.claim.clone(),
             path: self.path.clone(),
             lba_count: self.lba_count.clone(),
             ..*self

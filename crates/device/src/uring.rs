@@ -78,6 +78,9 @@ fn new_ring(target: &Target, extras: &Extras) -> Result<Ring<Pending, Buffer>, R
     if let Some(pool) = &extras.pool {
         pool.register(&mut ring).map_err(Refusal::Memory)?;
     }
+    if let Some(claim) = &target.claim {
+        claim.be_held_by(&mut ring)?;
+    }
     Ok(ring)
 }
 
@@ -317,10 +320,12 @@ fn is_empty(op: &Op) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, TryLockError};
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::PlacementId;
+    use crate::claim::Claim;
+    use crate::{CLAIM_FILE_NAME, PlacementId};
 
     /// A path to a file of eight blocks, where the kernel makes no single write durable.
     fn path() -> Option<UringPath> {
@@ -329,6 +334,7 @@ mod tests {
         let target = Target {
             write_streams: 0,
             file,
+            claim: None,
             path: "file".into(),
             kind: TargetKind::File,
             lba_count: Arc::new(AtomicU64::new(8)),
@@ -351,6 +357,27 @@ mod tests {
         let placement = PlacementId::default();
         let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
         path.submit(Token(lba), op).expect("fewer than may be in flight");
+    }
+
+    #[test]
+    fn a_ring_alone_keeps_the_claim() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let other = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
+        let is_held = || matches!(other.try_lock(), Err(TryLockError::WouldBlock));
+        let idle = Some(Duration::from_millis(2));
+        for submissions_idle in [None, idle] {
+            let polling = Polling { submissions_idle, completions: false };
+            let Some(UringPath { mut target, .. }) = path() else { return };
+            target.claim = Some(Claim::of_directory(place.path()).expect("nobody has it"));
+            let path = UringPath::new(target, &Extras { polling, pool: None });
+            let mut path = path.map_err(|(_, refusal)| refusal).expect("there was one");
+            // As when the process has ended, and an operation has not.
+            path.target.claim = None;
+            assert!(is_held(), "with {polling}");
+            drop(path);
+            assert!(!is_held(), "nothing was in flight, with {polling}");
+            other.unlock().expect("we have locked it");
+        }
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevi
     }
     match NvmeDevice::open(path, options) {
         Ok(device) => Ok(Box::new(device)),
-        Err(error @ OpenError::InUse { .. }) => Err(error),
+        Err(error @ (OpenError::InUse { .. } | OpenError::StillInFlight { .. })) => Err(error),
         Err(refused) => {
             // What the block device says is wrong is wrong with both.
             let device = BlockDevice::open(&nodes.block, options)?;

@@ -36,6 +36,7 @@
 mod errno;
 mod eventfd;
 mod files;
+mod held;
 mod memory;
 mod nvme;
 mod operations;

@@ -65,6 +65,8 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     /// Receives that wait for a buffer to be given back.
     pub(crate) starved: Vec<Name>,
     is_enabled: bool,
+    /// Whether an open file is registered: see [`Ring::hold`].
+    pub(crate) is_holding: bool,
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
@@ -87,6 +89,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             made: Vec::new(),
             starved: Vec::new(),
             is_enabled: false,
+            is_holding: false,
         })
     }
 
@@ -371,9 +374,13 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
 impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
     fn drop(&mut self) {
-        // Otherwise what the kernel may still touch is leaked.
+        // Otherwise what the kernel may still touch is leaked, and what is held stays so.
         let is_over = self.finish();
         if is_over {
+            if self.is_holding {
+                // At once, where the kernel closes a ring some 30 ms later.
+                drop(self.uring.submitter().unregister_files());
+            }
             if let Some(pool) = self.pool.as_mut() {
                 pool.unregister(&self.uring.submitter());
             }

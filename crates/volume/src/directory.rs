@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use slimio_device::{
-    Buffer, Device, DeviceError, Directory, LBA_SIZE, LOCK_FILE_NAME, Layer, Layered, LbaRange,
-    MappedFile, OpenError, PathOptions,
+    Buffer, CLAIM_FILE_NAME, Device, DeviceError, Directory, LBA_SIZE, LOCK_FILE_NAME, Layer,
+    Layered, LbaRange, MappedFile, OpenError, PathOptions,
 };
 use slimio_storage::{Area, Media, SlotName, Storage};
 
@@ -62,7 +62,7 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     if others.any(|area| has(area.name())) || has(BUFFERS) {
         return refuse("it holds a volume whose file super is missing");
     }
-    if names.iter().any(|name| name != LOCK_FILE_NAME) {
+    if names.iter().any(|name| name != LOCK_FILE_NAME && name != CLAIM_FILE_NAME) {
         return refuse("it is not empty and holds no SlimIO volume");
     }
     Ok(())

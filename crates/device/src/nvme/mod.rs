@@ -21,9 +21,10 @@ use self::fdp::NvmeAccount;
 pub use self::fdp::{FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, PlacementHandle};
 use self::path::NvmePath;
 use self::sysfs::Nodes;
-pub(crate) use self::sysfs::{holders, nodes};
+pub(crate) use self::sysfs::nodes;
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
 use crate::bulk::{Bulk, Extras, Refusal};
+use crate::claim::Claim;
 use crate::contents::{self, Contents};
 use crate::polling;
 use crate::{
@@ -59,8 +60,8 @@ pub(crate) struct Namespace {
 pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
-    /// Opened exclusively; nothing is read or written through it.
-    _holder: File,
+    /// Its block device, opened exclusively; nothing is read or written through it.
+    claim: Claim,
     namespace: Arc<Namespace>,
     identity: Option<String>,
     model: String,
@@ -103,7 +104,7 @@ impl NvmeDevice {
         }
         slimio_ring::probe_wide()
             .map_err(|refused| unsuitable(format!("passthrough needs io_uring: {refused}")))?;
-        let holder = block::open_exclusively(&nodes.block)?;
+        let claim = Claim::of(block::open_exclusively(&nodes.block, 0)?);
         let generic = OpenOptions::new().read(true).write(true).open(&nodes.generic);
         let generic = generic.map_err(|error| block::refused(&nodes.generic, &error))?;
         let refused = |doing| {
@@ -151,7 +152,7 @@ impl NvmeDevice {
         };
         let mut device = Self {
             generic,
-            _holder: holder,
+            claim,
             namespace: Arc::new(namespace),
             identity: identity::of_namespace(&controller.serial, nsid),
             atomic_size: (u64::from(controller.atomic_write_power_fail) + 1) << about.block_shift,
@@ -181,7 +182,8 @@ impl NvmeDevice {
 
     fn path(&self, extras: &Extras) -> Result<NvmePath, Refusal> {
         let file = self.generic.try_clone().map_err(|error| Refusal::of_file(&error))?;
-        NvmePath::new(self.namespace.clone(), file.into(), self.in_flight_max, extras)
+        let namespace = self.namespace.clone();
+        NvmePath::new(namespace, file.into(), &self.claim, self.in_flight_max, extras)
     }
 
     fn path_for_one(&self) -> Result<NvmePath, OpenError> {

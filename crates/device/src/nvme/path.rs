@@ -18,6 +18,7 @@ use super::commands::result_of;
 use super::data::{self, Data};
 use super::wire::{self, RANGES_MAX, opcode};
 use crate::bulk::{Extras, Refusal, path_setup};
+use crate::claim::Claim;
 use crate::pool::{Pool, pooled_or_own};
 use crate::target::{buffer_of, check_range};
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
@@ -67,6 +68,7 @@ impl NvmePath {
     pub(crate) fn new(
         namespace: Arc<Namespace>,
         file: OwnedFd,
+        claim: &Claim,
         in_flight_max: u32,
         extras: &Extras,
     ) -> Result<Self, Refusal> {
@@ -75,6 +77,7 @@ impl NvmePath {
         if let Some(pool) = &extras.pool {
             pool.register(&mut ring).map_err(Refusal::Memory)?;
         }
+        claim.be_held_by(&mut ring)?;
         let fd = ring.adopt(file);
         Ok(Self {
             namespace,

@@ -115,33 +115,6 @@ pub(crate) fn transfer_size_max(queue: &Path) -> Option<u64> {
 /// Bytes of a page of memory, as far as transfers count them.
 const PAGE_SIZE: u64 = 4096;
 
-/// What has a block device: where it is mounted, what is built on it. For a sentence.
-pub(crate) fn holders(block: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    let Some(name) = name_of(block) else { return found };
-    let class = Path::new("/sys/class/block").join(&name);
-    let mut devices = vec![name.clone()];
-    for entry in fs::read_dir(&class).into_iter().flatten().flatten() {
-        if entry.path().join("partition").exists() {
-            devices.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    for device in &devices {
-        let source = format!("/dev/{device}");
-        let places =
-            mounts.lines().filter_map(|line| line.strip_prefix(&source)?.strip_prefix(' '));
-        for place in places.filter_map(|rest| rest.split(' ').next()) {
-            found.push(format!("{source} is mounted at {place}"));
-        }
-        let built = Path::new("/sys/class/block").join(device).join("holders");
-        for entry in fs::read_dir(built).into_iter().flatten().flatten() {
-            found.push(format!("{} is built on {source}", entry.file_name().display()));
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,8 @@
 
 mod block;
 mod canary;
+mod claim;
 mod common;
 mod contract;
 mod directory;
+mod words;

@@ -4,5 +4,6 @@ mod allocations;
 mod commands;
 mod common;
 mod files;
+mod held;
 mod registered;
 mod sockets;

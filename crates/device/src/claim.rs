@@ -1,0 +1,212 @@
+//! What tells a successor that its predecessor is over: not only the process, but also what that had
+//! in flight.
+//!
+//! A write that the kernel has given to a device outlives a killed process, for as long as the device
+//! takes, and lands on whatever a successor has put there meanwhile. No call of another process waits
+//! for it (`fsync` does not). But the kernel keeps an open file description as long as an operation
+//! uses it, or is in flight on a ring that has it registered. So whoever has a volume has a *claim*, a
+//! description that only one can have:
+//!
+//! | | the claim | who keeps it |
+//! |---|---|---|
+//! | directory | its file `claim`, locked | each ring of a path has it registered |
+//! | block device | the device, opened exclusively | each path goes through it |
+//! | NVMe namespace | its block device, opened exclusively | each ring of a path has it registered |
+//!
+//! Nothing of a volume is read before its claim is had. A claim that a living process has is refused
+//! by other means (a directory's lock, what is known of a device's holders); one that is only still
+//! held is waited for.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use slimio_planted::is_planted;
+use slimio_ring::{Errno, Memory, Ring, Width};
+
+use crate::OpenError;
+
+/// The file whose lock the kernel keeps until nothing of a directory's last process is in flight.
+pub const CLAIM_FILE_NAME: &str = "claim";
+
+/// A description that nobody else has. It is let go of when all that share it have: nothing unlocks it,
+/// because an operation in flight may be what keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim(Arc<File>);
+
+impl Claim {
+    /// A file that was opened or locked as nobody else can.
+    pub(crate) fn of(file: File) -> Self {
+        Self(Arc::new(file))
+    }
+
+    /// Takes that of a directory whose lock is had, and waits for it as long as that is sensible.
+    ///
+    /// # Errors
+    /// [`OpenError::StillInFlight`] when it is not to be had; when the kernel can't lock.
+    pub(crate) fn of_directory(directory: &Path) -> Result<Self, OpenError> {
+        let path = directory.join(CLAIM_FILE_NAME);
+        let failed = |error: io::Error| OpenError::io("claiming", &path, &error);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        if is_planted("claim-not-awaited") {
+            return Ok(Self::of(file));
+        }
+        Patience::DEFAULT.wait_for(&path, || match file.try_lock() {
+            Ok(()) => Ok(Some(())),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        })?;
+        Ok(Self::of(file))
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.0
+    }
+
+    /// Lets a ring keep it until its last operation is over.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn be_held_by<T: Copy, M: Memory, W: Width>(
+        &self,
+        ring: &mut Ring<T, M, W>,
+    ) -> Result<(), Errno> {
+        if is_planted("claim-not-registered") { Ok(()) } else { ring.hold(self) }
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// How long a claim is waited for, and when that is said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Between two tries.
+    pause: Duration,
+    first_word: Duration,
+    /// From one word to the next.
+    next_word: Duration,
+    limit: Duration,
+}
+
+impl Patience {
+    /// With nothing in flight a claim is free after some 30 ms; with something, when the device has
+    /// done it, or the kernel has given up on it: drivers do that after 30 s, most often, and several
+    /// times.
+    pub(crate) const DEFAULT: Self = Self {
+        pause: Duration::from_millis(3),
+        first_word: Duration::from_secs(1),
+        next_word: Duration::from_secs(10),
+        limit: Duration::from_secs(300),
+    };
+
+    /// Tries again and again until something is had, and says so when that takes long. `path` is what
+    /// is claimed.
+    ///
+    /// # Errors
+    /// [`OpenError::StillInFlight`] when patience has ended; what `attempt` fails with.
+    pub(crate) fn wait_for<T>(
+        self,
+        path: &Path,
+        mut attempt: impl FnMut() -> Result<Option<T>, OpenError>,
+    ) -> Result<T, OpenError> {
+        let began = Instant::now();
+        let mut word_at = self.first_word;
+        loop {
+            let had = attempt()?;
+            let waited = began.elapsed();
+            if let Some(had) = had {
+                if word_at > self.first_word {
+                    log::info!("{} is free after {:.1} s", path.display(), waited.as_secs_f64());
+                }
+                return Ok(had);
+            }
+            if waited >= self.limit {
+                let waited_seconds = waited.as_secs();
+                return Err(OpenError::StillInFlight { path: path.to_path_buf(), waited_seconds });
+            }
+            if waited >= word_at {
+                word_at += self.next_word;
+                log::warn!(
+                    "waiting for {}: what a process that has ended gave to its device is not over, \
+                     and may yet change what is there ({} s so far, {} s at most)",
+                    path.display(),
+                    waited.as_secs(),
+                    self.limit.as_secs()
+                );
+            }
+            sleep(self.pause);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Patience = Patience {
+        pause: Duration::from_micros(100),
+        first_word: Duration::from_millis(1),
+        next_word: Duration::from_millis(1),
+        limit: Duration::from_millis(20),
+    };
+
+    #[test]
+    fn patience_has_an_end_and_a_sentence() {
+        let mut tries = 0;
+        let refused = SHORT.wait_for(Path::new("/data/claim"), || {
+            tries += 1;
+            Ok(None::<()>)
+        });
+        let refused = refused.expect_err("it was never had");
+        assert!(matches!(refused, OpenError::StillInFlight { .. }), "{refused}");
+        assert!(refused.to_string().starts_with("/data/claim is not free after 0 s"), "{refused}");
+        assert!(tries > 1, "it was tried once");
+    }
+
+    #[test]
+    fn what_goes_wrong_is_not_waited_for() {
+        let mut tries = 0;
+        let refused = SHORT.wait_for(Path::new("device"), || {
+            tries += 1;
+            Err::<Option<()>, _>(OpenError::Missing { path: "device".into() })
+        });
+        assert_eq!((refused, tries), (Err(OpenError::Missing { path: "device".into() }), 1));
+    }
+
+    #[test]
+    fn it_is_longer_than_drivers_take_to_give_up() {
+        let Patience { pause, first_word, limit, .. } = Patience::DEFAULT;
+        assert!(limit > Duration::from_secs(4 * 30));
+        assert!(first_word > Duration::from_millis(100), "ordinary restarts say nothing");
+        assert!(pause < Duration::from_millis(10), "ordinary restarts are not slowed down");
+    }
+
+    #[test]
+    fn as_long_as_anybody_shares_it_it_is_held() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let claim = Claim::of_directory(place.path()).expect("nobody has it");
+        let shared = claim.clone();
+        let other = File::open(place.path().join(CLAIM_FILE_NAME)).expect("it was made");
+        drop(claim);
+        assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(shared);
+        // A program that is just being started by another test has it for a moment.
+        Claim::of_directory(place.path()).expect("it is let go of");
+    }
+}

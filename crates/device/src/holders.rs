@@ -1,0 +1,205 @@
+//! Who has a block device or a lock, as far as it can be seen from here.
+//!
+//! The kernel says only that somebody has it. Mounts, what is built on it and descriptors of living
+//! processes are looked up; what is left is something in flight of a process that has ended, or
+//! somebody in another container.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// A device and those that overlap it: its partitions, or the disk that it is a partition of.
+struct Family {
+    /// Names as in `/sys`.
+    names: Vec<String>,
+    numbers: Vec<u64>,
+}
+
+impl Family {
+    /// Of a device that is called `path`.
+    fn of(path: &Path) -> Self {
+        let mut family = Self { names: Vec::new(), numbers: Vec::new() };
+        let Ok(metadata) = path.metadata() else { return family };
+        family.numbers.push(metadata.rdev());
+        let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+        let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let Ok(node) = node.canonicalize() else { return family };
+        family.names.extend(node.file_name().map(name));
+        let is_part = |node: &Path| node.join("partition").exists();
+        let mut relatives = Vec::new();
+        if is_part(&node) {
+            relatives.extend(node.parent().map(Path::to_path_buf));
+        } else {
+            let below = fs::read_dir(&node).into_iter().flatten().flatten();
+            relatives.extend(below.map(|entry| entry.path()).filter(|node| is_part(node)));
+        }
+        for node in relatives {
+            let number = fs::read_to_string(node.join("dev")).ok();
+            let number = number.as_deref().and_then(|text| parse_number(text.trim()));
+            let (Some(number), Some(file_name)) = (number, node.file_name()) else { continue };
+            family.numbers.push(number);
+            family.names.push(name(file_name));
+        }
+        family
+    }
+}
+
+fn name(name: &OsStr) -> String {
+    name.to_string_lossy().into_owned()
+}
+
+/// `259:3`
+fn parse_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What of the kernel's has a block device: where it is mounted, what is built on it. For a sentence.
+pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
+    let family = Family::of(path);
+    let mut found = BTreeSet::new();
+    let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    found.extend(mounts(&own, &family));
+    if found.is_empty() {
+        // In another container, say.
+        for process in processes() {
+            let theirs = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+            found.extend(mounts(&theirs, &family));
+        }
+    }
+    for name in &family.names {
+        let built = Path::new("/sys/class/block").join(name).join("holders");
+        for entry in fs::read_dir(built).into_iter().flatten().flatten() {
+            found.insert(format!("{} is built on /dev/{name}", entry.file_name().display()));
+        }
+    }
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    for swap in swaps.lines().skip(1).filter_map(|line| line.split(' ').next()) {
+        let number = Path::new(swap).metadata().map(|metadata| metadata.rdev());
+        if number.is_ok_and(|number| number != 0 && family.numbers.contains(&number)) {
+            found.insert(format!("{swap} is used as swap space"));
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// What a `mountinfo` says of a family, in words.
+fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
+    let about = |line: &str| {
+        // `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw,errors=continue`
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ');
+        let number = parse_number(mount.nth(2)?);
+        let place = mount.nth(1)?;
+        let source = file_system.split(' ').nth(1)?;
+        let name = source.strip_prefix("/dev/");
+        // Some file systems have device numbers of their own; then the source names the device.
+        let is_named = name.is_some_and(|name| family.names.iter().any(|one| one == name));
+        let is_numbered = number.is_some_and(|number| family.numbers.contains(&number));
+        (is_named || is_numbered).then(|| format!("{source} is mounted at {place}"))
+    };
+    mountinfo.lines().filter_map(about).collect()
+}
+
+/// A living process that may write to a block device: whoever has it exclusively may. One that has it
+/// open for reading, to look at it, does not count.
+pub(crate) fn process(path: &Path) -> Option<u32> {
+    let family = Family::of(path);
+    processes().find(|process| writes(process, &family)).and_then(|process| {
+        let name = process.file_name()?;
+        name.to_str()?.parse().ok()
+    })
+}
+
+/// The process that has locked a file which could not be locked.
+pub(crate) fn of_lock(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 708 fe:00:131 0 EOF`
+fn holder_in(locks: &str, place: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, holder, locked, ..] = words[..] else { return None };
+        // Of a process in another container it has no number.
+        (locked == place).then(|| holder.parse().ok().filter(|holder| *holder > 0))?
+    })
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .map(|entry| entry.path())
+}
+
+fn writes(process: &Path, family: &Family) -> bool {
+    let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    open.into_iter().any(|entry| {
+        let is_it = fs::metadata(entry.path()).is_ok_and(|metadata| {
+            metadata.file_type().is_block_device() && family.numbers.contains(&metadata.rdev())
+        });
+        is_it && {
+            let about = process.join("fdinfo").join(entry.file_name());
+            fs::read_to_string(about).is_ok_and(|about| is_for_writing(&about))
+        }
+    })
+}
+
+/// Whether what `fdinfo` says is of a descriptor that can be written to.
+fn is_for_writing(about: &str) -> bool {
+    let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_number_and_by_name() {
+        let family = Family {
+            names: vec!["nvme0n1".into(), "nvme0n1p1".into()],
+            numbers: vec![libc::makedev(259, 0), libc::makedev(259, 1)],
+        };
+        let mountinfo = "\
+            22 1 259:1 / / rw - ext4 /dev/root rw\n\
+            23 1 259:10 / /other rw - ext4 /dev/nvme1n1 rw\n\
+            24 1 0:30 / /data rw shared:1 - btrfs /dev/nvme0n1p1 rw\n\
+            25 1 0:31 / /tmp rw - tmpfs tmpfs rw\n\
+            nonsense\n";
+        assert_eq!(
+            mounts(mountinfo, &family),
+            ["/dev/root is mounted at /", "/dev/nvme0n1p1 is mounted at /data"]
+        );
+    }
+
+    #[test]
+    fn who_has_locked_a_file_is_found() {
+        let locks = "1: POSIX  ADVISORY  WRITE 707 fe:00:131 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 708 fe:00:1310 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 709 fe:00:131 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 710 fe:00:131 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE 0 fe:00:132 0 EOF\n";
+        assert_eq!(holder_in(locks, "fe:00:131"), Some(709));
+        assert_eq!(holder_in(locks, "fe:00:132"), None);
+        assert_eq!(holder_in(locks, "fe:00:133"), None);
+        let file = tempfile::tempfile().expect("a file for the test");
+        assert_eq!(of_lock(&file), None);
+        file.lock().expect("nobody else has it");
+        assert_eq!(of_lock(&file), Some(std::process::id()));
+    }
+
+    #[test]
+    fn who_only_looks_is_no_holder() {
+        assert!(is_for_writing("pos:\t0\nflags:\t0100002\nmnt_id:\t15\n"));
+        assert!(is_for_writing("flags:\t01\n"));
+        assert!(!is_for_writing("pos:\t0\nflags:\t0140000\n"));
+        assert!(!is_for_writing(""));
+    }
+}

@@ -1,0 +1,229 @@
+//! What a process that has ended has in flight is waited for, and nothing else.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use slimio_device::{
+    BlockDevice, Buffer, CLAIM_FILE_NAME, Directory, EngineChoice, LBA_SIZE, Lba, Op, OpenError,
+    PathOptions, PlacementId, Token, WholeDevice as _, open_whole,
+};
+use slimio_ring::{Ring, Setup};
+
+use crate::common::{TestDevice, alone, engines, run};
+use crate::words;
+
+/// Opens on a thread of its own, and says so.
+fn open_beside<T: Send + 'static>(
+    path: &Path,
+    open: impl FnOnce(&Path) -> Result<T, OpenError> + Send + 'static,
+) -> thread::JoinHandle<Result<T, OpenError>> {
+    words::listen();
+    let path = path.to_path_buf();
+    // Names of devices are used again.
+    words::forget(&path.display().to_string());
+    thread::spawn(move || {
+        let opened = open(&path);
+        words::say(format!("{} was opened: {:?}", path.display(), opened.as_ref().err()));
+        opened
+    })
+}
+
+fn assert_waits(path: &Path) {
+    let said = words::first_about(&path.display().to_string());
+    assert!(said.starts_with("waiting for"), "{said}");
+    assert!(
+        said.contains("what a process that has ended gave to its device is not over"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_directory_that_is_only_claimed_is_waited_for() {
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let options = PathOptions::default();
+    let claim = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
+    claim.lock().expect("nobody else has it");
+    let opening = open_beside(place.path(), move |path| Directory::open(path, options));
+    assert_waits(place.path());
+
+    // Who waits has the lock, and is named.
+    let refused = Directory::open(place.path(), options).err().expect("somebody waits for it");
+    let own = Some(std::process::id());
+    assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
+
+    drop(claim);
+    let directory = opening.join().expect("it does not panic").expect("it is free");
+    assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim are no files of anybody's");
+    let mode = place.path().join(CLAIM_FILE_NAME).metadata().expect("it is there").mode();
+    assert_eq!(mode & 0o133, 0, "{mode:o}");
+}
+
+#[test]
+fn a_path_keeps_the_claim_and_lets_go_of_it_at_once() {
+    let _alone = alone();
+    for options in engines() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut directory = Directory::open(place.path(), options).expect("nobody has it");
+        directory.create_file("wal", 8).expect("there is room");
+        let mut paths = vec![
+            directory.open_path("wal").expect("it was just made"),
+            directory.open_bulk_path("wal").expect("it was just made"),
+        ];
+        drop(directory);
+        let claim = File::open(place.path().join(CLAIM_FILE_NAME)).expect("it was made");
+        while let Some(mut path) = paths.pop() {
+            let op = Op::Write {
+                lba: Lba(3),
+                buffer: Buffer::zeroed(1),
+                placement: PlacementId::default(),
+                durable: true,
+            };
+            assert_eq!(run(&mut *path, op).result, Ok(()));
+            assert!(matches!(claim.try_lock(), Err(TryLockError::WouldBlock)));
+        }
+        claim.try_lock().expect("nothing is in flight any more");
+    }
+}
+
+#[test]
+fn a_device_that_nobody_has_who_lives_is_waited_for() {
+    let Some(device) = TestDevice::new(4096) else { return };
+    let Ok(mut ring) = Ring::<()>::new(Setup::default()) else {
+        eprintln!("SKIPPED: there is no io_uring here");
+        return;
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_EXCL);
+    let held = options.open(&device.path).expect("nobody has it");
+
+    // A living process has it: this one.
+    let refused = BlockDevice::open(&device.path, PathOptions::default()).err();
+    let own = Some(std::process::id());
+    assert!(
+        matches!(refused, Some(OpenError::InUse { holder, .. }) if holder == own),
+        "{refused:?}"
+    );
+
+    // No process has it, only the kernel. One that reads it does not count.
+    ring.hold(&held).expect("it can be registered");
+    drop(held);
+    let reader = File::open(&device.path).expect("anybody may");
+    let opening = open_beside(&device.path, |path| open_whole(path, PathOptions::default()));
+    assert_waits(&device.path);
+    drop((ring, reader));
+    opening.join().expect("it does not panic").expect("it is free");
+}
+
+#[test]
+fn a_mounted_device_is_refused_at_once() {
+    let Some(device) = TestDevice::new(4096) else { return };
+    let run = |program: &str, arguments: &[&Path]| {
+        let output = std::process::Command::new(program).args(arguments).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let place = tempfile::tempdir().expect("a directory for the test");
+    if !run("mkfs.ext4", &[Path::new("-qF"), &device.path])
+        || !run("mount", &[&device.path, place.path()])
+    {
+        eprintln!("SKIPPED: no ext4 can be made and mounted here");
+        return;
+    }
+    let refused = BlockDevice::open(&device.path, PathOptions::default()).err();
+    assert!(run("umount", &[place.path()]), "{} stays mounted", place.path().display());
+    let Some(OpenError::Unsuitable { why, .. }) = &refused else { panic!("{refused:?}") };
+    let expected =
+        format!("it is in use: {} is mounted at {}", device.path.display(), place.path().display());
+    assert_eq!(*why, expected);
+}
+
+/// A cgroup that this process is in: what it writes to a device stays with the kernel until it is let
+/// go.
+struct HeldWrites {
+    hierarchy: PathBuf,
+    group: PathBuf,
+    number: String,
+}
+
+impl HeldWrites {
+    /// `None`, loudly, where there is no such cgroup.
+    fn new(device: &Path) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("Linux has it");
+        let hierarchy = mounts.lines().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, place, "cgroup", options, ..] = words[..] else { return None };
+            options.split(',').any(|option| option == "blkio").then(|| PathBuf::from(place))
+        });
+        let Some(hierarchy) = hierarchy else {
+            eprintln!("SKIPPED: no blkio cgroups are mounted here");
+            return None;
+        };
+        let group = hierarchy.join(format!("slimio-test-{}", std::process::id()));
+        let number = device.metadata().expect("it is there").rdev();
+        let number = format!("{}:{}", libc::major(number), libc::minor(number));
+        let held = Self { hierarchy, group, number };
+        let made = fs::create_dir(&held.group).and_then(|()| held.limit(1)).and_then(|()| {
+            fs::write(held.group.join("cgroup.procs"), std::process::id().to_string())
+        });
+        match made {
+            Ok(()) => Some(held),
+            Err(error) => {
+                eprintln!("SKIPPED: writes can't be held up here: {error}");
+                None
+            }
+        }
+    }
+
+    fn limit(&self, bytes_per_second: u64) -> io::Result<()> {
+        let limits = self.group.join("blkio.throttle.write_bps_device");
+        fs::write(limits, format!("{} {bytes_per_second}", self.number))
+    }
+
+    fn let_go(&self) {
+        self.limit(0).expect("it could be set before");
+    }
+}
+
+impl Drop for HeldWrites {
+    fn drop(&mut self) {
+        drop(self.limit(0));
+        let own = std::process::id().to_string();
+        drop(fs::write(self.hierarchy.join("cgroup.procs"), own));
+        drop(fs::remove_dir(&self.group));
+    }
+}
+
+/// A ring gives up what it waits for after five seconds, when it is dropped: also when a panic does it.
+#[test]
+fn what_a_dropped_path_has_in_flight_is_waited_for() {
+    let Some(device) = TestDevice::new(4096) else { return };
+    let options = PathOptions::default();
+    if !engines().iter().any(|options| options.engine == EngineChoice::Best) {
+        return;
+    }
+    let first = BlockDevice::open(&device.path, options).expect("nobody has it");
+    let Some(held) = HeldWrites::new(&device.path) else { return };
+    let panicking = thread::spawn(move || {
+        let mut first = first;
+        let mut path = first.open_path().expect("it can be opened");
+        let mut buffer = Buffer::zeroed(1);
+        buffer.fill(7);
+        let op =
+            Op::Write { lba: Lba(9), buffer, placement: PlacementId::default(), durable: false };
+        path.submit(Token(1), op).expect("nothing is in flight");
+        path.kick();
+        panic!("as a bug would");
+    });
+    assert!(panicking.join().is_err());
+    let opening = open_beside(&device.path, move |path| BlockDevice::open(path, options));
+    assert_waits(&device.path);
+    assert!(!opening.is_finished());
+    held.let_go();
+    let mut device = opening.join().expect("it does not panic").expect("it is free");
+    let mut path = device.open_path().expect("it can be opened");
+    let read = run(&mut *path, Op::Read { lba: Lba(9), buffer: Buffer::zeroed(1) });
+    assert_eq!(read.buffer.expect("it comes home")[..], [7; LBA_SIZE], "it had landed before");
+}

@@ -1,0 +1,61 @@
+//! What the crate says in the log, for tests that wait for it.
+
+use std::sync::{Condvar, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest that a word is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static MORE: Condvar = Condvar::new();
+
+struct Words;
+
+impl log::Log for Words {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        say(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Lets `say` and the log be heard.
+pub(crate) fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Words).expect("no other test has one");
+        log::set_max_level(log::LevelFilter::Info);
+    });
+}
+
+/// As if it had been logged.
+pub(crate) fn say(text: String) {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    MORE.notify_all();
+}
+
+/// Forgets what was said about `subject`.
+pub(crate) fn forget(subject: &str) {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).retain(|text| !text.contains(subject));
+}
+
+/// Waits for something that is said about `subject`, and returns the first.
+///
+/// # Panics
+/// When nothing is.
+pub(crate) fn first_about(subject: &str) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(found) = said.iter().find(|text| text.contains(subject)) {
+            return found.clone();
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "nothing was said about {subject}: {said:?}");
+        said = MORE.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}

@@ -1,0 +1,44 @@
+//! An open file that a ring holds.
+
+use std::fs::{File, TryLockError};
+
+use crate::common::{connection, ring, with_each_setup};
+
+fn is_locked(file: &File) -> bool {
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+#[test]
+fn a_ring_holds_a_file_until_it_is_dropped() {
+    with_each_setup(|setup| {
+        for has_operations in [false, true] {
+            let place = tempfile::NamedTempFile::new().expect("a file for the test");
+            let other = place.reopen().expect("it is there");
+            let mut ring = ring(setup);
+            let held = place.reopen().expect("it is there");
+            held.lock().expect("nobody has it");
+            ring.hold(&held).expect("it can be registered");
+            drop(held);
+            assert!(is_locked(&other), "only the ring has it");
+            let (fd, _far) = connection(&mut ring);
+            if has_operations {
+                ring.receive_into(fd, Vec::with_capacity(16), 16, "nothing comes");
+            }
+            ring.submit().expect("the ring works");
+            assert!(is_locked(&other), "only the ring has it");
+            drop(ring);
+            assert!(!is_locked(&other), "it is let go of at once");
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "holds one file")]
+fn a_second_one_is_a_bug() {
+    let file = tempfile::tempfile().expect("a file for the test");
+    let Ok(mut ring) = slimio_ring::Ring::<()>::new(slimio_ring::Setup::default()) else {
+        panic!("SKIPPED: a ring holds one file, and there is no io_uring here");
+    };
+    ring.hold(&file).expect("it can be registered");
+    let _ = ring.hold(&file);
+}

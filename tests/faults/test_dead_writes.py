@@ -1,0 +1,239 @@
+"""What a killed server has in flight lands later than its process ends. No successor reads before."""
+
+import fcntl
+import os
+import subprocess
+import unittest
+
+from harness.held_writes import HeldWrites
+from harness.loop_device import LoopDevice, run
+from harness.server import Server, refusal
+from harness.target import TARGET, TestCase, slimio_only
+from harness.wait import until
+
+WAITING = "what a process that has ended gave to its device is not over"
+
+# As little as a volume on a device can have.
+DEVICE_SIZE = 160 << 20
+# mkfs.xfs wants more.
+XFS_SIZE = 320 << 20
+VALUE = "x" * 3000
+
+TRIES = 5
+QUIET_TIMES = 20
+# What a process takes to end that nothing keeps.
+PATIENCE_SECONDS = 5
+
+
+@slimio_only
+class DeadWrites(TestCase):
+    """A real kill, of a server on a device that holds its writes up."""
+
+    seconds = 60
+
+    def make_device(self, size=DEVICE_SIZE):
+        with Server(start=False) as server:
+            self.place = server.folder
+        memory = f"{(size >> 20) + 40}m"
+        self.loop = LoopDevice(self, self.place + "-memory", size, memory_size=memory)
+        self.held = HeldWrites(self, self.loop.path)
+        return self.loop.path
+
+    def file_system(self, kind, *options):
+        """A folder on a file system on the device."""
+        self.make_device(XFS_SIZE if kind == "xfs" else DEVICE_SIZE)
+        try:
+            run(f"mkfs.{kind}", *options, self.loop.path)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.skipTest(f"no {kind} can be made here: {getattr(error, 'stderr', error)}")
+        folder = self.place + "-files"
+        os.makedirs(folder)
+        self.addCleanup(os.rmdir, folder)
+        run("mount", self.loop.path, folder)
+        self.addCleanup(run, "umount", "-l", folder)
+        return os.path.join(folder, "volume")
+
+    def check(self, volume, **flags):
+        server = Server(volume=volume, start=False, log_segment_size="1mb", **flags)
+        self.addCleanup(server.close)
+        # Done first, because what it writes in a system call keeps it.
+        self.addCleanup(self.held.let_go)
+        self.values = {}
+        for _ in range(TRIES):
+            if self.kill_in_flight(server):
+                break
+        else:
+            self.fail("each time it was a system call that wrote")
+        landed = self.held.counts()[1]
+
+        server.preexec = None
+        server.flags |= {"appendfsync": "always"}
+        server.take_port()
+        server.spawn()
+        until(lambda: WAITING in server.said() or server.is_serving(), 20, "a word about waiting")
+        self.assertIn(WAITING, server.said(), "it serves while writes of the dead are in flight")
+
+        def said_again():
+            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "it reads")
+            return server.said().count(WAITING) > 1
+
+        until(said_again, 30, "another word about it")
+        self.assertFalse(server.is_serving())
+
+        self.held.let_go()
+        until(server.is_serving, 20, "serving when all has landed")
+        self.assertGreater(self.held.counts()[1], landed, "nothing was in flight")
+        for life in range(3):
+            with server.client() as client:
+                for key, value in self.values.items():
+                    self.assertEqual(client("GET", key), value, (life, key))
+                # Over what the dead have written.
+                self.store(client, f"life-{life}", 50)
+            server.restart()
+        with server.client() as client:
+            self.assertEqual(client("DBSIZE"), len(self.values))
+
+    def store(self, client, prefix, count):
+        for number in range(count):
+            key, value = f"{prefix}:{number}", f"{prefix}-{number}-{VALUE}"
+            client("SET", key, value)
+            self.values[key] = value.encode()
+
+    def kill_in_flight(self, server):
+        """Kills a server that has writes in flight. Returns whether they have outlived it: those of a
+        system call keep it until they are over."""
+        server.preexec = self.held.enter
+        server.flags |= {"appendfsync": "everysec"}
+        server.start()
+        with server.client() as client:
+            self.store(client, "before", 20)
+            self.assertEqual(client("WAITAOF", 1, 0, 10_000)[0], 1)
+            # Segments are made ready by system calls.
+            before, times = None, 0
+
+            def is_quiet():
+                nonlocal before, times
+                counts = self.held.counts()
+                times = times + 1 if counts == before else 0
+                before = counts
+                return times >= QUIET_TIMES
+
+            until(is_quiet, 20, "nothing more being written")
+            self.held.hold()
+            # Acknowledged: it outlives the process.
+            self.store(client, "held", 20)
+
+        def undurable_ms():
+            return int(server.info("slimio")["log_oldest_undurable_ms"])
+
+        until(lambda: undurable_ms() > 700, 20, "a write being held up")
+        server.process.kill()
+        try:
+            server.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.held.let_go()
+            server.process.wait()
+            return False
+        return True
+
+    @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
+    def test_on_a_block_device(self):
+        self.check(self.make_device())
+
+    @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
+    def test_in_a_directory_on_ext4(self):
+        self.check(self.file_system("ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"), log_size_max="64mb")
+
+    @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
+    def test_in_a_directory_on_xfs(self):
+        self.check(self.file_system("xfs", "-q"), log_size_max="64mb")
+
+
+@slimio_only
+class Claims(TestCase):
+    """Without root: somebody else holds what the kernel would hold for the dead."""
+
+    seconds = 20
+
+    def setUp(self):
+        self.server = Server(appendfsync="always")
+        self.addCleanup(self.server.close)
+        with self.server.client() as client:
+            client("SET", "k", "v")
+
+    def take(self, name):
+        file = open(os.path.join(self.server.volume, name), "r+b")
+        self.addCleanup(file.close)
+        until(lambda: flocked(file), 20, f"{name} being free")
+        return file
+
+    def test_a_claim_is_waited_for(self):
+        self.server.kill()
+        claim = self.take("claim")
+        self.server.take_port()
+        self.server.spawn()
+        until(lambda: WAITING in self.server.said(), 20, "a word about waiting")
+        self.assertFalse(self.server.is_serving())
+        self.assertIn(os.path.join(self.server.volume, "claim"), self.server.said())
+        # Who waits has the lock.
+        said = refusal(volume=self.server.volume)
+        self.assertIn(f"in use by process {self.server.process.pid}", said)
+        claim.close()
+        until(self.server.is_serving, 20, "serving")
+        with self.server.client() as client:
+            self.assertEqual(client("GET", "k"), b"v")
+
+    def test_a_server_that_waits_can_be_stopped(self):
+        self.server.kill()
+        self.take("claim")
+        self.server.take_port()
+        self.server.spawn()
+        until(lambda: WAITING in self.server.said(), 20, "a word about waiting")
+        self.assertEqual(self.server.terminate(), 0)
+
+    def test_a_tool_waits_and_says_so(self):
+        self.server.kill()
+        claim = self.take("claim")
+        with open(os.path.join(self.server.folder, "said"), "w+b") as said:
+            command = [TARGET.command[0], "verify", "--volume", self.server.volume]
+            tool = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+            self.addCleanup(tool.wait)
+            self.addCleanup(tool.kill)
+            until(lambda: WAITING.encode() in os.pread(said.fileno(), 1 << 16, 0), 20, "a word")
+            claim.close()
+            self.assertEqual(tool.wait(20), 0)
+
+    def test_every_ring_holds_it_but_that_of_the_sockets(self):
+        if "through io_uring" not in self.server.info("slimio").get("io_path", ""):
+            self.skipTest("there is no io_uring here")
+        held = []
+        fds = f"/proc/{self.server.process.pid}/fd"
+        for fd in os.listdir(fds):
+            if "io_uring" in os.readlink(os.path.join(fds, fd)):
+                with open(f"/proc/{self.server.process.pid}/fdinfo/{fd}") as file:
+                    about = dict(line.split(":", 1) for line in file if ":" in line)
+                held.append(int(about["UserFiles"]))
+        self.assertGreater(len(held), 4, "log, superblock, slots")
+        self.assertLessEqual(held.count(0), 1, held)
+
+
+def opened(server, volume):
+    """What a server has open of a volume: names of files, or the device's own."""
+    found = set()
+    fds = f"/proc/{server.process.pid}/fd"
+    for fd in os.listdir(fds):
+        try:
+            name = os.readlink(os.path.join(fds, fd))
+        except OSError:
+            continue
+        if name.startswith(volume) and name != volume or name.startswith("/dev/loop"):
+            found.add(os.path.basename(name))
+    return found
+
+
+def flocked(file):
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""Writes to a block device that stay with the kernel until they are let go, whatever becomes of the
+process that has asked for them: as on a device that hangs."""
+
+import os
+import tempfile
+import uuid
+
+from harness.loop_device import run
+
+# Slower than anybody waits for.
+BYTES_PER_SECOND = 1
+
+
+class HeldWrites:
+    """A cgroup. Writes to `device` by a process that has entered it wait while they are held.
+
+    Goes away with the test; the test is skipped where none can be made.
+    """
+
+    def __init__(self, test, device):
+        if os.geteuid() != 0:
+            test.skipTest("to hold up writes takes root")
+        number = os.stat(device).st_rdev
+        self.number = f"{os.major(number)}:{os.minor(number)}"
+        self.group, self.is_v2 = self.make_group(test)
+        test.addCleanup(os.rmdir, self.group)
+        try:
+            self.limit(None)
+        except OSError as error:
+            test.skipTest(f"writes can't be held up here: {error}")
+        test.addCleanup(self.let_go)
+
+    def make_group(self, test):
+        name = f"slimio-test-{uuid.uuid4()}"
+        tried = []
+        for kind, hierarchy, options in self.hierarchies(test):
+            group = os.path.join(hierarchy, name)
+            try:
+                if kind == "cgroup2":
+                    with open(os.path.join(hierarchy, "cgroup.subtree_control"), "w") as file:
+                        file.write("+io")
+                os.mkdir(group)
+            except OSError as error:
+                tried.append(f"{hierarchy}: {error}")
+                continue
+            limits = "io.max" if kind == "cgroup2" else "blkio.throttle.write_bps_device"
+            if os.path.exists(os.path.join(group, limits)):
+                return group, kind == "cgroup2"
+            tried.append(f"{hierarchy}: it has no {limits}")
+            os.rmdir(group)
+        return test.skipTest(f"no cgroup that holds up writes: {'; '.join(tried) or 'none is mounted'}")
+
+    def hierarchies(self, test):
+        """Those that are mounted, and one that is mounted for the test."""
+        with open("/proc/self/mounts") as file:
+            mounts = [line.split() for line in file]
+        found = [(m[2], m[1], m[3]) for m in mounts if m[2] in ("cgroup", "cgroup2")]
+        found = [one for one in found if one[0] == "cgroup2" or "blkio" in one[2].split(",")]
+        yield from found
+        if not any(kind == "cgroup" for kind, _, _ in found):
+            place = tempfile.mkdtemp(prefix="slimio-test-cgroup-")
+            test.addCleanup(os.rmdir, place)
+            try:
+                run("mount", "-t", "cgroup", "-o", "blkio", "slimio-test", place)
+            except Exception:
+                return
+            test.addCleanup(run, "umount", "-l", place)
+            yield "cgroup", place, "blkio"
+
+    def limit(self, bytes_per_second):
+        if self.is_v2:
+            file, line = "io.max", f"{self.number} wbps={bytes_per_second or 'max'}"
+        else:
+            file, line = "blkio.throttle.write_bps_device", f"{self.number} {bytes_per_second or 0}"
+        with open(os.path.join(self.group, file), "w") as limits:
+            limits.write(line)
+
+    def enter(self):
+        """Puts the calling process into it."""
+        with open(os.path.join(self.group, "cgroup.procs"), "w") as members:
+            members.write(str(os.getpid()))
+
+    def hold(self):
+        self.limit(BYTES_PER_SECOND)
+
+    def let_go(self):
+        self.limit(None)
+
+    def counts(self):
+        """Reads and writes that the device has done."""
+        with open(f"/sys/dev/block/{self.number}/stat") as file:
+            fields = file.read().split()
+        return int(fields[0]), int(fields[4])
