@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_planted::is_planted;
 
-use super::{FRAGMENT_SIZE_MIN, Log, LogState, OpenBatch};
+use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 
@@ -70,8 +70,9 @@ impl Log {
     }
 
     /// Bytes of payload that a record may have which nobody waits for: of keys that are gone because
-    /// their time is over, or because memory is short. 0: none may be appended now. It neither
-    /// touches the share of what empties the data set nor needs more memory than the log's buffers.
+    /// their time is over, or because memory is short. 0: none may be appended now. It does not
+    /// touch the share of what empties the data set, and while no buffer is free it fits into the
+    /// one that is open.
     pub fn room_to_free(&self) -> u64 {
         if self.latch.is_some() {
             return 0;
@@ -81,14 +82,11 @@ impl Log {
         // The largest payload for which `space_for` is no more than that, or a little less.
         let left = space.saturating_sub(lba + 2 * OVERHEAD);
         let placed = left * (batch_size - OVERHEAD) / (batch_size + lba);
-        if self.buffer_count == 0 {
+        if self.buffer_count == 0 || !self.free.is_empty() {
             return placed;
         }
         let open = self.open.as_ref().map_or(0, |open| open.buffer.len() - open.used);
-        // The end of a batch that is too short for a fragment stays empty.
-        let open = if open >= record::SIZE + FRAGMENT_SIZE_MIN { open - record::SIZE } else { 0 };
-        let buffered = open as u64 + self.free.len() as u64 * (batch_size - OVERHEAD);
-        placed.min(buffered)
+        placed.min(open.saturating_sub(record::SIZE) as u64)
     }
 
     /// Whether everything that was appended has a place in the segments that there are.
