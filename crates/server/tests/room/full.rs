@@ -141,13 +141,63 @@ fn always_a_way_out(fill: impl Fn(&mut Full)) {
     }
 }
 
+/// Fills a log, and reads as many keys whose time is over.
+fn read_expired(full: &mut Full) {
+    let names = full.fill(&["v", "PX", &LIFE_MS.to_string()]);
+    full.pass();
+    let replies = full.each(&names, &["GET"]);
+    assert!(replies.iter().all(|reply| reply == "$-1\r\n"));
+}
+
+#[test]
+fn figures_are_told_when_the_log_is_full() {
+    let mut full = Full::new("always");
+    read_expired(&mut full);
+    assert!(full.client.call(&["INFO"]).starts_with('$'));
+    assert!(full.client.call(&["INFO", "slimio"]).contains("log_room:"));
+    full.server.stop();
+}
+
+#[test]
+fn an_end_does_not_wait_for_room() {
+    for policy in ["always", "everysec", "no"] {
+        for is_asked_by_a_client in [false, true] {
+            let mut full = Full::new(policy);
+            read_expired(&mut full);
+            if is_asked_by_a_client {
+                full.server.stop();
+            } else {
+                full.server.abandon().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rewrite_ends_though_the_log_is_full() {
+    for policy in POLICIES {
+        let mut full = Full::new(policy);
+        read_expired(&mut full);
+        // Now there is space for a snapshot.
+        full.disk.faults(|faults| faults.full = false);
+        let is_done = |full: &mut Full| {
+            let info = full.client.call(&["INFO", "persistence"]);
+            let lines = ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"];
+            lines.iter().all(|line| info.contains(line))
+        };
+        until("an earlier rewrite does not end", || is_done(&mut full));
+        let reply = full.client.call(&["BGREWRITEAOF"]);
+        assert!(reply.starts_with("+Background append only file rewriting"), "{reply}");
+        until("the rewrite does not end", || is_done(&mut full));
+        assert!(full.client.call(&["INFO", "persistence"]).contains("last_bgrewrite_status:ok"));
+        full.server.stop();
+    }
+}
+
 #[test]
 fn keys_that_have_expired_are_read_in_a_full_log() {
     always_a_way_out(|full| {
-        let names = full.fill(&["v", "PX", &LIFE_MS.to_string()]);
-        full.pass();
-        let replies = full.each(&names, &["GET"]);
-        assert!(replies.iter().all(|reply| reply == "$-1\r\n"));
+        read_expired(full);
         assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "there was room for every deletion");
         assert_eq!(full.client.call(&["RANDOMKEY"]), "$-1\r\n");
     });
