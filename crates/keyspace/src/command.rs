@@ -164,6 +164,10 @@ flags! {
     WHOLE_DB = 21, "";
     /// Makes room: allowed when the log has little of it left.
     FREES = 22, "";
+    /// Its effect may be longer than its request by a number of extended precision.
+    LONG_EFFECT = 23, "";
+    /// Looks its keys up in two databases.
+    TWO_DBS = 24, "";
 }
 
 impl Flags {

@@ -97,8 +97,9 @@ impl Yielded {
         }
     }
 
-    /// Bytes that the next step appends to the log, about; `None` if it changes nothing.
-    pub fn log_size(&self) -> Option<usize> {
+    /// Bytes of a record's payload that the next step makes at most; `None` if it changes nothing but
+    /// for keys whose time is over, for which there is a [limit](Effects::limit).
+    pub fn log_size_max(&self) -> Option<u64> {
         match self {
             Yielded::Populate(populate) => Some(populate.step_size()),
             Yielded::Keys(_)

@@ -19,15 +19,26 @@ use std::ops::Range;
 use slimio_resp::{Arg, Args, DecimalBuffer};
 
 use crate::keyspace::DbIndex;
+use crate::log_size::deletion_size_max;
 use crate::payload::{SELECT, Stretch};
 
 /// What one or more commands did. Kept and [cleared](Effects::clear), so that it allocates nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Effects {
     commands: Vec<Effect>,
     args: Vec<EffectArg>,
     bytes: Vec<u8>,
     touched: Vec<TouchedItem>,
+    /// Bytes that deletions which nobody asked for may still take in the log.
+    room: u64,
+    is_short: bool,
+}
+
+impl Default for Effects {
+    fn default() -> Self {
+        let (commands, args, bytes, touched) = Default::default();
+        Self { commands, args, bytes, touched, room: u64::MAX, is_short: false }
+    }
 }
 
 /// A command to be logged.
@@ -86,12 +97,40 @@ impl Effects {
         Self::default()
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Forgets everything, also a limit, and keeps the memory.
     pub fn clear(&mut self) {
+        (self.room, self.is_short) = (u64::MAX, false);
         self.commands.clear();
         self.args.clear();
         self.bytes.clear();
         self.touched.clear();
+    }
+
+    /// Lets deletions that nobody asked for take at most so many bytes of a record's payload: of keys
+    /// whose time is over and that are met by a command or looked for, and of those that are
+    /// evicted. One that there is no room for is not done: its key stays, and is as if it were not
+    /// there. Only for commands that do not write, which could not do with such a key.
+    pub fn limit(&mut self, room: u64) {
+        self.room = room;
+    }
+
+    /// What is left of the [limit](Self::limit), in bytes.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
+    /// Whether there was no room for a deletion that nobody asked for.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Takes the room for such a deletion; `false` when there is none.
+    pub(crate) fn take_room(&mut self, key: &[u8]) -> bool {
+        match self.room.checked_sub(deletion_size_max(key.len())) {
+            Some(left) => self.room = left,
+            None => self.is_short = true,
+        }
+        !self.is_short
     }
 
     /// Whether nothing is to be logged.

@@ -224,7 +224,8 @@ impl Keyspace {
 
     /// Deletes the key that deserves it most by the policy in force, as far as a few draws tell.
     /// The deletion is added to `effects` and refers to no request. Returns how many bytes of
-    /// [`used_bytes`](Self::used_bytes) are free now, or `None` if there is no key that may go.
+    /// [`used_bytes`](Self::used_bytes) are free now, or `None` if there is no key that may go, or
+    /// [no room](Effects::is_short) to say that it did.
     ///
     /// The work is bounded by the samples configured and by the count of databases.
     pub fn evict(&mut self, now_ms: i64, effects: &mut Effects) -> Option<usize> {
@@ -236,6 +237,9 @@ impl Keyspace {
         };
         let before = self.db(db).used_bytes();
         let key = self.db(db).key(spot).to_vec();
+        if !effects.take_room(&key) {
+            return None;
+        }
         let hash = self.hash(&key);
         let (from, past) = self.db_and_past(db);
         from.remove(spot, past);

@@ -23,7 +23,8 @@ pub struct ExpireStep {
 impl Keyspace {
     /// Looks for keys of a database whose time is over, from where the last step ended, until
     /// `budget` keys have been looked at, and deletes them. Only buckets that hold keys which expire
-    /// are visited. The deletions are in `effects`; none of them refers to a request.
+    /// are visited. The deletions are in `effects`; none of them refers to a request. Ends where
+    /// there is [no more room](Effects::limit) for them.
     pub fn expire_step(
         &mut self,
         db: DbIndex,
@@ -51,12 +52,14 @@ impl Keyspace {
                     ttl_sum = ttl_sum.saturating_add(at - now_ms);
                 }
             }
-            step.expired += over.len();
             for key in over {
                 let hash = self.hash(&key);
                 if let Some(spot) = self.db(db).find(hash, &key) {
-                    self.expire(db, hash, &key, spot, effects);
+                    step.expired += usize::from(self.expire(db, hash, &key, spot, effects));
                 }
+            }
+            if effects.is_short() {
+                break;
             }
             self.db_mut(db).expiry_walk = bucket + 1;
         }
@@ -64,7 +67,7 @@ impl Keyspace {
         step
     }
 
-    /// Deletes a key because its time is over.
+    /// Deletes a key because its time is over; says whether there was room for that in the log.
     pub(crate) fn expire(
         &mut self,
         db: DbIndex,
@@ -72,7 +75,10 @@ impl Keyspace {
         key: &[u8],
         spot: Spot,
         effects: &mut Effects,
-    ) {
+    ) -> bool {
+        if !effects.take_room(key) {
+            return false;
+        }
         let (from, past) = self.db_and_past(db);
         if is_planted("expiry-not-captured") {
             from.table_mut().set_epoch(spot, past.capture.epoch());
@@ -83,6 +89,7 @@ impl Keyspace {
             effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(key)]);
         }
         effects.touch(db, hash, key);
+        true
     }
 
     /// Lets what was seen of the times to live weigh 2 % of the mean.

@@ -54,6 +54,7 @@ mod glob;
 mod hash;
 mod hasher;
 mod keyspace;
+mod log_size;
 mod long_double;
 mod memory;
 mod past;
@@ -68,7 +69,9 @@ pub use chunk::{
     WHOLE_SIZE_MAX, decode_chunk,
 };
 pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec};
-pub use commands::{FieldsWalk, KeysWalk, Populate, RandomFields, debug_populate, inspect};
+pub use commands::{
+    FieldsWalk, KeysWalk, Populate, RandomFields, debug_populate, inspect, populate_log_size_max,
+};
 pub use context::{Context, Mode, Outcome, Yielded};
 pub use effects::{Effects, Part, Touched};
 pub use evict::{EvictionConfig, EvictionPolicy, Usage};

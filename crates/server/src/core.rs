@@ -18,12 +18,14 @@ mod output;
 mod pace;
 mod pause;
 mod pins;
+mod room;
 mod snapshots;
 mod timers;
 
 pub(crate) use checks::NotChecked;
-pub(crate) use durability::{Admission, policy};
+pub(crate) use durability::policy;
 pub(crate) use memory::MemoryUse;
+pub(crate) use room::{Admission, Purpose};
 pub(crate) use snapshots::NotBegun;
 
 use std::collections::VecDeque;
@@ -254,6 +256,11 @@ pub(crate) struct Core {
     spare: Vec<Vec<u8>>,
     pub(crate) freeing: Freeing,
     memory: memory::Memory,
+    /// Bytes of payload that the record of what runs now may have: what it has asked for.
+    log_size_max: u64,
+    /// Where the log ended when the data set was found empty there: as long as it does, nothing has
+    /// changed since.
+    emptied_at: Option<Lsn>,
 }
 
 /// What the commands of a running transaction have done.
@@ -261,6 +268,9 @@ pub(crate) struct Core {
 pub(crate) struct Transaction {
     changes: Vec<Change>,
     needs: Lsn,
+    /// Bytes that deletions of keys whose time is over may add to its record, beside what its
+    /// writes have asked for.
+    room: u64,
 }
 
 impl Core {
@@ -311,6 +321,8 @@ impl Core {
             spare: Vec::new(),
             freeing: Freeing::start(),
             memory: memory::Memory::default(),
+            log_size_max: 0,
+            emptied_at: None,
         };
         core.stats.by_command.resize_with(crate::commands::entry_count(), Default::default);
         core.note_startup_memory();

@@ -299,6 +299,7 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
         match text.room {
             Some(Room::Free) | None => "free",
             Some(Room::Scarce) => "scarce",
+            Some(Room::Last) => "last",
             Some(Room::Wait) => "wait",
             Some(Room::Full) => "full",
         },

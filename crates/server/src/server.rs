@@ -320,6 +320,7 @@ impl Server {
         self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
         self.core.policy_changed();
+        self.core.note_if_empty();
         self.core.check_rate_changed();
         self.core.shorten_reserves();
         Ok(())

@@ -6,6 +6,7 @@ use slimio_keyspace::{DbIndex, Keyspace, Touched};
 use slimio_resp::OwnedRequest;
 
 use crate::clients::{Client, Clients};
+use crate::core::Purpose;
 use crate::net::ConnId;
 
 /// A transaction that is being queued.
@@ -17,10 +18,12 @@ pub(crate) struct Multi {
     pub(crate) is_broken: bool,
     /// Bytes of the queued requests.
     pub(crate) size: usize,
+    /// Bytes of payload that what they do takes in the log at most; `None` if none of them writes.
+    pub(crate) log_size_max: Option<u64>,
+    /// What those of them are for that write.
+    pub(crate) purpose: Purpose,
     /// Whether any of them may write.
     pub(crate) writes: bool,
-    /// Whether all that write only make room.
-    pub(crate) only_frees: bool,
     /// Whether any of them may need more memory.
     pub(crate) needs_memory: bool,
 }

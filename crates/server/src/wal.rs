@@ -94,6 +94,7 @@ impl Wal {
     /// Submits what is due, and gives the keeper its next job. What is submitted rests until
     /// [`kick`](Self::kick) or [`wait`](Self::wait).
     pub(crate) fn drive(&mut self, now: Instant) {
+        debug_assert!(self.log.has_place(), "what was appended has no place in the log");
         self.is_queued |= self.log.drive(&mut *self.path, now);
         if !self.is_busy
             && let Some(job) = self.log.next_job(now)

@@ -30,6 +30,8 @@ pub enum Room {
     Free,
     /// Only what frees memory may run (deletes, flushes, expiry, eviction); other writes fail.
     Scarce,
+    /// Only what empties the data set may run: the log can start behind it, from nothing.
+    Last,
     /// Nothing may be appended just now; room is being made, and the answer will change.
     Wait,
     /// Nothing may be appended, and no more room is to be had.

@@ -21,7 +21,7 @@ mod string;
 
 pub use hash_random::RandomFields;
 pub use hash_walk::FieldsWalk;
-pub use populate::{Populate, debug_populate};
+pub use populate::{Populate, debug_populate, populate_log_size_max};
 pub use scan::KeysWalk;
 
 use crate::command::Command;

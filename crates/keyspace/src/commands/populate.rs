@@ -1,6 +1,6 @@
 //! `DEBUG POPULATE`: many keys at once, to try things on.
 
-use slimio_resp::Arg;
+use slimio_resp::{Arg, Args};
 
 use super::text;
 use crate::context::{Context, Outcome, Yielded};
@@ -11,6 +11,13 @@ const STEP_KEYS_MAX: usize = 64;
 
 /// Bytes of values after which a step ends.
 const STEP_SIZE_MAX: usize = 256 << 10;
+
+/// Bytes of a value whose size nobody asked for, at most: its text.
+const TEXT_SIZE_MAX: usize = 26;
+
+/// Bytes that a key takes in the log beside its prefix and its value: a colon and a number, `SET`, the
+/// sizes of the three and their count, and a `SELECT` before the first.
+const KEY_OVERHEAD: u64 = 64;
 
 /// What is left to be made, in steps.
 #[derive(Debug)]
@@ -28,7 +35,7 @@ pub struct Populate {
 pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     let Some(count) = positive(context, 2) else { return Outcome::Reply };
     let args = context.args;
-    let prefix = if args.len() > 3 { args.bytes(3).into_owned() } else { b"key".to_vec() };
+    let prefix = prefix(args);
     let mut size = 0;
     if args.len() > 4 {
         match positive(context, 4) {
@@ -47,6 +54,23 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     populate.resume(context)
 }
 
+/// Bytes that the payload of a record takes at most that says what `DEBUG POPULATE` with these
+/// arguments has done at once, as it does in a transaction.
+pub fn populate_log_size_max(args: Args<'_>) -> u64 {
+    let number = |index: usize| match index < args.len() {
+        true => args.get(index).to_i64().and_then(|value| usize::try_from(value).ok()),
+        false => Some(0),
+    };
+    // What is refused makes nothing.
+    let (Some(count), Some(size)) = (number(2), number(4)) else { return 0 };
+    let populate = Populate { next: 0, count: count as u64, prefix: prefix(args), size };
+    populate.size_of(populate.count, size.max(TEXT_SIZE_MAX))
+}
+
+fn prefix(args: Args<'_>) -> Vec<u8> {
+    if args.len() > 3 { args.bytes(3).into_owned() } else { b"key".to_vec() }
+}
+
 fn positive(context: &mut Context<'_>, index: usize) -> Option<u64> {
     let value = context.args.get(index).to_i64().and_then(|value| u64::try_from(value).ok());
     if value.is_none() {
@@ -56,9 +80,17 @@ fn positive(context: &mut Context<'_>, index: usize) -> Option<u64> {
 }
 
 impl Populate {
-    /// Bytes that a step appends to the log, about.
-    pub(crate) fn step_size(&self) -> usize {
-        STEP_SIZE_MAX + self.size + STEP_KEYS_MAX * (self.prefix.len() + 64)
+    /// Bytes that a step appends to the log, at most.
+    pub(crate) fn step_size(&self) -> u64 {
+        let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
+        // The last value of a step begins below its limit.
+        keys + STEP_SIZE_MAX as u64 + self.size.max(TEXT_SIZE_MAX) as u64
+    }
+
+    /// Bytes that so many keys take in the log at most, with values of `size` bytes.
+    fn size_of(&self, count: u64, size: usize) -> u64 {
+        let each = KEY_OVERHEAD + self.prefix.len() as u64 + size as u64;
+        count.saturating_mul(each)
     }
 
     /// Makes another few keys; the context is as for running the command.

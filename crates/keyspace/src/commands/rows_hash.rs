@@ -106,7 +106,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "hincrbyfloat",
         arity: 4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST),
+        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::LONG_EFFECT),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@write", "@hash", "@fast"],
         tips: &[],

@@ -116,7 +116,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "move",
         arity: 3,
-        flags: Flags::WRITE.and(Flags::FAST),
+        flags: Flags::WRITE.and(Flags::FAST).and(Flags::TWO_DBS),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@keyspace", "@write", "@fast"],
         tips: &[],

@@ -218,7 +218,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "incrbyfloat",
         arity: 3,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST),
+        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::LONG_EFFECT),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@write", "@string", "@fast"],
         tips: &[],

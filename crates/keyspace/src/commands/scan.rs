@@ -184,16 +184,17 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
             return Outcome::Reply;
         }
         expired += 1;
-        if context.mode == Mode::Frozen {
+        let hash = context.keyspace.hash(&key);
+        if context.mode == Mode::Frozen
+            || !context.keyspace.expire(context.db, hash, &key, spot, context.effects)
+        {
             // Nothing is deleted, so this might go on for ever.
-            if expired == RANDOM_EXPIRED_MAX {
+            if expired >= RANDOM_EXPIRED_MAX {
                 break;
             }
             continue;
         }
-        let hash = context.keyspace.hash(&key);
-        context.keyspace.expire(context.db, hash, &key, spot, context.effects);
-        if context.mode.yields() && expired == RANDOM_EXPIRED_MAX {
+        if context.mode.yields() && expired >= RANDOM_EXPIRED_MAX {
             return Outcome::Yield(Yielded::RandomKey);
         }
     }

@@ -59,8 +59,8 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.null_array();
         return;
     }
-    if multi.writes {
-        match core.admit(multi.only_frees, multi.size) {
+    if let Some(size) = multi.log_size_max {
+        match core.admit(multi.purpose, size) {
             Admission::Granted => {}
             Admission::Wait => {
                 client.multi = Some(multi);
@@ -79,7 +79,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
 
 fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
     let db = client.db;
-    core.begin_transaction(db);
+    core.begin_transaction(db, multi.log_size_max.unwrap_or(0));
     client.out.array(multi.requests.len());
     for request in &multi.requests {
         let args = request.args();

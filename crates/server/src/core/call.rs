@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{Command, Context, DataFn, Flags, Mode, Outcome};
+use slimio_keyspace::{Command, Context, DataFn, Flags, Mode, Outcome, populate_log_size_max};
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use super::Core;
-use super::durability::Admission;
+use super::{Admission, Purpose};
 use crate::clients::{Client, LongCommand, Replies, State};
 use crate::commands::{Entry, Run};
 use slimio_storage::Lsn;
@@ -49,8 +50,7 @@ impl Core {
         match row.run.run {
             Run::Data(run) => {
                 if row.flags.has(Flags::WRITE) {
-                    let size = args.iter().map(|arg| arg.size()).sum();
-                    match self.admit(row.flags.has(Flags::FREES), size) {
+                    match self.admit(self.purpose(row, client.db), row.log_size_max(args)) {
                         Admission::Granted => {}
                         Admission::Wait => return self.park(client, args),
                         Admission::Refused(text) => {
@@ -92,6 +92,9 @@ impl Core {
         before: usize,
     ) {
         self.effects.clear();
+        if !row.flags.has(Flags::WRITE) {
+            self.limit_effects(client.db);
+        }
         self.keyspace.set_untouched(client.no_touch);
         let outcome = run(&mut Context {
             keyspace: &mut self.keyspace,
@@ -147,8 +150,9 @@ impl Core {
                 self.clients.put(client);
                 continue;
             };
-            if let Some(size) = yielding.yielded.log_size() {
-                match self.admit(false, size) {
+            let log_size_max = yielding.yielded.log_size_max();
+            if let Some(size) = log_size_max {
+                match self.admit(Purpose::Any, size) {
                     Admission::Granted => {}
                     Admission::Wait => {
                         client.state = State::Yielding(yielding);
@@ -170,6 +174,9 @@ impl Core {
             let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
             let before = client.out.len();
             self.effects.clear();
+            if log_size_max.is_none() {
+                self.limit_effects(client.db);
+            }
             let outcome = yielded.resume(&mut Context {
                 keyspace: &mut self.keyspace,
                 db: client.db,
@@ -252,7 +259,7 @@ impl Core {
         }
         if self.is_latched()
             && row.flags.has(Flags::WRITE)
-            && let Admission::Refused(text) = self.admit(false, 0)
+            && let Admission::Refused(text) = self.admit(Purpose::Any, 0)
         {
             return Err(text);
         }
@@ -373,15 +380,35 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
 
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     let Some(multi) = &mut client.multi else { return };
-    let frees = row.flags.has(Flags::FREES);
-    if row.flags.has(Flags::WRITE) {
-        multi.only_frees = frees && (multi.only_frees || !multi.writes);
-        multi.writes = true;
+    if let Some((purpose, size)) = asks_for(row, args) {
+        multi.writes |= row.flags.has(Flags::WRITE);
+        multi.purpose = multi.purpose.min(purpose);
+        let size = if is_planted("exec-counts-requests") {
+            args.iter().map(|arg| arg.size() as u64).sum()
+        } else {
+            size
+        };
+        multi.log_size_max = Some(multi.log_size_max.unwrap_or(0).saturating_add(size));
     }
     multi.needs_memory |= row.flags.has(Flags::DENYOOM);
     multi.size += args.iter().map(|arg| arg.size()).sum::<usize>();
     multi.requests.push(args.to_owned());
     client.out.simple("QUEUED");
+}
+
+/// What a request that is queued will append to the log, if it writes: what for, and how much at most.
+/// Which keys there will be is not known yet: of the flushes, only `FLUSHALL` empties the data set.
+fn asks_for(row: &Command<Entry>, args: Args<'_>) -> Option<(Purpose, u64)> {
+    if row.name == "debug" && args.get(1).is("populate") {
+        return Some((Purpose::Any, populate_log_size_max(args)));
+    }
+    let purpose = match row.flags {
+        flags if !flags.has(Flags::WRITE) => return None,
+        _ if row.name == "flushall" => Purpose::Empties,
+        flags if flags.has(Flags::FREES) => Purpose::Frees,
+        _ => Purpose::Any,
+    };
+    Some((purpose, row.log_size_max(args)))
 }
 
 /// Why a request names no command, or not as it must.

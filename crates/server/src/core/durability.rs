@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_resp::Args;
-use slimio_storage::{ACKNOWLEDGE_WITHIN, LogState, Lsn, Policy, Room};
+use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
 use super::Core;
 use crate::clients::{Client, State};
@@ -12,50 +12,10 @@ use crate::commands::Entry;
 use crate::gate::Change;
 use crate::net::ConnId;
 
-/// Bytes that a record may take beyond the arguments of its request: lengths, times, headers.
-const RECORD_OVERHEAD: u64 = 1024;
-
 /// After this time without one, no reader is expected.
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
-/// Whether a write may run.
-pub(crate) enum Admission {
-    Granted,
-    /// The client has to wait for room.
-    Wait,
-    /// It may not: the error to reply with.
-    Refused(String),
-}
-
 impl Core {
-    /// Whether what a request may append has room in the log.
-    pub(crate) fn admit(&mut self, frees: bool, size: usize) -> Admission {
-        let Some(wal) = &mut self.wal else { return Admission::Granted };
-        if let Some(latch) = wal.log().latched() {
-            return Admission::Refused(format!(
-                "MISCONF The log has stopped: {latch}. Nothing more is written; check the volume \
-                 and restart the server"
-            ));
-        }
-        let room = match wal.log().log_state() {
-            LogState::Off => Room::Free,
-            LogState::Ending => Room::Wait,
-            LogState::On | LogState::Resuming => wal.room(size as u64 + RECORD_OVERHEAD),
-        };
-        match room {
-            Room::Free if !frees && self.is_snapshot_full() => Admission::Wait,
-            Room::Free => Admission::Granted,
-            Room::Scarce if frees => Admission::Granted,
-            Room::Wait => Admission::Wait,
-            Room::Scarce | Room::Full if self.may_gain_room() => Admission::Wait,
-            Room::Scarce | Room::Full => Admission::Refused(
-                "MISCONF The log is full: there is no more space on the volume. Make room on it, \
-                 raise log-size-max, or FLUSHALL"
-                    .into(),
-            ),
-        }
-    }
-
     /// Logs what the command that just ran for `client` did, and tells those who watch its keys.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         if !self.watches.is_empty() {
@@ -69,6 +29,7 @@ impl Core {
         if let Some(transaction) = &mut self.transaction {
             // The whole transaction is one record, appended when its last command has run.
             self.payload.add(&self.effects, args);
+            transaction.room = transaction.room.min(self.effects.room());
             transaction.changes.extend(self.effects.touched(args).map(Change::from));
             return Lsn(0);
         }
@@ -79,11 +40,14 @@ impl Core {
             return Lsn(0);
         }
         if wal.log().latched().is_some() {
-            // A read has met a key whose time was over. It is, whatever the log says.
             return Lsn(0);
+        }
+        if flushed && self.emptied_at == Some(wal.log().appended()) {
+            return self.flushed_again(client);
         }
         // The value goes from the request right into the log's memory.
         let payload = self.gather.parts(&self.effects, client.db, args);
+        debug_assert!(payload.size() as u64 <= self.log_size_max, "more than was asked for");
         let lsn = wal.append(client.db, payload.as_slice());
         if self.keeps_undurable {
             self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
@@ -125,10 +89,13 @@ impl Core {
         }
     }
 
-    /// Begins to gather the effects of a transaction.
-    pub(crate) fn begin_transaction(&mut self, db: DbIndex) {
+    /// Begins to gather the effects of a transaction, whose writes append at most `size` bytes of
+    /// payload.
+    pub(crate) fn begin_transaction(&mut self, db: DbIndex, size: u64) {
         self.payload.begin(db);
-        self.transaction = Some(super::Transaction::default());
+        let room = self.room_to_free().saturating_sub(size);
+        self.log_size_max = size.saturating_add(room);
+        self.transaction = Some(super::Transaction { room, ..super::Transaction::default() });
     }
 
     /// Logs a transaction, and notes what its reply depends on.
@@ -147,6 +114,10 @@ impl Core {
         if wal.log().latched().is_some() {
             return;
         }
+        debug_assert!(
+            self.payload.bytes().len() as u64 <= self.log_size_max,
+            "more than was asked for"
+        );
         let lsn = wal.append(db, &[self.payload.bytes()]);
         if self.keeps_undurable {
             self.undurable.note(lsn, transaction.changes.into_iter());
@@ -190,9 +161,11 @@ impl Core {
 
     /// When no key is left, nothing before this record is needed.
     fn release_log(&mut self, lsn: Lsn) {
-        let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
-        if is_empty && let Some(wal) = &mut self.wal {
+        if self.is_empty()
+            && let Some(wal) = &mut self.wal
+        {
             wal.release_before(lsn);
+            self.emptied_at = Some(lsn);
         }
     }
 

@@ -5,15 +5,11 @@ use std::time::{Duration, Instant};
 use slimio_keyspace::{DbIndex, EvictionConfig, EvictionPolicy, Garbage};
 
 use super::Core;
-use super::durability::Admission;
 use crate::clients::Client;
 use crate::config::Config;
 
 /// Keys that go between two looks at the clock and two records of the log.
 const EVICTIONS_PER_STEP: usize = 16;
-
-/// Room in the log that a step of eviction is believed to need, in bytes.
-const STEP_LOG_SIZE: usize = EVICTIONS_PER_STEP * 64;
 
 /// How memory stands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,6 +39,8 @@ pub(crate) struct Memory {
     /// More is in use than the limit allows, and keys that may go are left: it is gone on with
     /// while nobody asks for anything.
     is_evicting: bool,
+    /// There was no room in the log for more of it: it is gone on with in the next round.
+    lacks_room: bool,
     /// Since when commands run although eviction could not keep up.
     exceeded_since: Option<Instant>,
     exceeded_time: Duration,
@@ -132,11 +130,14 @@ impl Core {
         let client = client.unwrap_or(&mut nobody);
         let began = Instant::now();
         loop {
-            if !matches!(self.admit(true, STEP_LOG_SIZE), Admission::Granted) {
-                // Commands that write wait for the log, or are refused for it.
+            let is_exhausted = self.evict_step(limit, client);
+            if self.effects.is_short() {
+                // Commands that write wait for the log, or are refused for it. Nobody else is kept
+                // from sleep.
+                self.memory.is_evicting = false;
+                self.memory.lacks_room = true;
                 return true;
             }
-            let is_exhausted = self.evict_step(limit, client);
             if self.used_bytes() <= limit {
                 self.end_eviction();
                 return true;
@@ -155,7 +156,9 @@ impl Core {
 
     /// Lets a few keys go; says whether there are no more that may.
     fn evict_step(&mut self, limit: u64, client: &mut Client) -> bool {
+        let room = self.room_to_free();
         self.effects.clear();
+        self.effects.limit(room);
         let mut is_exhausted = false;
         for _ in 0..EVICTIONS_PER_STEP {
             if self.used_bytes() <= limit {
@@ -183,6 +186,18 @@ impl Core {
     /// Goes on letting keys go, when nobody asks for anything.
     pub(crate) fn go_on_evicting(&mut self) {
         if self.memory.is_evicting {
+            self.make_room(None);
+        }
+    }
+
+    /// Whether it waits for room in the log.
+    pub(crate) fn evicts_later(&self) -> bool {
+        self.memory.lacks_room
+    }
+
+    /// Goes on in a round of background work with what had no room.
+    pub(crate) fn retry_evicting(&mut self) {
+        if std::mem::take(&mut self.memory.lacks_room) {
             self.make_room(None);
         }
     }

@@ -471,6 +471,8 @@ impl Core {
         if is_on == matches!(wal.log().log_state(), LogState::On | LogState::Resuming) {
             return;
         }
+        // What is done without a log does not move its end.
+        self.emptied_at = None;
         if is_on {
             wal.log_mut().resume();
             // One that was begun before does not hold what the log does not.

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::Core;
-use super::durability::Admission;
 use crate::clients::{Client, State};
 
 /// Keys looked at in one step of active expiry.
@@ -24,6 +23,7 @@ impl Core {
         self.next_cron = self.now + self.settings.cron_every;
         self.stats.sample(self.now);
         self.sample_memory();
+        self.retry_evicting();
         self.schedule_check();
         self.schedule_snapshots();
         self.expire();
@@ -75,6 +75,7 @@ impl Core {
         expires
             || times_out
             || self.has_parked()
+            || self.evicts_later()
             || self.needs_rewrite()
             // How fast it goes depends on what else does.
             || self.snapshots.running.is_some()
@@ -93,16 +94,19 @@ impl Core {
         let mut nobody = Client::nobody(self.now);
         for db in self.dbs() {
             while self.keyspace.expiring(db) > 0 {
-                if !matches!(self.admit(true, budget * 64), Admission::Granted) {
-                    return;
-                }
+                let room = self.room_to_free();
                 self.effects.clear();
+                self.effects.limit(room);
                 let step = self.keyspace.expire_step(db, self.now_ms, budget, &mut self.effects);
                 self.record_unasked(db, &mut nobody);
                 if let Some(garbage) = self.keyspace.take_garbage() {
                     self.free(garbage);
                 }
                 let is_fruitful = step.expired * 100 > step.expiring * EXPIRE_AGAIN_PERCENT;
+                if self.effects.is_short() {
+                    // What has no room waits for the next round.
+                    return;
+                }
                 if step.wrapped || !is_fruitful || began.elapsed() > time_max {
                     break;
                 }

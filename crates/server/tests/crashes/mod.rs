@@ -20,8 +20,9 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 
-use life::{World, launch_on};
-use media::{Kind, SimMedia};
+use life::World;
+pub(crate) use life::launch_on;
+pub(crate) use media::{Kind, SimMedia};
 use script::{Batch, Life, Step, Unit, life};
 use slimio_server::WallClock;
 use slimio_sim::SimConfig;

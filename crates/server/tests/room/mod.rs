@@ -1,5 +1,7 @@
 //! What waits for room in the log.
 
+mod full;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

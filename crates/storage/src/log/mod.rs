@@ -299,6 +299,7 @@ impl Log {
             self.put(db, flags, payload_size, |payload| rest.copy_to(payload));
             left -= payload_size;
             if flags & record::LAST != 0 {
+                debug_assert!(self.has_place(), "room is asked for before");
                 return self.appended;
             }
             flags = 0;

@@ -1,7 +1,14 @@
 //! Room in the log: who may append, and what the keeper is asked for.
 //!
 //! The invariant: what has been appended has its place. Room is counted as if each segment lost the
-//! most that its end can lose, and a share is kept for what frees memory.
+//! most that its end can lose, and shares are kept for what gives some back:
+//!
+//! ```text
+//! | every write may run (Free) | what frees memory (Scarce) | what empties the data set (Last) |
+//! ```
+//!
+//! The last share is never touched by anything else, so that however full the log is, the data set
+//! can be emptied, and the log start from nothing behind that.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +18,15 @@ use slimio_planted::is_planted;
 use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
+
+/// Bytes that each batch and each fragment take beside their payload, at most.
+const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
+
+/// Bytes of payload that what empties the data set may have at any time.
+const LAST_PAYLOAD_SIZE: u64 = 4096;
+
+/// No deletion that nobody asked for is larger, in bytes of payload, whatever room there is.
+const UNASKED_SIZE_MAX: u64 = 1 << 30;
 
 /// After the keeper failed to prepare a segment, it is asked again at this interval.
 const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -44,11 +60,38 @@ impl Log {
         }
         if is_more_coming && is_possible {
             Room::Wait
-        } else if has_buffer && usable >= need {
+        } else if has_buffer && usable >= need + self.last_share() {
             Room::Scarce
+        } else if has_buffer && usable >= need {
+            Room::Last
         } else {
             Room::Full
         }
+    }
+
+    /// Bytes of payload that a record may have which nobody waits for: of keys that are gone because
+    /// their time is over, or because memory is short. 0: none may be appended now. It does not
+    /// touch the share of what empties the data set, and while no buffer is free it fits into the
+    /// one that is open.
+    pub fn room_to_free(&self) -> u64 {
+        if self.latch.is_some() {
+            return 0;
+        }
+        let (lba, batch_size) = (LBA_SIZE as u64, self.geometry.batch_size() as u64);
+        let space = self.usable().saturating_sub(self.last_share()).min(UNASKED_SIZE_MAX);
+        // The largest payload for which `space_for` is no more than that, or a little less.
+        let left = space.saturating_sub(lba + 2 * OVERHEAD);
+        let placed = left * (batch_size - OVERHEAD) / (batch_size + lba);
+        if self.buffer_count == 0 || !self.free.is_empty() {
+            return placed;
+        }
+        let open = self.open.as_ref().map_or(0, |open| open.buffer.len() - open.used);
+        placed.min(open.saturating_sub(record::SIZE) as u64)
+    }
+
+    /// Whether everything that was appended has a place in the segments that there are.
+    pub fn has_place(&self) -> bool {
+        self.pending() <= self.segments.usable()
     }
 
     /// Bytes that the log has room for at most: in as many segments as the volume's format allows,
@@ -76,21 +119,35 @@ impl Log {
 
     /// Bytes of the log's area that such a record may take, at most.
     fn space_for(&self, payload_size: u64) -> u64 {
-        let overhead = (batch::SIZE + record::SIZE) as u64;
-        let fragments = payload_size / (self.geometry.batch_size() as u64 - overhead) + 1;
-        let bytes = payload_size + (fragments + 1) * overhead;
+        let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 1;
+        let bytes = payload_size + (fragments + 1) * OVERHEAD;
         (bytes.div_ceil(LBA_SIZE as u64) + fragments) * LBA_SIZE as u64
     }
 
-    /// What is kept for deletes.
+    /// What is kept for deletes, and for what empties the data set.
     pub(super) fn reserve(&self) -> u64 {
         (self.geometry.segment_size() / 4).max(self.geometry.batch_size() as u64)
     }
 
+    /// The part of it that deletes may not use. Segments of a few blocks, as tests have them, have
+    /// none.
+    fn last_share(&self) -> u64 {
+        if is_planted("deletes-take-all") {
+            return 0;
+        }
+        let part_max = self.reserve() / 4;
+        self.space_for(LAST_PAYLOAD_SIZE).min(part_max - part_max % LBA_SIZE as u64)
+    }
+
     /// Bytes of the log's area that nothing appended will need.
     pub(super) fn usable(&self) -> u64 {
-        let pending: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
-        self.segments.usable().saturating_sub((pending * LBA_SIZE) as u64)
+        self.segments.usable().saturating_sub(self.pending())
+    }
+
+    /// Bytes of the log's area that what was appended will need and does not have yet.
+    fn pending(&self) -> u64 {
+        let lbas: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
+        (lbas * LBA_SIZE) as u64
     }
 
     /// The data set was empty at `lsn`, so neither records up to there nor the root are needed any

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::common::{Client, Kind, SUPER, WAL, formatted, options, reopen, script};
+use crate::common::{
+    Client, Kind, SMALL, SUPER, WAL, formatted, formatted_as, options, reopen, script,
+};
 use slimio_sim::{Order, SimConfig};
-use slimio_storage::{FLUSH_AFTER, Job, LatchCause, Lsn, Outcome, Policy, Room};
+use slimio_storage::{FLUSH_AFTER, FormatOptions, Job, LatchCause, Lsn, Outcome, Policy, Room};
 
 fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia) {
     let mut media = formatted(config, Kind::Files);
@@ -129,12 +131,65 @@ fn fill(client: &mut Client) -> (usize, usize) {
                 client.turn(true);
                 continue;
             }
-            Room::Full => return (free, scarce),
+            Room::Last | Room::Full => return (free, scarce),
         }
         assert!(client.append(&record));
         client.settle();
     }
     panic!("a full log says so");
+}
+
+/// Fills a log with deletions: first those that are asked for, then those that nobody asked for, each
+/// as large as there is room for.
+fn fill_with_deletions(client: &mut Client) {
+    while client.volume.log.room(700) != Room::Last {
+        if client.volume.log.room(700) == Room::Wait {
+            client.turn(true);
+            continue;
+        }
+        client.volume.log.append(0, &[&[7; 700]]);
+        assert!(client.volume.log.has_place());
+    }
+    // Waits until buffers are free, which limit what nobody asked for, too.
+    client.settle();
+    loop {
+        let size = client.volume.log.room_to_free();
+        if size == 0 {
+            return;
+        }
+        client.volume.log.append(0, &[&vec![7; size as usize]]);
+        assert!(client.volume.log.has_place(), "{size} bytes");
+        client.settle();
+    }
+}
+
+#[test]
+fn deletions_leave_room_for_what_empties_the_data_set() {
+    for (segment_lbas, batch_lbas_max) in [(64, 2), (64, 8), (256, 32)] {
+        let layout = FormatOptions { segment_lbas, batch_lbas_max, ..SMALL };
+        let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let mut client = Client::new(volume, media.disk.clone(), 0);
+        // A segment is prepared ahead, and then the disk is full.
+        client.pass(Duration::from_secs(1));
+        client.disk.faults(|faults| faults.full = true);
+        fill_with_deletions(&mut client);
+        assert_eq!(client.volume.log.room(100), Room::Last);
+        drop(client);
+
+        let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+        client.pass(Duration::from_secs(1));
+        assert_eq!(client.volume.log.room_to_free(), 0);
+        assert_eq!(client.volume.log.room(100), Room::Last);
+        let lsn = client.volume.log.append(0, &[b"everything is gone"]);
+        assert!(client.volume.log.has_place());
+        client.volume.log.release_before(lsn);
+        for _ in 0..10 {
+            client.turn(true);
+        }
+        assert_eq!(client.volume.log.room(700), Room::Free);
+    }
 }
 
 #[test]

@@ -197,7 +197,7 @@ impl<D: Disk> Client<D> {
                     return true;
                 }
                 Room::Wait => self.turn(true),
-                Room::Full => return false,
+                Room::Last | Room::Full => return false,
             }
         }
         panic!("nobody waits for ever");

@@ -1,0 +1,40 @@
+//! How much of the log a command may need, known before it runs.
+
+use slimio_resp::Args;
+
+use crate::command::{Command, Flags};
+
+/// What an effect may have that its request has not: a `SELECT` before it, a date in place of a
+/// number of seconds, the word that says so, and the count of its arguments.
+const BESIDE_SIZE_MAX: u64 = 48;
+
+/// A `SELECT`, the name of the command, and the count of arguments.
+const DELETION_SIZE: u64 = 19;
+
+/// A number of extended precision in decimal digits.
+const LONG_DOUBLE_SIZE_MAX: u64 = 5 << 10;
+
+impl<F> Command<F> {
+    /// Bytes that the payload of a record takes at most that says what this command has done with
+    /// these arguments, also to keys whose time was over. Of commands that write; a bound for
+    /// others is set with [`Effects::limit`](crate::Effects::limit).
+    pub fn log_size_max(&self, args: Args<'_>) -> u64 {
+        let request: u64 = args.iter().map(|arg| arg_size(arg.size())).sum();
+        let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
+        let keys = self.keys.indices(args.len());
+        let over: u64 = keys.map(|index| finds * deletion_size_max(args.get(index).size())).sum();
+        let computed = if self.flags.has(Flags::LONG_EFFECT) { LONG_DOUBLE_SIZE_MAX } else { 0 };
+        BESIDE_SIZE_MAX + request + over + computed
+    }
+}
+
+/// Bytes that the deletion of one key takes in a payload, at most.
+pub(crate) fn deletion_size_max(key_size: usize) -> u64 {
+    DELETION_SIZE + arg_size(key_size)
+}
+
+/// Bytes that an argument of a logged command takes, its size included.
+fn arg_size(size: usize) -> u64 {
+    let bits = u64::from(usize::BITS - size.leading_zeros());
+    size as u64 + bits.div_ceil(7).max(1)
+}

@@ -1,0 +1,215 @@
+//! What a command appends to the log is no more than was said before it ran.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Driver, Generator, Rng};
+use slimio_keyspace::{
+    Context, DbIndex, Effects, EvictionConfig, EvictionPolicy, Flags, Mode, Outcome, Payload,
+    command_table,
+};
+use slimio_resp::{OwnedRequest, ReplyBuf};
+
+/// Commands that are tried until every row was reached.
+const COMMANDS_MAX: usize = 200_000;
+/// How often each row must have had an effect.
+const REACHED_MIN: u32 = 20;
+
+/// Runs a command as a whole; gives its reply and the size of what is to be logged.
+fn run(driver: &mut Driver, words: &[Vec<u8>], limit: u64) -> Option<(Vec<u8>, u64)> {
+    let request = OwnedRequest::from_args(words);
+    let args = request.args();
+    let row = command_table().lookup(&args.bytes(0))?;
+    if !row.accepts(args.len()) {
+        return None;
+    }
+    let (mut reply, mut effects) = (ReplyBuf::new(driver.protocol), Effects::new());
+    effects.limit(limit);
+    let outcome = (row.run)(&mut Context {
+        keyspace: &mut driver.keyspace,
+        db: driver.db,
+        args,
+        now_ms: driver.now_ms,
+        reply: &mut reply,
+        effects: &mut effects,
+        mode: Mode::Atomic,
+    });
+    assert!(matches!(outcome, Outcome::Reply));
+    let mut payload = Payload::default();
+    payload.begin(driver.db);
+    payload.add(&effects, args);
+    Some((common::bytes(&reply), payload.bytes().len() as u64))
+}
+
+fn words(line: &str) -> Vec<Vec<u8>> {
+    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}
+
+fn drivers<const COUNT: usize>(seed: u64) -> ([Driver; COUNT], Generator) {
+    let drivers = std::array::from_fn(|_| {
+        let mut driver = Driver::new(seed);
+        driver.now_ms = 1_000_000;
+        driver
+    });
+    (drivers, Generator { rng: Rng::new(seed), now_ms: 1_000_000, ttl_ms_max: 300 })
+}
+
+#[test]
+fn every_command_logs_at_most_what_it_asks_for() {
+    let seed = common::seed();
+    let ([mut driver], mut generator) = drivers(seed);
+    let writes = command_table().rows().iter().filter(|row| row.flags.has(Flags::WRITE));
+    let mut reached: BTreeMap<&str, u32> = writes.map(|row| (row.name, 0)).collect();
+    for _ in 0..COMMANDS_MAX {
+        if reached.values().all(|&count| count >= REACHED_MIN) {
+            break;
+        }
+        driver.db = DbIndex(generator.rng.below(3) as u16);
+        driver.now_ms += [0, 0, 1, 50][generator.rng.below(4)];
+        generator.now_ms = driver.now_ms;
+        let words = generator.command();
+        let request = OwnedRequest::from_args(&words);
+        let row = command_table().lookup(&words[0]).unwrap();
+        let asked = row.log_size_max(request.args());
+        let Some((_, size)) = run(&mut driver, &words, u64::MAX) else { continue };
+        let Some(count) = reached.get_mut(row.name) else { continue };
+        assert!(size <= asked, "{words:?} takes {size} bytes, and asked for {asked}");
+        *count += u32::from(size > 0);
+    }
+    let missed: Vec<_> = reached.iter().filter(|(_, count)| **count < REACHED_MIN).collect();
+    assert!(missed.is_empty(), "hardly ever had an effect: {missed:?}");
+}
+
+/// What grows most beside its request: dates, numbers, and keys of other databases whose time is
+/// over.
+#[test]
+fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
+    let cases: [(&[&str], &str); 9] = [
+        (&["SET k v"], "EXPIRE k 9"),
+        (&["SET k v"], "GETEX k EX 9"),
+        (&[], "SETEX k 9 v"),
+        (&[], "SET k v EX 9"),
+        (&["SET k 1e4900"], "INCRBYFLOAT k 1"),
+        (&["HSET k f 1e4900"], "HINCRBYFLOAT k f 1"),
+        (&["HSET k f 3"], "HINCRBYFLOAT k f 1e-1"),
+        (&["SET k v PX 1", "SET l w PX 1"], "MSET k v l w"),
+        (&["SET k v PX 1", "SET l w PX 1"], "DEL k l nothing"),
+    ];
+    let mut longer = 0;
+    for (before, line) in cases {
+        let ([mut driver], _) = drivers(1);
+        driver.now_ms = 1_700_000_000_000;
+        for line in before {
+            driver.run(&words(line));
+        }
+        driver.now_ms += 2;
+        let (request, words) = (OwnedRequest::from_args(words(line)), words(line));
+        let asked = command_table().lookup(&words[0]).unwrap().log_size_max(request.args());
+        let (reply, size) = run(&mut driver, &words, u64::MAX).unwrap();
+        assert_ne!(reply[0], b'-', "{line}");
+        assert!((1..=asked).contains(&size), "{line} takes {size} bytes, and asked for {asked}");
+        longer += u32::from(size > words.iter().map(|word| word.len() as u64 + 2).sum());
+    }
+    assert!(longer >= 6, "these are not those that grow");
+
+    let ([mut driver], _) = drivers(1);
+    for db in [4, 15] {
+        driver.db = DbIndex(db);
+        driver.run(&["SET", "k", "v", "PX", "1"]);
+        driver.run(&["SET", "l", "v", "PX", "1"]);
+    }
+    driver.now_ms += 2;
+    for line in ["COPY k l DB 4 REPLACE", "MOVE l 4"] {
+        let (request, words) = (OwnedRequest::from_args(words(line)), words(line));
+        let asked = command_table().lookup(&words[0]).unwrap().log_size_max(request.args());
+        let (_, size) = run(&mut driver, &words, u64::MAX).unwrap();
+        assert!((1..=asked).contains(&size), "{line} takes {size} bytes, and asked for {asked}");
+    }
+}
+
+/// Whatever room there is, a read is answered as if keys were gone whose time is over.
+#[test]
+fn a_read_answers_the_same_whatever_room_there_is() {
+    let seed = common::seed();
+    let ([mut limited, mut free], mut generator) = drivers(seed);
+    let (mut stayed, mut went) = (0, 0);
+    for _ in 0..20_000 {
+        let db = DbIndex(generator.rng.below(2) as u16);
+        let passed = [0, 0, 1, 50][generator.rng.below(4)];
+        for driver in [&mut limited, &mut free] {
+            driver.db = db;
+            driver.now_ms += passed;
+        }
+        generator.now_ms = limited.now_ms;
+        let words = generator.command();
+        let row = command_table().lookup(&words[0]).unwrap();
+        // These tell of keys that are there though their time is over, or of none in particular.
+        if ["dbsize", "randomkey", "scan", "hscan", "hrandfield", "keys"].contains(&row.name) {
+            continue;
+        }
+        let is_write = row.flags.has(Flags::WRITE);
+        let limit = if is_write { u64::MAX } else { generator.rng.below(120) as u64 };
+        let there = |driver: &Driver| driver.keyspace.dbsize(db);
+        let before = there(&limited);
+        let Some((reply, size)) = run(&mut limited, &words, limit) else { continue };
+        let (expected, all) = run(&mut free, &words, u64::MAX).unwrap();
+        let is_ordered = !["hgetall", "hkeys", "hvals"].contains(&row.name);
+        assert!(reply == expected || !is_ordered, "{words:?}: {reply:?}, not {expected:?}");
+        assert_eq!(reply.len(), expected.len(), "{words:?}");
+        assert!(size <= limit, "{words:?} takes {size} of {limit} bytes");
+        if !is_write {
+            went += u32::from(there(&limited) < before);
+            stayed += u32::from(size < all);
+        }
+    }
+    assert!(stayed > 20 && went > 20, "{stayed} stayed, {went} went");
+}
+
+#[test]
+fn what_nobody_asked_for_keeps_to_its_room() {
+    for is_eviction in [false, true] {
+        let ([mut driver], _) = drivers(1);
+        driver.keyspace.set_eviction(EvictionConfig {
+            policy: EvictionPolicy::AllKeysLru,
+            ..EvictionConfig::default()
+        });
+        for number in 0..500 {
+            let key = format!("{}{number}", "k".repeat(number * 7 % 3000));
+            driver.run(&["SET", &key, "v", "PX", "1"]);
+        }
+        driver.now_ms += 2;
+        let (mut effects, mut payload) = (Effects::new(), Payload::default());
+        let mut rounds = 0;
+        while driver.keyspace.dbsize(driver.db) > 0 {
+            effects.clear();
+            effects.limit(5000);
+            let before = driver.keyspace.dbsize(driver.db);
+            // A walk that has come to its end begins again with the next step.
+            let has_ended = if is_eviction {
+                while driver.keyspace.evict(driver.now_ms, &mut effects).is_some() {}
+                false
+            } else {
+                let (db, now_ms) = (driver.db, driver.now_ms);
+                driver.keyspace.expire_step(db, now_ms, 10_000, &mut effects).wrapped
+            };
+            payload.begin(driver.db);
+            payload.add(&effects, slimio_keyspace::no_args());
+            assert!(payload.bytes().len() <= 5000, "{}", payload.bytes().len());
+            let is_fewer = driver.keyspace.dbsize(driver.db) < before;
+            assert!(is_fewer || has_ended, "there was room for one");
+            rounds += 1;
+        }
+        assert!(rounds > 100, "{rounds}");
+        // Without room, nothing goes.
+        driver.run(&["SET", "k", "v", "PX", "1"]);
+        driver.now_ms += 2;
+        effects.clear();
+        effects.limit(0);
+        driver.keyspace.expire_step(driver.db, driver.now_ms, 100, &mut effects);
+        assert_eq!(driver.keyspace.evict(driver.now_ms, &mut effects), None);
+        assert!(effects.is_short() && effects.is_empty());
+        assert_eq!(driver.keyspace.dbsize(driver.db), 1);
+    }
+}

@@ -1,0 +1,289 @@
+//! A log that is full, on a disk that has no more space: whatever fills it, nobody hangs, and there is
+//! a way out.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use slimio_server::WallClock;
+use slimio_sim::{Limits, SimConfig, SimDisk};
+
+use crate::common::{Client, Running, config, encode, until};
+use crate::crashes::{Kind, SimMedia, launch_on};
+use crate::info;
+
+/// When it begins, in milliseconds since 1970.
+const FIRST_MS: i64 = 1_700_000_000_000;
+/// How long keys live that expire.
+const LIFE_MS: i64 = 1000;
+/// Bytes of a key's name.
+const NAME_SIZE: usize = 600;
+/// Requests that are sent at once.
+const AT_ONCE: usize = 100;
+
+const POLICIES: [&str; 2] = ["always", "everysec"];
+const ONE_IMAGE: Limits = Limits { exhaustive_max: 0, random_count: 1, torn: false };
+
+/// A server on a disk that is full: its log has two segments, and gets no more.
+struct Full {
+    server: Running,
+    client: Client,
+    disk: SimDisk,
+    clock: Arc<AtomicI64>,
+    policy: &'static str,
+}
+
+impl Full {
+    /// A new one. Nothing expires unless somebody meets it.
+    fn new(policy: &'static str) -> Self {
+        let media = SimMedia::new(SimConfig::default(), Kind::Files);
+        let mut new = Self::start(media, policy, Arc::new(AtomicI64::new(FIRST_MS)));
+        let capacity = |client: &mut Client| info(client, "log_capacity_bytes");
+        until("nothing is prepared", || capacity(&mut new.client) == (2 << 20).to_string());
+        new.disk.faults(|faults| faults.full = true);
+        new
+    }
+
+    fn start(media: SimMedia, policy: &'static str, clock: Arc<AtomicI64>) -> Self {
+        let disk = media.disk.clone();
+        let mut config = config(
+            "plain",
+            Path::new("simulated"),
+            &format!("appendfsync {policy}\nlog-buffers 4\nenable-debug-command yes\nhz 100"),
+        );
+        for (name, value) in [("save", ""), ("log-buffer-size", "16kb")] {
+            config.set(name, value).unwrap();
+        }
+        let exists = disk.space_count() > 0;
+        let given = WallClock::Given(Arc::clone(&clock));
+        let server = launch_on(media, exists, config, given).serving();
+        let mut client = server.connect();
+        assert_eq!(client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
+        Self { server, client, disk, clock, policy }
+    }
+
+    /// Sets keys until there is no room for more, as `words` says behind the name; returns the names.
+    fn fill(&mut self, words: &[&str]) -> Vec<String> {
+        let mut names = Vec::new();
+        loop {
+            let name = format!("{:0>NAME_SIZE$}", names.len());
+            let reply = self.client.call(&[&["SET", &name][..], words].concat());
+            if reply != "+OK\r\n" {
+                assert!(reply.starts_with("-MISCONF The log is full"), "{reply}");
+                return names;
+            }
+            names.push(name);
+        }
+    }
+
+    /// Sends a request for each name, and gives the replies.
+    fn each(&mut self, names: &[String], words: &[&str]) -> Vec<String> {
+        let mut replies = Vec::new();
+        for names in names.chunks(AT_ONCE) {
+            names.iter().for_each(|name| self.client.send(&[words, &[name]].concat()));
+            let read = |_: &String| String::from_utf8_lossy(&self.client.read()).into_owned();
+            replies.extend(names.iter().map(read));
+        }
+        replies
+    }
+
+    /// Lets the time of keys be over that expire.
+    fn pass(&self) {
+        self.clock.fetch_add(LIFE_MS + 1, Ordering::SeqCst);
+    }
+
+    /// Ends the server as SIGTERM does; what it held is what the next start finds.
+    fn restarted(mut self) -> Self {
+        let keys = |client: &mut Client| client.call(&["DBSIZE"]);
+        let before = keys(&mut self.client);
+        let expires = !self.client.call(&["INFO", "keyspace"]).contains("expires=0");
+        let Self { server, disk, clock, policy, .. } = self;
+        server.abandon().unwrap();
+        let image = disk.crash_now().process_images(&ONE_IMAGE).remove(0);
+        let media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
+        media.disk.faults(|faults| faults.full = true);
+        let mut next = Self::start(media, policy, clock);
+        let now = keys(&mut next.client);
+        // What has come to its time may go as soon as it serves.
+        assert!(now == before || expires, "{now}, not {before}");
+        next
+    }
+
+    /// Nobody hangs: figures are told, a rewrite ends, and the server does.
+    fn check(mut self) -> Self {
+        assert_eq!(info(&mut self.client, "log_latched"), "0");
+        let reply = self.client.call(&["BGREWRITEAOF"]);
+        assert!(reply.starts_with("+Background append only file rewriting"), "{reply}");
+        let client = &mut self.client;
+        until("the rewrite does not end", || {
+            info(client, "aof_rewrite_in_progress") == "0"
+                && info(client, "aof_rewrite_scheduled") == "0"
+        });
+        self.restarted()
+    }
+
+    /// What empties the data set gives the room back.
+    fn leave(mut self) {
+        assert_eq!(self.client.call(&["FLUSHALL"]), "+OK\r\n");
+        assert_eq!(self.client.call(&["SET", "k", "v"]), "+OK\r\n");
+        self = self.restarted();
+        assert_eq!(self.client.call(&["GET", "k"]), "$1\r\nv\r\n");
+        self.server.stop();
+    }
+}
+
+/// What is done to a log of two segments, and seen to leave the way out.
+fn always_a_way_out(fill: impl Fn(&mut Full)) {
+    for policy in POLICIES {
+        let mut full = Full::new(policy);
+        fill(&mut full);
+        full.check().leave();
+    }
+}
+
+/// Fills a log, and reads as many keys whose time is over.
+fn read_expired(full: &mut Full) {
+    let names = full.fill(&["v", "PX", &LIFE_MS.to_string()]);
+    full.pass();
+    let replies = full.each(&names, &["GET"]);
+    assert!(replies.iter().all(|reply| reply == "$-1\r\n"));
+}
+
+#[test]
+fn figures_are_told_when_the_log_is_full() {
+    let mut full = Full::new("always");
+    read_expired(&mut full);
+    assert!(full.client.call(&["INFO"]).starts_with('$'));
+    assert!(full.client.call(&["INFO", "slimio"]).contains("log_room:"));
+    full.server.stop();
+}
+
+#[test]
+fn an_end_does_not_wait_for_room() {
+    for policy in ["always", "everysec", "no"] {
+        for is_asked_by_a_client in [false, true] {
+            let mut full = Full::new(policy);
+            read_expired(&mut full);
+            if is_asked_by_a_client {
+                full.server.stop();
+            } else {
+                full.server.abandon().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rewrite_ends_though_the_log_is_full() {
+    for policy in POLICIES {
+        let mut full = Full::new(policy);
+        read_expired(&mut full);
+        // Now there is space for a snapshot.
+        full.disk.faults(|faults| faults.full = false);
+        let is_done = |full: &mut Full| {
+            let info = full.client.call(&["INFO", "persistence"]);
+            let lines = ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"];
+            lines.iter().all(|line| info.contains(line))
+        };
+        until("an earlier rewrite does not end", || is_done(&mut full));
+        let reply = full.client.call(&["BGREWRITEAOF"]);
+        assert!(reply.starts_with("+Background append only file rewriting"), "{reply}");
+        until("the rewrite does not end", || is_done(&mut full));
+        assert!(full.client.call(&["INFO", "persistence"]).contains("last_bgrewrite_status:ok"));
+        full.server.stop();
+    }
+}
+
+#[test]
+fn keys_that_have_expired_are_read_in_a_full_log() {
+    always_a_way_out(|full| {
+        read_expired(full);
+        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "there was room for every deletion");
+        assert_eq!(full.client.call(&["RANDOMKEY"]), "$-1\r\n");
+    });
+}
+
+#[test]
+fn a_transaction_reads_keys_that_have_expired_in_a_full_log() {
+    always_a_way_out(|full| {
+        let names = full.fill(&["v", "PX", &LIFE_MS.to_string()]);
+        full.pass();
+        assert_eq!(full.client.call(&["MULTI"]), "+OK\r\n");
+        full.each(&names, &["EXISTS"]);
+        let reply = full.client.call(&["EXEC"]);
+        assert_eq!(reply, format!("*{}\r\n{}", names.len(), ":0\r\n".repeat(names.len())));
+        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "there was room for every deletion");
+    });
+}
+
+#[test]
+fn what_expires_by_itself_stops_where_the_log_is_full() {
+    always_a_way_out(|full| {
+        full.fill(&["v", "PX", &LIFE_MS.to_string()]);
+        full.pass();
+        assert_eq!(full.client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]), "+OK\r\n");
+        let mut before = String::new();
+        until("it goes on", || {
+            super::pass(&mut full.client, 100.0);
+            let now = full.client.call(&["DBSIZE"]);
+            std::mem::replace(&mut before, now) == before
+        });
+        assert_eq!(full.client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
+        assert_ne!(before, ":0\r\n", "there was room for every deletion");
+    });
+}
+
+#[test]
+fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
+    always_a_way_out(|full| {
+        full.fill(&["v"]);
+        let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1"];
+        assert_eq!(full.client.call(&set), "+OK\r\n");
+        let mut before = String::new();
+        until("it goes on", || {
+            super::pass(&mut full.client, 100.0);
+            let now = full.client.call(&["DBSIZE"]);
+            std::mem::replace(&mut before, now) == before
+        });
+        assert_ne!(before, ":0\r\n", "there was room for every deletion");
+        let cpu = super::cpu_ms(&mut full.client);
+        super::pass(&mut full.client, super::WATCHED_MS);
+        let took = super::cpu_ms(&mut full.client) - cpu;
+        assert!(took < super::WATCHED_MS / 2.0, "{took} ms of CPU time while there is no room");
+        assert_eq!(full.client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
+    });
+}
+
+#[test]
+fn a_transaction_asks_for_what_it_appends() {
+    always_a_way_out(|full| {
+        assert_eq!(full.client.call(&["SET", "k", "v"]), "+OK\r\n");
+        // As many bytes as there is room for, but what they become is three times as long.
+        let count = 110_000;
+        let mut requests = encode(&[b"MULTI"]);
+        (0..count).for_each(|_| requests.extend(encode(&[b"EXPIRE", b"k", b"9"])));
+        requests.extend(encode(&[b"EXEC"]));
+        full.client.send_bytes(&requests);
+        assert_eq!(full.client.read(), b"+OK\r\n");
+        (0..count).for_each(|_| assert_eq!(full.client.read(), b"+QUEUED\r\n"));
+        let reply = String::from_utf8(full.client.read()).unwrap();
+        let refused = "-EXECABORT Transaction discarded because of: MISCONF The log is full";
+        assert!(reply.starts_with(refused), "{}", &reply[..100]);
+        assert_eq!(full.client.call(&["TTL", "k"]), ":-1\r\n");
+    });
+}
+
+#[test]
+fn deletes_leave_room_for_a_flush() {
+    always_a_way_out(|full| {
+        let names = full.fill(&["v"]);
+        let replies = full.each(&names, &["DEL"]);
+        assert_eq!(replies[0], ":1\r\n");
+        let last = replies.last().unwrap();
+        assert!(last.starts_with("-MISCONF The log is full"), "{last}");
+        // Each flush is granted, also where there is nothing left.
+        for _ in 0..1000 {
+            assert_eq!(full.client.call(&["FLUSHDB"]), "+OK\r\n");
+        }
+    });
+}
