@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{Command, DbIndex, Flags};
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::{ACKNOWLEDGE_WITHIN, LogState, Lsn, Policy, Room};
 
 use super::Core;
 use crate::clients::{Client, State};
 use crate::commands::Entry;
-use crate::gate::Change;
+use crate::gate::{Change, may_leave};
 use crate::net::ConnId;
 
 /// Bytes that a record may take beyond the arguments of its request: lengths, times, headers.
@@ -221,6 +222,34 @@ impl Core {
         })
         .max()
         .unwrap_or_default()
+    }
+
+    /// What one key, there or not, depends on.
+    pub(crate) fn depends_on_key(&self, db: DbIndex, key: &[u8]) -> Lsn {
+        if !self.keeps_undurable {
+            return Lsn(0);
+        }
+        self.undurable.of_key(db, self.keyspace.hash(key))
+    }
+
+    /// What it depends on whether the keys that a client watches are as they were.
+    pub(crate) fn depends_on_watched(&self, client: &Client) -> Lsn {
+        if !self.keeps_undurable || is_planted("exec-nil-undurable") {
+            return Lsn(0);
+        }
+        let keys = client.watching.iter().map(|(db, key)| self.depends_on_key(*db, key));
+        keys.max().unwrap_or_default()
+    }
+
+    /// Whether a client is known to watch a key that was changed: not before everything that has
+    /// changed one of its keys is durable.
+    pub(crate) fn is_known_stale(&self, client: &Client) -> bool {
+        client.is_stale && self.depends_on_watched(client) <= self.durable()
+    }
+
+    /// Whether a reply that depends on the log up to `needs` might leave now.
+    pub(crate) fn is_free(&self, needs: Lsn) -> bool {
+        may_leave(needs, self.releasable(), self.durable())
     }
 
     /// Notes that a reply depends on the log up to `needs`. With the log latched and `needs` not

@@ -1,0 +1,115 @@
+//! A server under `always` whose log can be held back, with somebody who sees what it has run.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use slimio_device::{EngineChoice, PathOptions};
+use slimio_server::WallClock;
+
+use crate::common::{Client, Running, config, launch_at, until};
+use crate::held::hold;
+
+/// When it is, unless a test moves the clock: milliseconds since 1970.
+const BEGIN_MS: i64 = 1_700_000_000_000;
+
+/// What every one of these servers is told.
+const BASE: &str = "appendfsync always\nenable-debug-command local\n";
+
+/// A server, and what a test does with its log.
+pub(crate) struct World {
+    server: Running,
+    is_shut: Arc<AtomicBool>,
+    clock: Arc<AtomicI64>,
+    /// Never writes, and asks for figures only, so that it is always answered.
+    pub(crate) observer: Client,
+}
+
+impl World {
+    /// A server that commits every write at once, with these further directives. `None`, loudly,
+    /// where the kernel refuses the back end.
+    pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Self> {
+        if back_end == "uring"
+            && let Err(refused) = slimio_ring::probe()
+        {
+            eprintln!("SKIPPED with io_uring: {refused}");
+            return None;
+        }
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let clock = Arc::new(AtomicI64::new(BEGIN_MS));
+        let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
+        let options = PathOptions { engine, ..PathOptions::default() };
+        let config = config(back_end, volume, &format!("{BASE}{directives}"));
+        let (held, volume) = (Arc::clone(&is_shut), volume.to_owned());
+        let starting = launch_at(config, WallClock::Given(Arc::clone(&clock)), move |config| {
+            let size_max = config.int("log-size-max") as u64;
+            let storage = slimio_volume::open(&volume, options, true, size_max);
+            Ok(Some(hold(storage.map_err(|error| error.to_string())?, held)))
+        });
+        let server = starting.serving();
+        let observer = server.connect();
+        Some(Self { server, is_shut, clock, observer })
+    }
+
+    /// From now on nothing becomes durable.
+    pub(crate) fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets what was held become durable.
+    pub(crate) fn open(&mut self) {
+        self.is_shut.store(false, Ordering::SeqCst);
+        // The log's path does not know that it may speak again: any turn asks it.
+        self.settle();
+    }
+
+    /// Lets this much time pass on the server's clock.
+    pub(crate) fn pass_ms(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    /// A connection that is called `name` in `CLIENT LIST`.
+    pub(crate) fn connect(&self, name: &str) -> Client {
+        let mut client = self.server.connect();
+        assert_eq!(client.call(&["CLIENT", "SETNAME", name]), "+OK\r\n");
+        client
+    }
+
+    /// Waits until `command` of the client of this name has been run, and every reply that may leave
+    /// has left.
+    pub(crate) fn wait_until_run(&mut self, name: &str, command: &str) {
+        self.wait_until_one_is_run(name, &[command]);
+    }
+
+    /// As [`wait_until_run`](Self::wait_until_run), for any of several commands.
+    pub(crate) fn wait_until_one_is_run(&mut self, name: &str, commands: &[&str]) {
+        let observer = &mut self.observer;
+        let has_run = |list: &str| {
+            let mut lines = list.lines().filter(|line| line.contains(&format!(" name={name} ")));
+            lines.any(|line| commands.iter().any(|cmd| line.contains(&format!(" cmd={cmd} "))))
+        };
+        until(&format!("{name} was not served"), || {
+            has_run(&observer.call(&["CLIENT", "LIST"]))
+        });
+        self.settle();
+    }
+
+    /// The line of `CLIENT LIST` on the client of this name.
+    pub(crate) fn client_line(&mut self, name: &str) -> String {
+        let list = self.observer.call(&["CLIENT", "LIST"]);
+        let line = list.lines().find(|line| line.contains(&format!(" name={name} ")));
+        line.unwrap_or_else(|| panic!("{name} is not in {list}")).to_owned()
+    }
+
+    /// Two turns of the server: what the first had to send was given to the kernel by the second.
+    fn settle(&mut self) {
+        for _ in 0..2 {
+            assert_eq!(self.observer.call(&["PING"]), "+PONG\r\n");
+        }
+    }
+
+    /// Ends the server.
+    pub(crate) fn stop(self) {
+        self.server.stop();
+    }
+}
