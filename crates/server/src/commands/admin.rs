@@ -18,6 +18,9 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
         .collect();
     // Figures depend on no record: whoever looks why the log stands still must get an answer.
     let text = crate::info::render(core, client, &sections);
+    if is_planted("figures-wait") && core.keeps_undurable {
+        client.needs = client.needs.max(core.undurable.of_all());
+    }
     client.out.verbatim("txt", text.as_bytes());
 }
 

@@ -202,11 +202,11 @@ impl Core {
         if !self.keeps_undurable {
             return Lsn(0);
         }
-        if row.flags.has(Flags::WRITE) {
+        if row.flags.has(Flags::WRITE) && !is_planted("refusal-undurable") {
             // Why it changed nothing can depend on keys of any database.
             return self.undurable.of_all();
         }
-        if row.flags.has(Flags::WHOLE_DB) {
+        if row.flags.has(Flags::WHOLE_DB) && !is_planted("whole-db-undurable") {
             return self.undurable.of_db(db);
         }
         let mut keys = row.keys.indices(args.len()).peekable();
@@ -244,7 +244,11 @@ impl Core {
     /// Whether a client is known to watch a key that was changed: not before everything that has
     /// changed one of its keys is durable.
     pub(crate) fn is_known_stale(&self, client: &Client) -> bool {
-        client.is_stale && self.depends_on_watched(client) <= self.durable()
+        let is_known = || {
+            self.depends_on_watched(client) <= self.durable()
+                || is_planted("touched-watch-undurable")
+        };
+        client.is_stale && is_known()
     }
 
     /// Whether a reply that depends on the log up to `needs` might leave now.

@@ -1,5 +1,9 @@
 //! What nobody may see of a write that is not durable.
 
+mod exempt;
+mod generator;
+mod rows;
+mod words;
 mod world;
 
 use std::path::Path;
@@ -70,6 +74,34 @@ fn under_always_nobody_reads_what_is_not_durable() {
         assert_eq!(writer.read(), b":1\r\n");
         for (reader, (request, reply)) in readers.iter_mut().zip(&requests) {
             assert_eq!(read_text(reader), *reply, "{request:?}");
+        }
+    });
+}
+
+#[test]
+fn a_refusal_waits_for_the_key_of_another_database() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["MSET", "moved", "x", "copied", "y"]), "+OK\r\n");
+        assert_eq!(writer.call(&["SELECT", "1"]), "+OK\r\n");
+        world.shut();
+        writer.send(&["MSET", "moved", "in the way", "copied", "in the way"]);
+        world.wait_until_run("writer", "mset");
+        let requests: [&[&str]; 2] =
+            [&["MOVE", "moved", "1"], &["COPY", "copied", "copied", "DB", "1"]];
+        let mut readers = requests.map(|request| {
+            let name = request[0].to_lowercase();
+            let mut reader = world.connect(&name);
+            reader.send(request);
+            world.wait_until_run(&name, &name);
+            reader
+        });
+        for reader in &mut readers {
+            assert!(reader.is_silent(), "it was refused because of what is not durable");
+        }
+        world.open();
+        for reader in &mut readers {
+            assert_eq!(read_text(reader), ":0\r\n");
         }
     });
 }
@@ -219,14 +251,14 @@ fn the_list_of_clients_shows_no_watch_that_was_touched_by_what_is_not_durable() 
         world.shut();
         writer.send(&["SET", "key", "value"]);
         world.wait_until_run("writer", "set");
-        let line = world.client_line("reader");
+        let line = world.client_line(" name=reader ").unwrap();
         assert!(line.contains(" flags=N "), "{line}");
         let line = reader.call(&["CLIENT", "INFO"]);
         assert!(line.contains(" flags=N "), "{line}");
 
         world.open();
         assert_eq!(writer.read(), b"+OK\r\n");
-        let line = world.client_line("reader");
+        let line = world.client_line(" name=reader ").unwrap();
         assert!(line.contains(" flags=d "), "{line}");
     });
 }

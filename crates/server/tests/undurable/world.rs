@@ -68,6 +68,12 @@ impl World {
         self.clock.fetch_add(ms, Ordering::SeqCst);
     }
 
+    /// Lets time pass until a second begins.
+    pub(crate) fn pass_to_second(&self) {
+        let now = self.clock.load(Ordering::SeqCst);
+        self.pass_ms(1000 - now % 1000);
+    }
+
     /// A connection that is called `name` in `CLIENT LIST`.
     pub(crate) fn connect(&self, name: &str) -> Client {
         let mut client = self.server.connect();
@@ -78,27 +84,37 @@ impl World {
     /// Waits until `command` of the client of this name has been run, and every reply that may leave
     /// has left.
     pub(crate) fn wait_until_run(&mut self, name: &str, command: &str) {
-        self.wait_until_one_is_run(name, &[command]);
+        self.wait_for_command(&format!(" name={name} "), command, &format!("{name}: {command}"));
     }
 
-    /// As [`wait_until_run`](Self::wait_until_run), for any of several commands.
-    pub(crate) fn wait_until_one_is_run(&mut self, name: &str, commands: &[&str]) {
-        let observer = &mut self.observer;
-        let has_run = |list: &str| {
-            let mut lines = list.lines().filter(|line| line.contains(&format!(" name={name} ")));
-            lines.any(|line| commands.iter().any(|cmd| line.contains(&format!(" cmd={cmd} "))))
-        };
-        until(&format!("{name} was not served"), || {
-            has_run(&observer.call(&["CLIENT", "LIST"]))
+    /// As [`wait_until_run`](Self::wait_until_run) for the client whose line of `CLIENT LIST` has
+    /// `mark`, or until there is none. `what` says which it was.
+    pub(crate) fn wait_for_command(&mut self, mark: &str, command: &str, what: &str) {
+        let command = format!(" cmd={command} ");
+        until(&format!("it was not run: {what}"), || {
+            self.client_line(mark).is_none_or(|line| line.contains(&command))
         });
         self.settle();
     }
 
-    /// The line of `CLIENT LIST` on the client of this name.
-    pub(crate) fn client_line(&mut self, name: &str) -> String {
+    /// Waits until a client has this name.
+    pub(crate) fn wait_for_name(&mut self, name: &str) {
+        until(&format!("{name} is not there"), || {
+            self.client_line(&format!(" name={name} ")).is_some()
+        });
+    }
+
+    /// The line of `CLIENT LIST` that has `mark`.
+    pub(crate) fn client_line(&mut self, mark: &str) -> Option<String> {
         let list = self.observer.call(&["CLIENT", "LIST"]);
-        let line = list.lines().find(|line| line.contains(&format!(" name={name} ")));
-        line.unwrap_or_else(|| panic!("{name} is not in {list}")).to_owned()
+        list.lines().find(|line| format!("{line} ").contains(mark)).map(str::to_owned)
+    }
+
+    /// How many keys have gone because their time was over.
+    pub(crate) fn expired_keys(&mut self) -> u64 {
+        let stats = self.observer.call(&["INFO", "stats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("expired_keys:"));
+        line.unwrap().trim().parse().unwrap()
     }
 
     /// Two turns of the server: what the first had to send was given to the kernel by the second.
