@@ -217,8 +217,9 @@ impl Client {
         self.peer.remote.is_none_or(|a| a.ip().to_canonical().is_loopback())
     }
 
-    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its end.
-    pub(crate) fn describe(&self, now: Instant) -> String {
+    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its end. `is_stale` says whether it may
+    /// tell that a watched key was changed.
+    pub(crate) fn describe(&self, now: Instant, is_stale: bool) -> String {
         let mut flags = String::new();
         if matches!(self.state, State::Waiting(_) | State::Parked(_)) {
             flags.push('b');
@@ -226,7 +227,7 @@ impl Client {
         if self.multi.is_some() {
             flags.push('x');
         }
-        if self.is_stale {
+        if is_stale {
             flags.push('d');
         }
         if self.is_closing() {

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use slimio_resp::{Arg, Args};
+use slimio_storage::Lsn;
 
 /// Most arguments that an entry keeps.
 const ARGS_MAX: usize = 32;
@@ -27,6 +28,13 @@ pub(crate) struct SlowCommand {
     pub(crate) args: Vec<Vec<u8>>,
     pub(crate) address: String,
     pub(crate) client_name: Vec<u8>,
+    /// What the reply to it depends on: nobody is shown the entry before that may leave.
+    pub(crate) needs: Lsn,
+}
+
+impl SlowCommand {
+    /// Stands for the position of a transaction that still runs.
+    pub(crate) const UNSETTLED: Lsn = Lsn(u64::MAX);
 }
 
 /// The slow log.
@@ -37,13 +45,15 @@ pub(crate) struct SlowLog {
 }
 
 impl SlowLog {
-    /// Adds a command, and forgets the oldest so that at most `len_max` are kept.
+    /// Adds a command whose reply depends on the log up to `needs`, and forgets the oldest so that
+    /// at most `len_max` are kept.
     pub(crate) fn add(
         &mut self,
         at_s: i64,
         took: Duration,
         args: Args<'_>,
         who: (String, &[u8]),
+        needs: Lsn,
         len_max: usize,
     ) {
         let (address, client_name) = who;
@@ -54,10 +64,17 @@ impl SlowLog {
             args: shorten(args),
             address,
             client_name: client_name.to_vec(),
+            needs,
         };
         self.next_id += 1;
         self.entries.push_front(entry);
         self.truncate(len_max);
+    }
+
+    /// Gives the commands of the transaction that has just ended what its reply depends on.
+    pub(crate) fn settle(&mut self, needs: Lsn) {
+        let unsettled = self.entries.iter_mut().take_while(|e| e.needs == SlowCommand::UNSETTLED);
+        unsettled.for_each(|entry| entry.needs = needs);
     }
 
     /// All entries, newest first.

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use slimio_keyspace::{Mode, debug_populate};
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::{Client, State};
@@ -15,9 +16,9 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let sections: Vec<String> = (1..args.len())
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
+    // Figures depend on no record: whoever looks why the log stands still must get an answer.
     let text = crate::info::render(core, client, &sections);
-    // With the log latched, nothing is shown that depends on what is not durable.
-    if core.keeps_undurable && !core.is_latched() {
+    if is_planted("figures-wait") && core.keeps_undurable {
         client.needs = client.needs.max(core.undurable.of_all());
     }
     client.out.verbatim("txt", text.as_bytes());
@@ -82,9 +83,14 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
         core.active_expire = !args.get(2).is("0");
         client.out.ok();
     } else if sub.is("object") && args.len() == 3 {
-        match core.keyspace.describe(client.db, &args.bytes(2), core.now_ms) {
+        let (key, before) = (args.bytes(2), client.out.len());
+        match core.keyspace.describe(client.db, &key, core.now_ms) {
             Some(line) => client.out.simple(&line),
             None => client.out.error("ERR no such key"),
+        }
+        if !is_planted("debug-object-undurable") {
+            let needs = core.depends_on_key(client.db, &key);
+            core.hold(client, needs, before);
         }
     } else if sub.is("populate") && (3..=5).contains(&args.len()) {
         let Ok(row) = core.find(args) else { unreachable!("it was found when it began") };

@@ -54,7 +54,7 @@ pub(super) fn setinfo(_: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 pub(super) fn info(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let mut line = client.describe(core.now);
+    let mut line = client.describe(core.now, core.is_known_stale(client));
     line.push('\n');
     client.out.verbatim("txt", line.as_bytes());
 }
@@ -89,7 +89,7 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
     shown.sort_by_key(|c| c.id);
     let mut text = String::new();
     for client in shown {
-        text.push_str(&client.describe(core.now));
+        text.push_str(&client.describe(core.now, core.is_known_stale(client)));
         text.push('\n');
     }
     client.out.verbatim("txt", text.as_bytes());

@@ -1,9 +1,11 @@
 //! `SLOWLOG`
 
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
 use crate::core::Core;
+use crate::slowlog::SlowCommand;
 
 /// Entries shown when nobody says how many.
 const SHOWN: i64 = 10;
@@ -18,10 +20,10 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR count should be greater than or equal to -1");
         return;
     };
-    let entries = core.slowlog.entries();
-    let shown = usize::try_from(count).unwrap_or(usize::MAX).min(entries.len());
-    client.out.array(shown);
-    for entry in entries.iter().take(shown) {
+    let shown_max = usize::try_from(count).unwrap_or(usize::MAX);
+    let entries: Vec<_> = shown(core).take(shown_max).collect();
+    client.out.array(entries.len());
+    for entry in entries {
         client.out.array(6);
         client.out.integer(entry.id as i64);
         client.out.integer(entry.at_s);
@@ -36,7 +38,19 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 pub(super) fn len(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    client.out.integer(core.slowlog.entries().len() as i64);
+    client.out.integer(shown(core).count() as i64);
+}
+
+/// The entries whose command could be replied to by now, newest first: what is not durable yet is
+/// not told by its request either. Those of a transaction that runs are seen by itself alone, and
+/// its reply waits for it.
+fn shown(core: &Core) -> impl Iterator<Item = &SlowCommand> {
+    let is_shown = |entry: &&SlowCommand| {
+        entry.needs == SlowCommand::UNSETTLED
+            || core.is_free(entry.needs)
+            || is_planted("slowlog-undurable")
+    };
+    core.slowlog.entries().iter().filter(is_shown)
 }
 
 pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {

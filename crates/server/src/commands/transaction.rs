@@ -54,9 +54,11 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("EXECABORT Transaction discarded because of previous errors.");
         return;
     }
+    let (needs, before) = (core.depends_on_watched(client), client.out.len());
     if client.is_stale || core.watches.any_expired(client, &core.keyspace, core.now_ms) {
         core.watches.clear(client);
         client.out.null_array();
+        core.hold(client, needs, before);
         return;
     }
     if let Some(size) = multi.log_size_max {
@@ -75,6 +77,8 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
     core.watches.clear(client);
     run(core, client, &multi);
+    // That it ran says that nothing has happened to the keys.
+    core.hold(client, needs, before);
 }
 
 fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
@@ -89,4 +93,5 @@ fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
         }
     }
     core.end_transaction(client, db);
+    core.slowlog.settle(client.needs);
 }

@@ -10,6 +10,7 @@ use super::Core;
 use super::{Admission, Purpose};
 use crate::clients::{Client, LongCommand, Replies, State};
 use crate::commands::{Entry, Run};
+use crate::slowlog::SlowCommand;
 use slimio_storage::Lsn;
 
 /// Bytes of a client's words that an error repeats.
@@ -343,7 +344,9 @@ impl Core {
         let is_kept = self.settings.slowlog_from.is_some_and(|from| took >= from);
         if is_kept && !row.flags.has(Flags::SKIP_SLOWLOG) {
             let who = (client.address(), client.name.as_slice());
-            self.slowlog.add(at_s, took, args, who, self.settings.slowlog_len_max);
+            let is_within = self.transaction.is_some();
+            let needs = if is_within { SlowCommand::UNSETTLED } else { client.needs };
+            self.slowlog.add(at_s, took, args, who, needs, self.settings.slowlog_len_max);
         }
     }
 

@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{Command, DbIndex, Flags};
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
 use super::Core;
 use crate::clients::{Client, State};
 use crate::commands::Entry;
-use crate::gate::Change;
+use crate::gate::{Change, may_leave};
 use crate::net::ConnId;
 
 /// After this time without one, no reader is expected.
@@ -174,11 +175,11 @@ impl Core {
         if !self.keeps_undurable {
             return Lsn(0);
         }
-        if row.flags.has(Flags::WRITE) {
+        if row.flags.has(Flags::WRITE) && !is_planted("refusal-undurable") {
             // Why it changed nothing can depend on keys of any database.
             return self.undurable.of_all();
         }
-        if row.flags.has(Flags::WHOLE_DB) {
+        if row.flags.has(Flags::WHOLE_DB) && !is_planted("whole-db-undurable") {
             return self.undurable.of_db(db);
         }
         let mut keys = row.keys.indices(args.len()).peekable();
@@ -194,6 +195,38 @@ impl Core {
         })
         .max()
         .unwrap_or_default()
+    }
+
+    /// What one key, there or not, depends on.
+    pub(crate) fn depends_on_key(&self, db: DbIndex, key: &[u8]) -> Lsn {
+        if !self.keeps_undurable {
+            return Lsn(0);
+        }
+        self.undurable.of_key(db, self.keyspace.hash(key))
+    }
+
+    /// What it depends on whether the keys that a client watches are as they were.
+    pub(crate) fn depends_on_watched(&self, client: &Client) -> Lsn {
+        if !self.keeps_undurable || is_planted("exec-nil-undurable") {
+            return Lsn(0);
+        }
+        let keys = client.watching.iter().map(|(db, key)| self.depends_on_key(*db, key));
+        keys.max().unwrap_or_default()
+    }
+
+    /// Whether a client is known to watch a key that was changed: not before everything that has
+    /// changed one of its keys is durable.
+    pub(crate) fn is_known_stale(&self, client: &Client) -> bool {
+        let is_known = || {
+            self.depends_on_watched(client) <= self.durable()
+                || is_planted("touched-watch-undurable")
+        };
+        client.is_stale && is_known()
+    }
+
+    /// Whether a reply that depends on the log up to `needs` might leave now.
+    pub(crate) fn is_free(&self, needs: Lsn) -> bool {
+        may_leave(needs, self.releasable(), self.durable())
     }
 
     /// Notes that a reply depends on the log up to `needs`. With the log latched and `needs` not

@@ -135,7 +135,7 @@ impl Core {
         if client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
-                client.describe(self.now)
+                client.describe(self.now, client.is_stale)
             );
             self.stats.query_limit_disconnections += 1;
             client.close_after_replies();

@@ -115,7 +115,7 @@ impl Core {
             self.stats.output_limit_disconnections += 1;
             log::warn!(
                 "client {} closed for overcoming of output buffer limits",
-                client.describe(self.now)
+                client.describe(self.now, client.is_stale)
             );
         }
         is_over

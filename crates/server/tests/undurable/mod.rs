@@ -1,18 +1,39 @@
 //! What nobody may see of a write that is not durable.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod exempt;
+mod generator;
+mod rows;
+mod words;
+mod world;
 
-use crate::common::{BACK_ENDS, Client, start_on, until};
-use crate::held::hold;
+use std::path::Path;
 
-/// Waits until the client of this name has had its command run.
-fn wait_until_run(observer: &mut Client, name: &str, command: &str) {
-    let has_run = |list: &str| {
-        let mut lines = list.lines().filter(|line| line.contains(&format!("name={name} ")));
-        lines.any(|line| line.contains(&format!("cmd={command} ")))
+use crate::common::{BACK_ENDS, Client, encode};
+use world::World;
+
+/// Runs a check on a server whose log can be held back, over both back ends.
+fn held(directives: &str, check: impl Fn(&mut World)) {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume: &Path = &dir.path().join("volume");
+        if let Some(mut world) = World::start(back_end, volume, directives) {
+            check(&mut world);
+            world.stop();
+        }
+    }
+}
+
+/// Sends requests together.
+fn send_all(client: &mut Client, requests: &[&[&str]]) {
+    let encode = |request: &&[&str]| {
+        let args: Vec<&[u8]> = request.iter().map(|arg| arg.as_bytes()).collect();
+        encode(&args)
     };
-    until(&format!("{name} was not served"), || has_run(&observer.call(&["CLIENT", "LIST"])));
+    client.send_bytes(&requests.iter().flat_map(encode).collect::<Vec<u8>>());
+}
+
+fn read_text(client: &mut Client) -> String {
+    String::from_utf8_lossy(&client.read()).into_owned()
 }
 
 #[test]
@@ -26,47 +47,218 @@ fn under_always_nobody_reads_what_is_not_durable() {
         // A write that changes nothing says so because of a record that is not durable.
         (&["SETNX", "changed", "other"], ":0\r\n"),
     ];
-    for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let is_shut = Arc::new(AtomicBool::new(false));
-        let held = Arc::clone(&is_shut);
-        let volume = dir.path().join("volume");
-        let Some(server) = start_on(back_end, &volume, "appendfsync always", |s| hold(s, held))
-        else {
-            continue;
-        };
-        let mut observer = server.connect();
-        let mut writer = server.connect();
+    held("", |world| {
+        let mut writer = world.connect("writer");
         let old = ["MSET", "changed", "old", "deleted", "x", "untouched", "y"];
         assert_eq!(writer.call(&old), "+OK\r\n");
-        assert_eq!(writer.call(&["CLIENT", "SETNAME", "writer"]), "+OK\r\n");
 
-        is_shut.store(true, Ordering::SeqCst);
-        writer.send(&["SET", "changed", "new"]);
-        writer.send(&["DEL", "deleted"]);
-        wait_until_run(&mut observer, "writer", "del");
+        world.shut();
+        send_all(&mut writer, &[&["SET", "changed", "new"], &["DEL", "deleted"]]);
+        world.wait_until_run("writer", "del");
         let mut readers = Vec::new();
         for (number, (request, _)) in requests.iter().enumerate() {
-            let (mut reader, name) = (server.connect(), format!("reader{number}"));
-            assert_eq!(reader.call(&["CLIENT", "SETNAME", &name]), "+OK\r\n");
+            let name = format!("reader{number}");
+            let mut reader = world.connect(&name);
             reader.send(request);
-            wait_until_run(&mut observer, &name, &request[0].to_lowercase());
+            world.wait_until_run(&name, &request[0].to_lowercase());
             readers.push(reader);
         }
-        assert_eq!(observer.call(&["GET", "untouched"]), "$1\r\ny\r\n");
+        assert_eq!(world.observer.call(&["GET", "untouched"]), "$1\r\ny\r\n");
         assert!(writer.is_silent(), "a write was acknowledged that is not durable");
         for (reader, (request, _)) in readers.iter_mut().zip(&requests) {
             assert!(reader.is_silent(), "{request:?} was answered from what is not durable");
         }
 
-        is_shut.store(false, Ordering::SeqCst);
-        // The log's path does not know that it may speak again: any turn asks it.
-        assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
+        world.open();
         assert_eq!(writer.read(), b"+OK\r\n");
         assert_eq!(writer.read(), b":1\r\n");
         for (reader, (request, reply)) in readers.iter_mut().zip(&requests) {
-            assert_eq!(String::from_utf8_lossy(&reader.read()), *reply, "{request:?}");
+            assert_eq!(read_text(reader), *reply, "{request:?}");
         }
-        server.stop();
-    }
+    });
+}
+
+#[test]
+fn a_refusal_waits_for_the_key_of_another_database() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["MSET", "moved", "x", "copied", "y"]), "+OK\r\n");
+        assert_eq!(writer.call(&["SELECT", "1"]), "+OK\r\n");
+        world.shut();
+        writer.send(&["MSET", "moved", "in the way", "copied", "in the way"]);
+        world.wait_until_run("writer", "mset");
+        let requests: [&[&str]; 2] =
+            [&["MOVE", "moved", "1"], &["COPY", "copied", "copied", "DB", "1"]];
+        let mut readers = requests.map(|request| {
+            let name = request[0].to_lowercase();
+            let mut reader = world.connect(&name);
+            reader.send(request);
+            world.wait_until_run(&name, &name);
+            reader
+        });
+        for reader in &mut readers {
+            assert!(reader.is_silent(), "it was refused because of what is not durable");
+        }
+        world.open();
+        for reader in &mut readers {
+            assert_eq!(read_text(reader), ":0\r\n");
+        }
+    });
+}
+
+#[test]
+fn a_transaction_waits_for_the_write_that_it_was_given_up_for() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["MSET", "changed", "old", "other", "y"]), "+OK\r\n");
+        let mut reader = world.connect("reader");
+        assert_eq!(reader.call(&["WATCH", "other", "changed"]), "+OK\r\n");
+
+        world.shut();
+        writer.send(&["SET", "changed", "new"]);
+        world.wait_until_run("writer", "set");
+        assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(reader.call(&["PING"]), "+QUEUED\r\n");
+        reader.send(&["EXEC"]);
+        world.wait_until_run("reader", "exec");
+        assert!(reader.is_silent(), "EXEC was answered because of what is not durable");
+
+        world.open();
+        assert_eq!(read_text(&mut reader), "*-1\r\n");
+    });
+}
+
+#[test]
+fn a_transaction_waits_for_the_time_that_a_watched_key_was_given() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["SET", "key", "value"]), "+OK\r\n");
+        world.shut();
+        writer.send(&["PEXPIRE", "key", "5"]);
+        world.wait_until_run("writer", "pexpire");
+        let mut reader = world.connect("reader");
+        assert_eq!(reader.call(&["WATCH", "key"]), "+OK\r\n");
+        assert_eq!(world.observer.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
+        world.pass_ms(10);
+        assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
+        reader.send(&["EXEC"]);
+        world.wait_until_run("reader", "exec");
+        assert!(reader.is_silent(), "EXEC was answered because of what is not durable");
+
+        world.open();
+        assert_eq!(read_text(&mut reader), "*-1\r\n");
+    });
+}
+
+#[test]
+fn debug_object_waits_for_its_key() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["MSET", "deleted", "x", "untouched", "y"]), "+OK\r\n");
+        world.shut();
+        send_all(&mut writer, &[&["SET", "made", "value"], &["DEL", "deleted"]]);
+        world.wait_until_run("writer", "del");
+        let keys = ["made", "deleted"];
+        let mut readers = keys.map(|key| {
+            let mut reader = world.connect(key);
+            assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
+            assert_eq!(reader.call(&["DEBUG", "OBJECT", key]), "+QUEUED\r\n");
+            reader.send(&["EXEC"]);
+            world.wait_until_run(key, "exec");
+            let mut plain = world.connect(&format!("plain-{key}"));
+            plain.send(&["DEBUG", "OBJECT", key]);
+            world.wait_until_run(&format!("plain-{key}"), "debug");
+            (reader, plain)
+        });
+        for (reader, plain) in &mut readers {
+            assert!(reader.is_silent(), "EXEC showed what is not durable");
+            assert!(plain.is_silent(), "DEBUG OBJECT showed what is not durable");
+        }
+        let untouched = world.observer.call(&["DEBUG", "OBJECT", "untouched"]);
+        assert!(untouched.contains("encoding:"), "{untouched}");
+
+        world.open();
+        let [(_, made), (_, deleted)] = &mut readers;
+        assert!(read_text(made).contains("serializedlength:5"));
+        assert_eq!(read_text(deleted), "-ERR no such key\r\n");
+    });
+}
+
+#[test]
+fn the_slow_log_leaves_out_what_is_not_durable() {
+    held("slowlog-log-slower-than 0\nslowlog-max-len 100000", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["SET", "key", "durable-value"]), "+OK\r\n");
+        world.shut();
+        let mut readers = Vec::new();
+        writer.send(&["SET", "key", "secret-alone"]);
+        world.wait_until_run("writer", "set");
+        let mut other = world.connect("other");
+        send_all(&mut other, &[&["MULTI"], &["SET", "key", "secret-transaction"], &["EXEC"]]);
+        world.wait_until_run("other", "exec");
+        // A read that names what it has learned of would tell it, too.
+        let mut third = world.connect("third");
+        third.send(&["SETNX", "key", "secret-refused"]);
+        world.wait_until_run("third", "setnx");
+        readers.extend([writer, other, third]);
+
+        let count = |text: &str| text.trim_start_matches(':').trim().parse::<usize>().unwrap();
+        let listed = |text: &str| count(text.split_once("\r\n").unwrap().0.trim_start_matches('*'));
+        let log = world.observer.call(&["SLOWLOG", "GET", "-1"]);
+        assert!(log.contains("durable-value"), "{log}");
+        assert!(!log.contains("secret"), "{log}");
+        // Each of the two is in the log when the next one counts.
+        let len = count(&world.observer.call(&["SLOWLOG", "LEN"]));
+        assert_eq!(len, listed(&log) + 1, "the length counts what is shown");
+
+        world.open();
+        for reader in &mut readers {
+            reader.read();
+        }
+        let log = world.observer.call(&["SLOWLOG", "GET", "-1"]);
+        for secret in ["secret-alone", "secret-transaction", "secret-refused"] {
+            assert!(log.contains(secret), "{secret} is durable: {log}");
+        }
+    });
+}
+
+#[test]
+fn figures_do_not_wait_for_the_log() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        world.shut();
+        send_all(&mut writer, &[&["SET", "key", "value"], &["FLUSHALL"], &["SET", "key", "v"]]);
+        world.wait_until_run("writer", "set");
+        for request in [&["INFO"][..], &["INFO", "everything"], &["MEMORY", "STATS"]] {
+            let reply = world.observer.call(request);
+            assert!(!reply.starts_with('-'), "{request:?}: {reply}");
+            assert_eq!(world.observer.call(&["MULTI"]), "+OK\r\n");
+            assert_eq!(world.observer.call(request), "+QUEUED\r\n");
+            let reply = world.observer.call(&["EXEC"]);
+            assert!(reply.starts_with("*1\r\n"), "{request:?}: {reply}");
+        }
+        assert!(writer.is_silent(), "a write was acknowledged that is not durable");
+        world.open();
+    });
+}
+
+#[test]
+fn the_list_of_clients_shows_no_watch_that_was_touched_by_what_is_not_durable() {
+    held("", |world| {
+        let mut reader = world.connect("reader");
+        assert_eq!(reader.call(&["WATCH", "key"]), "+OK\r\n");
+        let mut writer = world.connect("writer");
+        world.shut();
+        writer.send(&["SET", "key", "value"]);
+        world.wait_until_run("writer", "set");
+        let line = world.client_line(" name=reader ").unwrap();
+        assert!(line.contains(" flags=N "), "{line}");
+        let line = reader.call(&["CLIENT", "INFO"]);
+        assert!(line.contains(" flags=N "), "{line}");
+
+        world.open();
+        assert_eq!(writer.read(), b"+OK\r\n");
+        let line = world.client_line(" name=reader ").unwrap();
+        assert!(line.contains(" flags=d "), "{line}");
+    });
 }

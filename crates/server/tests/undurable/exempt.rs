@@ -1,0 +1,53 @@
+//! Replies that depend on no write although they change with the data, or that leave out what is not
+//! durable. `docs/durability.md` has the same table.
+
+/// Rows, and why what they say may leave at once.
+pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
+    (&["info"], "figures: how the server, its data set and its log stand"),
+    (&["memory|stats", "memory|doctor", "memory|malloc-stats"], "figures: how memory stands"),
+    (
+        &[
+            "latency|doctor",
+            "latency|graph",
+            "latency|histogram",
+            "latency|history",
+            "latency|latest",
+            "latency|reset",
+        ],
+        "figures: how long things took",
+    ),
+    (
+        &["client|info", "client|list"],
+        "figures of connections; that a watched key was changed is shown when the change is durable",
+    ),
+    (
+        &["slowlog|get", "slowlog|len"],
+        "slow commands; one is left out until what it did, or was told, is durable",
+    ),
+    (
+        &["bgsave", "bgrewriteaof", "lastsave", "save", "slimio|check", "slimio|pin"],
+        "how snapshots stand; one counts when the log is durable up to it",
+    ),
+    (&["waitaof"], "how far the log is on stable media"),
+    (&["time"], "the time of day"),
+];
+
+/// Whether a row is in the list.
+pub(crate) fn is_exempt(row: &str) -> bool {
+    EXEMPT.iter().any(|(rows, _)| rows.contains(&row))
+}
+
+#[test]
+fn the_document_has_the_same_exemptions() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/durability.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let words = |row: &&str| format!("`{}`", row.to_uppercase().replace('|', " "));
+    let line = |(rows, why): &(&[&str], &str)| {
+        format!("| {} | {why} |", rows.iter().map(words).collect::<Vec<_>>().join(", "))
+    };
+    let wanted: Vec<String> = EXEMPT.iter().map(line).collect();
+    let heads = |line: &&str| line.starts_with("| command |");
+    let table = text.lines().skip_while(|line| !heads(line)).skip(2);
+    let found: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(found, wanted, "docs/durability.md and the list say the same");
+}

@@ -1,0 +1,404 @@
+//! Every row of the command table, asked while a write of somebody else is not durable.
+//!
+//! ```text
+//!  writer:  a change, held ────────────────────────────────────────► durable
+//!  reader:      a request, alone or in a transaction ─► reply now, or ──┘ then
+//!  twin:        the same, where the change never came ─► its reply
+//! ```
+//!
+//! What leaves while the change is held must be, byte by byte, what the twin says: so it depends on
+//! what is durable only. Commands that show figures are excepted by name, and must not wait; of them
+//! no reply may hold the words that only the change has. Nothing here knows what a command does.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::exempt::is_exempt;
+use super::rows::{self, Row};
+use super::words::{KEYS, Rng, draw, is_improper};
+use super::world::World;
+use super::{read_text, send_all};
+use crate::common::{BACK_ENDS, Client, until};
+
+/// Requests for each row in each way of asking; of those that work on the data set and others.
+const DRAWS: [usize; 2] = [3, 1];
+/// Most further draws until a request is one that its command takes.
+const DRAWS_MAX: usize = 200;
+/// Rows that there are at least: the table that is walked must not shrink unseen.
+const ROWS_MIN: usize = 130;
+
+/// A row whose reply is drawn at random, from a key that nobody else may have touched.
+const RANDOM: &str = "hrandfield";
+
+/// Stands for words that only the change has.
+const SECRET: &str = "SECRET";
+
+/// Among the writer's requests: a moment passes on both servers' clocks.
+const PASS: &str = "a moment passes";
+/// Among them: keys whose time is over go by themselves.
+const EXPIRE: &str = "keys expire";
+/// Milliseconds that a moment has.
+const MOMENT_MS: i64 = 10;
+
+/// What the writer does.
+type Change = &'static [&'static str];
+
+const CHANGES: &[Change] = &[
+    &["SET new SECRET"],
+    &["SET SECRET SECRET"],
+    &["SET str SECRET"],
+    &["APPEND str SECRET"],
+    &["INCRBY num 7"],
+    &["MSET str SECRET num 8 new SECRET"],
+    &["DEL str num hash ttl"],
+    &["UNLINK hash str"],
+    &["FLUSHDB"],
+    &["FLUSHALL"],
+    &["FLUSHALL", "SET still SECRET"],
+    &["MULTI", "DEL str hash", "HSET str f1 SECRET", "SET hash SECRET", "EXEC"],
+    &["SWAPDB 0 1"],
+    &["RENAME str new", "RENAME hash str"],
+    &["COPY hash new", "COPY str hash REPLACE"],
+    &["MOVE hash 1", "MOVE num 1"],
+    &["HSET hash f1 SECRET f4 SECRET", "HDEL hash f2"],
+    &["EXPIRE str 1000", "EXPIRE hash 1000", "PERSIST ttl"],
+    &["GETEX str PXAT 4102444800000", "GETDEL num"],
+    &["DEBUG POPULATE 3 new", "DEBUG POPULATE 1 SECRET"],
+    // A key that is to go there is refused.
+    &["SET new SECRET", "SELECT 1", "MSET str SECRET num 6 hash SECRET ttl SECRET", "SELECT 0"],
+    // What is over is gone although nobody has met it; or it was met, or went by itself.
+    &["PEXPIRE str 5", "PEXPIRE hash 5", PASS],
+    &["PEXPIRE str 5", PASS, "EXISTS str gone"],
+    &["PEXPIRE str 5", "DEBUG SET-ACTIVE-EXPIRE 1", PASS, EXPIRE],
+    // All that may is evicted.
+    &[
+        "CONFIG SET maxmemory-policy allkeys-random maxmemory 1",
+        "PING",
+        "CONFIG SET maxmemory-policy noeviction maxmemory 0",
+    ],
+];
+
+/// How a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    Alone,
+    Queued,
+    /// In a transaction that keys have been watched for since before the change.
+    WatchedBefore,
+    /// The same, since after it.
+    WatchedAfter,
+}
+
+const WAYS: [Way; 4] = [Way::Alone, Way::Queued, Way::WatchedBefore, Way::WatchedAfter];
+
+impl Way {
+    fn is_watched(self) -> bool {
+        matches!(self, Self::WatchedBefore | Self::WatchedAfter)
+    }
+}
+
+/// One question to both servers.
+struct Case<'a> {
+    row: &'a Row,
+    way: Way,
+    change: Change,
+    request: Vec<String>,
+    watched: Vec<&'static str>,
+    db: &'static str,
+    protocol: &'static str,
+}
+
+/// What has been seen of a row.
+#[derive(Debug, Default)]
+struct Seen {
+    ways: BTreeMap<Way, usize>,
+    /// The command took the request.
+    is_proper: bool,
+    /// A reply waited for the change.
+    has_waited: bool,
+}
+
+/// A server whose log is held, and its twin.
+struct Pair {
+    held: World,
+    twin: World,
+    writer: Client,
+    /// Sets both back between two cases.
+    setup: [Client; 2],
+    cases: usize,
+}
+
+#[test]
+fn no_row_of_the_command_table_shows_what_is_not_durable() {
+    let seed = match std::env::var("SLIMIO_SEED") {
+        Ok(text) => text.parse().expect("SLIMIO_SEED is a number"),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64,
+    };
+    eprintln!("seed {seed}; repeat with SLIMIO_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(mut pair) = Pair::start(back_end, dir.path()) else { continue };
+        walk(&mut pair, &mut rng);
+        pair.held.stop();
+        pair.twin.stop();
+    }
+}
+
+/// Asks for every row in every way, with changes in turn.
+fn walk(pair: &mut Pair, rng: &mut Rng) {
+    let rows = rows::all(&mut pair.twin.observer);
+    assert!(rows.len() >= ROWS_MIN, "there are {} rows", rows.len());
+    let mut changes = CHANGES.iter().cycle();
+    let mut next = rng.below(CHANGES.len());
+    for row in &rows {
+        let mut seen = Seen::default();
+        for way in WAYS {
+            for _ in 0..DRAWS[usize::from(!row.is_data())] {
+                let &change = changes.nth(next).unwrap();
+                // Not always the same for the same row.
+                next = rng.below(3);
+                pair.check(&Case::draw(row, way, change, rng), &mut seen);
+            }
+        }
+        let is_enough = |seen: &Seen| seen.is_proper && (seen.has_waited || !depends_on_keys(row));
+        for _ in 0..DRAWS_MAX {
+            if is_enough(&seen) {
+                break;
+            }
+            let &change = changes.nth(rng.below(CHANGES.len())).unwrap();
+            pair.check(&Case::draw(row, Way::Alone, change, rng), &mut seen);
+        }
+        assert!(
+            is_enough(&seen),
+            "{}: the requests that are drawn show little: {seen:?}",
+            row.name
+        );
+        assert_eq!(seen.ways.len(), WAYS.len(), "{}: {seen:?}", row.name);
+    }
+}
+
+/// Whether some reply of a row must have waited for some change.
+fn depends_on_keys(row: &Row) -> bool {
+    row.is_data() || row.name == "debug|object"
+}
+
+/// Whether a reply may leave whatever is held: it shows no key, and does not wait for a snapshot.
+fn must_not_wait(case: &Case<'_>) -> bool {
+    let waits = ["debug|object", "debug|populate", "save", "slimio|pin", "waitaof"];
+    !case.row.is_data() && !case.way.is_watched() && !waits.contains(&case.row.name.as_str())
+}
+
+impl<'a> Case<'a> {
+    fn draw(row: &'a Row, way: Way, change: Change, rng: &mut Rng) -> Self {
+        let watched = if way.is_watched() { 1 + rng.below(3) } else { 0 };
+        Self {
+            row,
+            way,
+            change,
+            request: draw(row, rng),
+            watched: (0..watched).map(|_| rng.pick(&KEYS)).collect(),
+            db: rng.pick(&["0", "0", "0", "1"]),
+            protocol: rng.pick(&["2", "3"]),
+        }
+    }
+
+    fn watch(&self) -> Vec<&str> {
+        [&["WATCH"], &self.watched[..]].concat()
+    }
+
+    /// What is sent while the change is held.
+    fn requests(&self) -> Vec<Vec<&str>> {
+        let request: Vec<&str> = self.request.iter().map(String::as_str).collect();
+        match self.way {
+            Way::Alone => vec![request],
+            Way::Queued | Way::WatchedBefore => vec![vec!["MULTI"], request, vec!["EXEC"]],
+            Way::WatchedAfter => vec![self.watch(), vec!["MULTI"], request, vec!["EXEC"]],
+        }
+    }
+
+    fn tell(&self) -> String {
+        let (request, watched) = (self.request.join(" "), self.watched.join(" "));
+        let Self { way, db, protocol, .. } = self;
+        let change = self.change.join("; ");
+        format!(
+            "{request:?} {way:?} [{watched}], db {db}, RESP{protocol}, while {change:?} is held"
+        )
+    }
+}
+
+impl Pair {
+    /// Two servers that keep every command in the slow log, and take no snapshot unasked.
+    fn start(back_end: &str, dir: &std::path::Path) -> Option<Self> {
+        let directives =
+            "slowlog-log-slower-than 0\nhz 500\nauto-aof-rewrite-percentage 0\nsave 3600 1000000";
+        let held = World::start(back_end, &dir.join("held"), directives)?;
+        let twin = World::start(back_end, &dir.join("twin"), directives)?;
+        let writer = held.connect("writer");
+        // Connections are numbered alike.
+        drop(twin.connect("writer"));
+        let setup = [held.connect("setup"), twin.connect("setup")];
+        Some(Self { held, twin, writer, setup, cases: 0 })
+    }
+
+    /// Makes the data set of both what it is at the beginning of each case.
+    fn reset(&mut self) {
+        let lines = [
+            "CLIENT UNPAUSE",
+            "CONFIG SET timeout 0 hz 500",
+            "DEBUG SET-ACTIVE-EXPIRE 0",
+            "SELECT 1",
+            "FLUSHALL",
+            "SET str other",
+            "SELECT 0",
+            "MSET str text num 5 still untouched",
+            "HSET hash f1 v1 f2 v2 f3 v3",
+            "SET ttl text PX 100000000",
+            "SET gone text PX 50",
+        ];
+        let requests: Vec<Vec<&str>> = lines.map(|line| line.split(' ').collect()).into();
+        let requests: Vec<&[&str]> = requests.iter().map(Vec::as_slice).collect();
+        // Within a case it is the same second: when a key was last used is counted in those.
+        self.held.pass_to_second();
+        self.twin.pass_to_second();
+        for setup in &mut self.setup {
+            send_all(setup, &requests);
+        }
+        for setup in &mut self.setup {
+            for line in lines {
+                let reply = read_text(setup);
+                assert!(!reply.starts_with('-'), "{line}: {reply}");
+            }
+        }
+        self.pass_ms(100);
+    }
+
+    fn pass_ms(&self, ms: i64) {
+        self.held.pass_ms(ms);
+        self.twin.pass_ms(ms);
+    }
+
+    /// Connections to both, with the same number, in the case's database and protocol.
+    fn readers(&self, case: &Case<'_>) -> ([Client; 2], String) {
+        let mut requests = vec![vec!["HELLO", case.protocol], vec!["SELECT", case.db]];
+        if case.way == Way::WatchedBefore {
+            requests.push(case.watch());
+        }
+        requests.push(vec!["CLIENT", "ID"]);
+        let requests: Vec<&[&str]> = requests.iter().map(Vec::as_slice).collect();
+        let mut readers = [&self.held, &self.twin].map(World::connect_unnamed);
+        let ids = readers.each_mut().map(|reader| {
+            send_all(reader, &requests);
+            requests.iter().map(|_| read_text(reader)).last().unwrap()
+        });
+        assert_eq!(ids[0], ids[1], "the servers have had as many connections");
+        (readers, ids[0].trim_matches([':', '\r', '\n']).to_owned())
+    }
+
+    /// Has the writer make the change; returns how many replies it is to get.
+    fn make(&mut self, change: Change) -> usize {
+        let (secret, mut count) = (self.secret(), 0);
+        let expires = change.contains(&EXPIRE);
+        let expired = if expires { self.held.expired_keys() } else { 0 };
+        for (step, &line) in change.iter().enumerate() {
+            match line {
+                PASS => self.pass_ms(MOMENT_MS),
+                EXPIRE => {
+                    let wanted = expired + 2;
+                    until("two keys did not go", || self.held.expired_keys() == wanted);
+                }
+                _ => {
+                    let line = line.replace(SECRET, &secret);
+                    // When it has this name, what came before has been run.
+                    let name = format!("writer-{}-{step}", self.cases);
+                    let request: Vec<&str> = line.split(' ').collect();
+                    send_all(&mut self.writer, &[&request, &["CLIENT", "SETNAME", &name]]);
+                    count += 2;
+                    if change.get(step + 1).is_none_or(|next| *next == PASS) {
+                        self.held.wait_for_name(&name);
+                    }
+                }
+            }
+        }
+        count
+    }
+
+    /// What is in no request and no value but those of the present case's change.
+    fn secret(&self) -> String {
+        format!("zq{}x", self.cases)
+    }
+
+    /// Asks both, and judges what they say.
+    fn check(&mut self, case: &Case<'_>, seen: &mut Seen) {
+        self.cases += 1;
+        self.reset();
+        let ([mut reader, mut twin], id) = self.readers(case);
+        self.held.shut();
+        let writes = self.make(case.change);
+        if case.way == Way::WatchedBefore {
+            let line = self.held.client_line(&format!("id={id} ")).unwrap();
+            assert!(!line.contains(" flags=d "), "{}: {line}", case.tell());
+        }
+        let requests = case.requests();
+        let requests: Vec<&[&str]> = requests.iter().map(Vec::as_slice).collect();
+        send_all(&mut twin, &requests);
+        let twins: Vec<Vec<u8>> = requests.iter().map_while(|_| twin.try_read()).collect();
+        send_all(&mut reader, &requests);
+        let last = requests.last().unwrap()[0].to_lowercase();
+        let last = if case.way == Way::Alone { &case.row.called } else { &last };
+        self.held.wait_for_command(&format!("id={id} "), last, &case.tell());
+
+        let mut left = Vec::new();
+        while left.len() < twins.len() && (must_not_wait(case) || !reader.is_silent()) {
+            let Some(reply) = reader.try_read() else { break };
+            left.push(reply);
+        }
+        for (index, (reply, twin)) in left.iter().zip(&twins).enumerate() {
+            self.judge(case, index, reply, twin);
+        }
+        assert!(
+            left.len() == twins.len() || !must_not_wait(case),
+            "{}: a reply waits that shows no key",
+            case.tell()
+        );
+
+        self.held.open();
+        for _ in 0..writes {
+            self.writer.read();
+        }
+        for _ in left.len()..twins.len() {
+            assert!(reader.try_read().is_some(), "{}: no reply came", case.tell());
+        }
+        *seen.ways.entry(case.way).or_default() += 1;
+        seen.has_waited |= left.len() < twins.len() && !case.way.is_watched();
+        seen.is_proper |= case.way == Way::Alone && !is_improper(&twins[0]);
+    }
+
+    /// Fails if a reply that has left shows anything of the change.
+    fn judge(&self, case: &Case<'_>, index: usize, reply: &[u8], twin: &[u8]) {
+        let row = case.row.name.as_str();
+        let (shown, expected) = (to_compare(reply), to_compare(twin));
+        let is_same = if !is_exempt(row) && row != RANDOM {
+            shown == expected
+        } else if case.way == Way::Alone {
+            // It may be anything, but not of the change.
+            true
+        } else {
+            // Whether a transaction has run is no figure.
+            shown.lines().next() == expected.lines().next()
+        };
+        assert!(
+            is_same && !shown.contains(&self.secret()),
+            "{}: reply {index} has left and is {shown:?}; without the change it is {expected:?}",
+            case.tell()
+        );
+    }
+}
+
+/// A reply as text, without the address in memory that `DEBUG OBJECT` shows.
+fn to_compare(reply: &[u8]) -> String {
+    let text = String::from_utf8_lossy(reply);
+    let Some((before, behind)) = text.split_once("Value at:") else { return text.into_owned() };
+    let behind = behind.split_once(' ').map_or("", |(_, behind)| behind);
+    format!("{before}{behind}")
+}

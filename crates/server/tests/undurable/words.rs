@@ -1,0 +1,150 @@
+//! Requests for any row of the command table, drawn at random.
+
+use super::rows::Row;
+
+/// Small numbers that look random; the same for the same seed.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub(crate) fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
+        from[self.below(from.len())]
+    }
+}
+
+/// The keys: what the data set begins with, and `new`, which is not there.
+pub(crate) const KEYS: [&str; 7] = ["str", "num", "hash", "ttl", "gone", "still", "new"];
+
+const NUMBERS: [&str; 8] = ["0", "1", "2", "7", "-1", "100", "4102444800", "4102444800000"];
+
+const WORDS: [&str; 26] = [
+    "1.5",
+    "f1",
+    "f2",
+    "f3",
+    "value",
+    "v",
+    "NX",
+    "XX",
+    "GT",
+    "LT",
+    "GET",
+    "EX",
+    "PX",
+    "KEEPTTL",
+    "PERSIST",
+    "REPLACE",
+    "DB",
+    "MATCH",
+    "*",
+    "COUNT",
+    "TYPE",
+    "string",
+    "hash",
+    "WITHVALUES",
+    "ASYNC",
+    "new",
+];
+
+/// What is in a line in the place of an argument.
+const KEY: &str = "KEY";
+
+/// Arguments that words at random rarely are, or must not be: lines for a row, and whether nothing
+/// but these may follow its name.
+const LINES: &[(&str, bool, &[&str])] = &[
+    ("auth", true, &["word", "default word"]),
+    ("client|kill", true, &["127.0.0.1:1", "ID 4102444800", "ADDR 127.0.0.1:1 SKIPME yes"]),
+    ("client|list", true, &["", "TYPE normal", "ID 1 2 3"]),
+    ("client|no-evict", true, &["on", "off"]),
+    ("client|no-touch", true, &["on", "off"]),
+    // Nobody would be served, the test's own connections least of all.
+    ("client|pause", true, &["0", "0 WRITE"]),
+    // Otherwise there is no reply.
+    ("client|reply", true, &["ON"]),
+    ("client|setinfo", true, &["LIB-NAME word", "LIB-VER 1"]),
+    ("client|unblock", true, &["4102444800", "4102444800 ERROR"]),
+    ("command", true, &[""]),
+    ("command|getkeys", true, &["GET KEY", "MSET KEY v KEY v", "COPY KEY KEY"]),
+    ("config|get", true, &["maxmemory*", "timeout hz"]),
+    ("config|set", true, &["timeout 0", "timeout 0 hz 500"]),
+    ("copy", false, &["KEY KEY", "KEY KEY REPLACE", "KEY KEY DB 1", "KEY KEY DB 1 REPLACE"]),
+    ("debug|help", true, &[""]),
+    ("debug|object", true, &["KEY"]),
+    ("debug|populate", true, &["3", "2 new", "2 str 10"]),
+    ("debug|reload", true, &[""]),
+    ("debug|set-active-expire", true, &["0"]),
+    ("debug|sleep", true, &["0"]),
+    ("expire", false, &["KEY 100", "KEY 100 NX", "KEY 100 XX", "KEY -1", "KEY 100 GT"]),
+    ("expireat", false, &["KEY 4102444800", "KEY 4102444800 LT", "KEY 1"]),
+    ("flushall", false, &["", "ASYNC", "SYNC"]),
+    ("flushdb", false, &["", "ASYNC", "SYNC"]),
+    ("getex", false, &["KEY", "KEY PERSIST", "KEY EX 100"]),
+    ("hello", true, &["2", "3", "3 SETNAME word"]),
+    ("hrandfield", false, &["KEY", "KEY 2", "KEY -5 WITHVALUES"]),
+    ("hscan", false, &["KEY 0", "KEY 0 MATCH * COUNT 10"]),
+    ("info", true, &["", "everything", "keyspace", "commandstats memory"]),
+    ("keys", false, &["*", "s*"]),
+    ("latency|graph", true, &["command"]),
+    ("memory|usage", false, &["KEY", "KEY SAMPLES 0"]),
+    ("move", false, &["KEY 1", "KEY 0"]),
+    ("pexpire", false, &["KEY 100000", "KEY 1 XX"]),
+    ("pexpireat", false, &["KEY 4102444800000", "KEY 1"]),
+    ("scan", false, &["0", "0 MATCH s*", "0 COUNT 100 TYPE hash"]),
+    ("select", false, &["0", "1", "2"]),
+    ("set", false, &["KEY v NX", "KEY v XX", "KEY v GET", "KEY v KEEPTTL", "KEY v EX 100 NX GET"]),
+    // It would end the server.
+    ("shutdown", true, &["ABORT", "SAVE NOSAVE"]),
+    ("slowlog|get", true, &["-1", ""]),
+    ("swapdb", false, &["0 1", "0 2", "1 1"]),
+    ("waitaof", true, &["0 0 0", "1 0 1", "0 1 1"]),
+];
+
+/// Draws a request for a row.
+pub(crate) fn draw(row: &Row, rng: &mut Rng) -> Vec<String> {
+    let mut request: Vec<String> = row.name.split('|').map(str::to_uppercase).collect();
+    let found = LINES.iter().find(|(name, ..)| *name == row.name);
+    if let Some((_, is_all, lines)) = found
+        && (*is_all || rng.below(3) > 0)
+    {
+        let words = rng.pick(lines).split_whitespace();
+        request.extend(words.map(|word| if word == KEY { rng.pick(&KEYS) } else { word }.into()));
+        return request;
+    }
+    let (mut len, has_more) = row.len();
+    if has_more {
+        len += rng.below(3) * row.step();
+    }
+    for index in request.len()..len {
+        let is_number = rng.below(2) == 0;
+        let word = match row.is_key(index, len) {
+            true => rng.pick(&KEYS),
+            false if is_number => rng.pick(&NUMBERS),
+            false => rng.pick(&WORDS),
+        };
+        request.push(word.to_owned());
+    }
+    request
+}
+
+/// Whether a reply says that the request was not one that its command takes.
+pub(crate) fn is_improper(reply: &[u8]) -> bool {
+    let reply = String::from_utf8_lossy(reply);
+    let signs =
+        ["syntax error", "wrong number", "unknown", "not an integer", "not a valid", "must"];
+    reply.starts_with('-') && signs.iter().any(|sign| reply.contains(sign))
+}

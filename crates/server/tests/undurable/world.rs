@@ -1,0 +1,134 @@
+//! A server under `always` whose log can be held back, with somebody who sees what it has run.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use slimio_device::{EngineChoice, PathOptions};
+use slimio_server::WallClock;
+
+use crate::common::{Client, Running, config, launch_at, until};
+use crate::held::hold;
+
+/// When it is, unless a test moves the clock: milliseconds since 1970.
+const BEGIN_MS: i64 = 1_700_000_000_000;
+
+/// What every one of these servers is told.
+const BASE: &str = "appendfsync always\nenable-debug-command local\n";
+
+/// A server, and what a test does with its log.
+pub(crate) struct World {
+    server: Running,
+    is_shut: Arc<AtomicBool>,
+    clock: Arc<AtomicI64>,
+    /// Never writes, and asks for figures only, so that it is always answered.
+    pub(crate) observer: Client,
+}
+
+impl World {
+    /// A server that commits every write at once, with these further directives. `None`, loudly,
+    /// where the kernel refuses the back end.
+    pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Self> {
+        if back_end == "uring"
+            && let Err(refused) = slimio_ring::probe()
+        {
+            eprintln!("SKIPPED with io_uring: {refused}");
+            return None;
+        }
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let clock = Arc::new(AtomicI64::new(BEGIN_MS));
+        let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
+        let options = PathOptions { engine, ..PathOptions::default() };
+        let config = config(back_end, volume, &format!("{BASE}{directives}"));
+        let (held, volume) = (Arc::clone(&is_shut), volume.to_owned());
+        let starting = launch_at(config, WallClock::Given(Arc::clone(&clock)), move |config| {
+            let size_max = config.int("log-size-max") as u64;
+            let storage = slimio_volume::open(&volume, options, true, size_max);
+            Ok(Some(hold(storage.map_err(|error| error.to_string())?, held)))
+        });
+        let server = starting.serving();
+        let observer = server.connect();
+        Some(Self { server, is_shut, clock, observer })
+    }
+
+    /// From now on nothing becomes durable.
+    pub(crate) fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets what was held become durable.
+    pub(crate) fn open(&mut self) {
+        self.is_shut.store(false, Ordering::SeqCst);
+        // The log's path does not know that it may speak again: any turn asks it.
+        self.settle();
+    }
+
+    /// Lets this much time pass on the server's clock.
+    pub(crate) fn pass_ms(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    /// Lets time pass until a second begins.
+    pub(crate) fn pass_to_second(&self) {
+        let now = self.clock.load(Ordering::SeqCst);
+        self.pass_ms(1000 - now % 1000);
+    }
+
+    /// A connection.
+    pub(crate) fn connect_unnamed(&self) -> Client {
+        self.server.connect()
+    }
+
+    /// A connection that is called `name` in `CLIENT LIST`.
+    pub(crate) fn connect(&self, name: &str) -> Client {
+        let mut client = self.connect_unnamed();
+        assert_eq!(client.call(&["CLIENT", "SETNAME", name]), "+OK\r\n");
+        client
+    }
+
+    /// Waits until `command` of the client of this name has been run, and every reply that may leave
+    /// has left.
+    pub(crate) fn wait_until_run(&mut self, name: &str, command: &str) {
+        self.wait_for_command(&format!(" name={name} "), command, &format!("{name}: {command}"));
+    }
+
+    /// As [`wait_until_run`](Self::wait_until_run) for the client whose line of `CLIENT LIST` has
+    /// `mark`, or until there is none. `what` says which it was.
+    pub(crate) fn wait_for_command(&mut self, mark: &str, command: &str, what: &str) {
+        let command = format!(" cmd={command} ");
+        until(&format!("it was not run: {what}"), || {
+            self.client_line(mark).is_none_or(|line| line.contains(&command))
+        });
+        self.settle();
+    }
+
+    /// Waits until a client has this name.
+    pub(crate) fn wait_for_name(&mut self, name: &str) {
+        until(&format!("{name} is not there"), || {
+            self.client_line(&format!(" name={name} ")).is_some()
+        });
+    }
+
+    /// The line of `CLIENT LIST` that has `mark`.
+    pub(crate) fn client_line(&mut self, mark: &str) -> Option<String> {
+        let list = self.observer.call(&["CLIENT", "LIST"]);
+        list.lines().find(|line| format!("{line} ").contains(mark)).map(str::to_owned)
+    }
+
+    /// How many keys have gone because their time was over.
+    pub(crate) fn expired_keys(&mut self) -> u64 {
+        let stats = self.observer.call(&["INFO", "stats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("expired_keys:"));
+        line.unwrap().trim().parse().unwrap()
+    }
+
+    /// Another turn of the server: what the one before had to send is with the kernel.
+    fn settle(&mut self) {
+        assert_eq!(self.observer.call(&["PING"]), "+PONG\r\n");
+    }
+
+    /// Ends the server.
+    pub(crate) fn stop(self) {
+        self.server.stop();
+    }
+}
