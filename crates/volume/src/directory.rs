@@ -1,5 +1,6 @@
 //! A volume in a directory: a file for each area, and one for the log's buffers.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use slimio_device::{
@@ -12,6 +13,9 @@ use crate::unfinished::{Found, LOCKS, NEW_BUFFERS, look};
 
 /// The file with the log's buffers.
 pub(crate) const BUFFERS: &str = "buffers";
+
+/// In a file's mode, what others than its owner may do.
+const OTHERS: u32 = 0o077;
 
 /// Opens the volume in a directory.
 ///
@@ -120,6 +124,28 @@ impl DirectoryMedia {
         Ok(())
     }
 
+    /// Takes the buffers from others: earlier versions made them readable to whoever could enter the
+    /// directory.
+    fn narrow_buffers(&self) {
+        let path = self.directory.file_path(BUFFERS);
+        let narrow = || {
+            let mut permissions = path.metadata()?.permissions();
+            if permissions.mode() & OTHERS != 0 {
+                permissions.set_mode(0o600);
+                std::fs::set_permissions(&path, permissions)?;
+            }
+            Ok(())
+        };
+        let narrowed: std::io::Result<()> = narrow();
+        if let Err(error) = narrowed {
+            log::warn!(
+                "others may read {}, which holds what clients write, and that cannot be changed \
+                 ({error}): take it from them, or the directory",
+                path.display()
+            );
+        }
+    }
+
     fn io(&self) -> (String, String) {
         (self.directory.describe(), self.directory.notes().join("; "))
     }
@@ -163,6 +189,7 @@ impl Media for DirectoryMedia {
 
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
         let mut file = self.directory.open_mapped(BUFFERS)?;
+        self.narrow_buffers();
         if !file.size().is_multiple_of(size) {
             return Err(OpenError::Unsuitable {
                 path: self.directory.file_path(BUFFERS),
