@@ -23,6 +23,11 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of random runs")
     parser.add_argument("--rounds", type=int, default=0, help="of random runs; 0: a short run")
     parser.add_argument(
+        "--every-call",
+        action="store_true",
+        help="kill at every system call, not only at those that change something",
+    )
+    parser.add_argument(
         "--without-io-uring", action="store_true", help="a seccomp filter refuses io_uring"
     )
     args = parser.parse_args()
@@ -31,6 +36,7 @@ def main():
     TARGET.bench = os.path.abspath(args.bench) if args.bench else ""
     TARGET.clients = os.path.abspath(args.clients or os.path.join(ROOT, "../target/clients"))
     TARGET.seed, TARGET.rounds = args.seed, args.rounds
+    TARGET.is_every_call = args.every_call
     TARGET.folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))
     if args.without_io_uring:
         launcher = os.path.join(ROOT, "harness/without_io_uring.py")

@@ -18,6 +18,7 @@ class Target:
         self.clients = "target/clients"
         self.seed = 1
         self.rounds = 0
+        self.is_every_call = False
 
     @property
     def is_stock(self):

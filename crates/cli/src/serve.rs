@@ -1,5 +1,8 @@
 //! `slimio serve`
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +55,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
     server.stop_when_readable(stop.into());
     if !pidfile.is_empty()
-        && let Err(e) = std::fs::write(&pidfile, format!("{}\n", std::process::id()))
+        && let Err(e) = write_pid(&pidfile)
     {
         log::warn!("cannot write the process id to {pidfile}: {e}");
     }
@@ -66,6 +69,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let _ = std::fs::remove_file(&pidfile);
     }
     result
+}
+
+/// Leaves the process id in a file.
+fn write_pid(path: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    writeln!(file, "{}", std::process::id())
 }
 
 fn open_volume(config: &Config) -> Result<Storage, String> {

@@ -127,6 +127,7 @@ fn describe(copy: &SuperblockCopy) -> String {
     match copy {
         SuperblockCopy::Valid(superblock, _) => format!("valid, sequence {}", superblock.sequence),
         SuperblockCopy::Empty => "never written".into(),
+        SuperblockCopy::Unfinished => "a volume that was being made".into(),
         SuperblockCopy::OtherVersion(version) => format!("format version {version}"),
         SuperblockCopy::Damaged { why, .. } => format!("damaged: {why}"),
     }

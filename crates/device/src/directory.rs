@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -88,6 +88,29 @@ impl Directory {
         Self::open(path, options)
     }
 
+    /// Makes its name durable, and those of the directories above it on the same file system: who made
+    /// them may have died before it could.
+    ///
+    /// # Errors
+    /// When one that may be read can't be flushed.
+    pub fn flush_own_name(&self) -> Result<(), OpenError> {
+        let device = |handle: &File| handle.metadata().map(|metadata| metadata.dev());
+        let failed = |path| move |error: io::Error| OpenError::io("flushing", path, &error);
+        let own = device(&self.handle).map_err(failed(&self.path))?;
+        for above in self.path.ancestors().skip(1) {
+            let handle = match File::open(above) {
+                // Who made what is in it could read it.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                opened => opened.map_err(failed(above))?,
+            };
+            if device(&handle).map_err(failed(above))? != own {
+                break;
+            }
+            handle.sync_all().map_err(failed(above))?;
+        }
+        Ok(())
+    }
+
     /// Where it is, from the root.
     pub fn path(&self) -> &Path {
         &self.path
@@ -155,6 +178,16 @@ impl Directory {
             })
         };
         make().map_err(|(doing, error)| OpenError::io(doing, &path, &error))
+    }
+
+    /// Makes what is in a file durable, whoever wrote it.
+    ///
+    /// # Errors
+    /// When it is missing or can't be flushed.
+    pub fn flush_file(&mut self, name: &str) -> Result<(), OpenError> {
+        let path = self.file_path(name);
+        let flushed = File::open(&path).and_then(|file| file.sync_all());
+        flushed.map_err(|error| OpenError::io("flushing", &path, &error))
     }
 
     /// Removes a file that no path is open to. Durable when this returns.

@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -89,11 +89,16 @@ impl MappedFile {
         new.push(NEW_SUFFIX);
         let new = Path::new(&new);
         let failed = |doing| move |error: io::Error| OpenError::io(doing, new, &error);
+        // What a process left that died while it made one has its own mode. What can't be removed
+        // can't be opened either.
+        drop(std::fs::remove_file(new));
         let made = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
+            // There are records in it.
+            .mode(if is_planted("buffers-readable") { 0o644 } else { 0o600 })
             .open(new)
             .map_err(failed("making"))
             .and_then(|file| {
@@ -363,6 +368,17 @@ mod tests {
             assert!(buffer.iter().all(|&byte| byte == 3), "what was let go comes back");
         }
         assert_eq!(resident(&path), LARGE);
+    }
+
+    #[test]
+    fn nobody_else_may_read_it() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        let left = directory.path().join("buffers.new");
+        std::fs::write(&left, b"part of it").expect("there is room");
+        drop(MappedFile::create(&path, SIZE).expect("there is room"));
+        let mode = std::fs::metadata(&path).expect("it is there").mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +19,8 @@ pub fn init(level: &str, file: &str) -> Result<(), ConfigError> {
     let file = if file.is_empty() {
         None
     } else {
-        let opened = OpenOptions::new().create(true).append(true).open(file).map_err(|e| {
+        let mut options = OpenOptions::new();
+        let opened = options.create(true).append(true).mode(0o600).open(file).map_err(|e| {
             ConfigError(format!("cannot open the log file {file}: {e}; check logfile"))
         })?;
         Some(Mutex::new(opened))

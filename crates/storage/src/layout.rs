@@ -50,6 +50,9 @@ pub const CHUNK_PAYLOAD_SIZE_MAX: usize =
 /// First bytes of every copy of the superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"SlimIO\r\n";
 
+/// First bytes of the mark of a volume that is being made.
+pub const UNFINISHED_MAGIC: [u8; 8] = *b"SlimMk\r\n";
+
 /// First bytes of every batch.
 pub const BATCH_MAGIC: [u8; 4] = *b"SlWB";
 
@@ -188,6 +191,24 @@ pub mod superblock {
             8 * super::WAL_SLOTS_MAX as usize,
             "for each slot: 0 when free, else 1 in the top byte and a segment's sequence",
         ),
+    ];
+}
+
+/// The mark of a volume that is being made, at the place of the superblock's copy 0.
+pub mod unfinished {
+    use super::{Field, field};
+
+    /// Length of the mark, in bytes: less than what any device writes at once.
+    pub const SIZE: usize = 24;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VERSION: usize = 8;
+    pub(crate) const CHECKSUM: usize = 16;
+
+    /// Every field, in order.
+    pub const FIELDS: &[Field] = &[
+        field("magic", MAGIC, 8, "`SlimMk\\r\\n`"),
+        field("version", VERSION, 4, "2"),
+        field("checksum", CHECKSUM, 8, "of what is before it"),
     ];
 }
 
@@ -460,6 +481,7 @@ mod tests {
             (chunk::FIELDS, chunk::SIZE),
             (index_entry::FIELDS, index_entry::SIZE),
             (trailer::FIELDS, trailer::SIZE),
+            (unfinished::FIELDS, unfinished::SIZE),
         ] {
             let mut end = 0;
             for field in fields {

@@ -30,6 +30,7 @@ mod policy;
 mod recover;
 mod snapshot;
 mod superblock;
+mod unfinished;
 
 pub use error::{Error, Latch, LatchCause};
 pub use extents::{ExtentMap, Pool, PoolUse};
@@ -50,3 +51,4 @@ pub use snapshot::{
     SnapshotKind, SnapshotPlan, Snapshots, WriterOptions, give_back,
 };
 pub use superblock::{Cut, LogStart, Superblock, SuperblockCopy, VolumeGeometry, VolumeId};
+pub use unfinished::is_unfinished;

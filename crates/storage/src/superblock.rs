@@ -12,6 +12,7 @@ use crate::layout::{
     self, SUPERBLOCK_COPIES, SUPERBLOCK_COPY_LBAS, put_u32, put_u64, superblock as at, u32_at,
     u64_at,
 };
+use crate::unfinished::is_mark;
 use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, identity, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
@@ -98,6 +99,8 @@ pub enum SuperblockCopy {
     Valid(Box<Superblock>, u64),
     /// Never written.
     Empty,
+    /// In its place is the mark of a volume that is being made.
+    Unfinished,
     /// Another program's format, or damage that looks like it.
     OtherVersion(u32),
     /// Not a superblock.
@@ -114,7 +117,7 @@ impl SuperblockCopy {
     pub fn has_magic(&self) -> bool {
         match self {
             Self::Valid(..) | Self::OtherVersion(_) => true,
-            Self::Empty => false,
+            Self::Empty | Self::Unfinished => false,
             Self::Damaged { has_magic, .. } => *has_magic,
         }
     }
@@ -169,6 +172,9 @@ impl Superblock {
     pub(crate) fn decode(bytes: &[u8]) -> SuperblockCopy {
         if bytes.iter().all(|&byte| byte == 0) {
             return SuperblockCopy::Empty;
+        }
+        if is_mark(bytes) {
+            return SuperblockCopy::Unfinished;
         }
         if bytes[at::MAGIC..at::MAGIC + 8] != layout::SUPERBLOCK_MAGIC {
             return SuperblockCopy::damaged("it does not start as a superblock does", false);

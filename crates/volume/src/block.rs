@@ -16,7 +16,7 @@ use slimio_device::{
     Buffer, Contents, Device, LBA_SIZE, Layered, MappedFile, OpenError, WholeDevice,
     is_character_device,
 };
-use slimio_storage::{Area, Media, PlacementMonitor, Pool, SlotName, Storage};
+use slimio_storage::{Area, Media, PlacementMonitor, Pool, SlotName, Storage, is_unfinished};
 
 use crate::placement::{Monitor, Placements};
 use crate::traced::Tape;
@@ -59,7 +59,9 @@ pub(crate) fn make_volume(
         });
     }
     // How it is reached is known for certain once a path was opened.
-    drop(device.open_path()?);
+    let start = device.open_path()?;
+    let exists = contents != Contents::Nothing
+        && is_unfinished(&mut *pool.path(Area::Superblock, start)) != Ok(true);
     let mut placements = Placements::of(&*device);
     let monitor = Monitor::new(&*device, &placements);
     let tape =
@@ -69,7 +71,7 @@ pub(crate) fn make_volume(
     }
     let (io_path, why_not_better) = describe_io(&*device, &placements);
     Ok(Storage {
-        exists: !matches!(contents, Contents::Nothing),
+        exists,
         name: path.display().to_string(),
         is_best: device.is_best(),
         placement: monitor.map(|monitor| Box::new(monitor) as Box<dyn PlacementMonitor>),

@@ -1,19 +1,21 @@
 //! A volume in a directory: a file for each area, and one for the log's buffers.
 
-use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use slimio_device::{
-    Buffer, CLAIM_FILE_NAME, Device, DeviceError, Directory, LBA_SIZE, LOCK_FILE_NAME, Layer,
-    Layered, LbaRange, MappedFile, OpenError, PathOptions,
+    Buffer, Device, DeviceError, Directory, LBA_SIZE, Layer, Layered, LbaRange, MappedFile,
+    OpenError, PathOptions,
 };
 use slimio_storage::{Area, Media, SlotName, Storage};
 
-/// Bytes at the start of a file that are looked at to see whether it was ever written.
-const LOOK_SIZE: usize = 64 << 10;
+use crate::unfinished::{Found, LOCKS, NEW_BUFFERS, look};
 
 /// The file with the log's buffers.
-const BUFFERS: &str = "buffers";
+pub(crate) const BUFFERS: &str = "buffers";
+
+/// In a file's mode, what others than its owner may do.
+const OTHERS: u32 = 0o077;
 
 /// Opens the volume in a directory.
 ///
@@ -27,19 +29,19 @@ pub(crate) fn open(
 ) -> Result<Storage, OpenError> {
     // Nothing is left behind in a directory that is somebody else's.
     check_directory(path)?;
-    let directory = if create {
+    let mut directory = if create {
         Directory::open_or_create(path, options)?
     } else {
         Directory::open(path, options)?
     };
-    let exists = directory.has_file(Area::Superblock.name()) && !is_unfinished(&directory);
+    let found = look(&mut directory)?;
     let name = directory.path().display().to_string();
-    let mut media = DirectoryMedia { directory, outlives_process: true, wal_size_max };
-    let (io_path, why_not_better) = media.describe_io(exists);
+    let media = DirectoryMedia { directory, found, outlives_process: true, wal_size_max };
+    let (io_path, why_not_better) = media.io();
     let is_best = media.directory.is_best();
     Ok(Storage {
         media: Box::new(media),
-        exists,
+        exists: found == Found::Volume,
         name,
         is_best,
         placement: None,
@@ -62,26 +64,10 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     if others.any(|area| has(area.name())) || has(BUFFERS) {
         return refuse("it holds a volume whose file super is missing");
     }
-    if names.iter().any(|name| name != LOCK_FILE_NAME && name != CLAIM_FILE_NAME) {
+    if names.iter().any(|name| !LOCKS.iter().any(|lock| name == lock)) {
         return refuse("it is not empty and holds no SlimIO volume");
     }
     Ok(())
-}
-
-/// Whether making the volume was interrupted before anything was written to it.
-fn is_unfinished(directory: &Directory) -> bool {
-    let is_zero = |name: &str| {
-        let Ok(mut file) = std::fs::File::open(directory.file_path(name)) else { return true };
-        let mut start = vec![0; LOOK_SIZE];
-        let mut filled = 0;
-        while let Ok(count) = file.read(&mut start[filled..])
-            && count > 0
-        {
-            filled += count;
-        }
-        start.iter().all(|byte| *byte == 0)
-    };
-    is_zero(Area::Superblock.name()) && is_zero(Area::Wal.name())
 }
 
 /// Does not let a path's file grow beyond a limit.
@@ -106,18 +92,58 @@ impl Layer for Limit {
 /// A directory with a file for each area.
 struct DirectoryMedia {
     directory: Directory,
+    /// What was in it when it was opened.
+    found: Found,
     outlives_process: bool,
     wal_size_max: u64,
 }
 
 impl DirectoryMedia {
-    /// How files are reached here, which is known for certain once one was opened.
-    fn describe_io(&mut self, exists: bool) -> (String, String) {
-        if exists {
-            // Errors are for recovery to report.
-            drop(self.directory.open_path(Area::Superblock.name()));
+    /// Removes what a first start has left, so that every file is made from its beginning: nobody
+    /// knows of which the length, or the name, would outlive power.
+    fn clear_unfinished(&mut self) -> Result<(), OpenError> {
+        if self.found == Found::Volume {
+            return Ok(());
         }
-        self.io()
+        // It may have been killed when the directory had its name but that was not durable, or the
+        // superblock's file its mark.
+        self.directory.flush_own_name()?;
+        if self.found == Found::Marked {
+            self.directory.flush_file(Area::Superblock.name())?;
+        }
+        let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
+        let others = slots.into_iter().chain([NEW_BUFFERS, BUFFERS, Area::Wal.name()]);
+        // The superblock's file goes last: without it, the others are taken for a volume's. Its mark
+        // stays, which is only made when its file is durable.
+        let superblock = (self.found == Found::Empty).then_some(Area::Superblock.name());
+        for name in others.chain(superblock) {
+            if self.directory.has_file(name) {
+                self.directory.remove_file(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the buffers from others: earlier versions made them readable to whoever could enter the
+    /// directory.
+    fn narrow_buffers(&self) {
+        let path = self.directory.file_path(BUFFERS);
+        let narrow = || {
+            let mut permissions = path.metadata()?.permissions();
+            if permissions.mode() & OTHERS != 0 {
+                permissions.set_mode(0o600);
+                std::fs::set_permissions(&path, permissions)?;
+            }
+            Ok(())
+        };
+        let narrowed: std::io::Result<()> = narrow();
+        if let Err(error) = narrowed {
+            log::warn!(
+                "others may read {}, which holds what clients write, and that cannot be changed \
+                 ({error}): take it from them, or the directory",
+                path.display()
+            );
+        }
     }
 
     fn io(&self) -> (String, String) {
@@ -144,6 +170,7 @@ impl Media for DirectoryMedia {
     }
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
+        self.clear_unfinished()?;
         // The superblock's file comes first: without it, what is there is no volume.
         let slots = SlotName::ALL.map(|slot| (Area::Snapshot(slot), 0));
         let areas = [(Area::Superblock, super_lbas), (Area::Wal, wal_lbas)];
@@ -156,11 +183,13 @@ impl Media for DirectoryMedia {
         if !self.directory.has_file(BUFFERS) {
             self.directory.create_mapped(BUFFERS, 0)?;
         }
+        self.found = Found::Volume;
         Ok(())
     }
 
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
         let mut file = self.directory.open_mapped(BUFFERS)?;
+        self.narrow_buffers();
         if !file.size().is_multiple_of(size) {
             return Err(OpenError::Unsuitable {
                 path: self.directory.file_path(BUFFERS),

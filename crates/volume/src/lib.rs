@@ -10,6 +10,7 @@ mod directory;
 mod emulated;
 mod placement;
 mod traced;
+mod unfinished;
 
 pub use beside::open_beside;
 pub use placement::{placements_of_lifetimes, sharing};

@@ -5,8 +5,9 @@
 //! The trace has its end when the volume is closed; one that can't be written is given up, loudly, and
 //! the volume goes on.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -58,9 +59,9 @@ impl Tape {
     /// When there is a file already, or none can be made.
     pub(crate) fn new(path: &Path, device_bytes: u64) -> Result<Arc<Self>, OpenError> {
         let header = TraceHeader { device_bytes, about: vec![("streams".into(), STREAMS.into())] };
-        let tape = File::create_new(path)
-            .and_then(|file| trace::Tape::new(file, &header))
-            .map_err(|error| OpenError::Unsuitable {
+        let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let tape = opened.and_then(|file| trace::Tape::new(file, &header)).map_err(|error| {
+            OpenError::Unsuitable {
                 path: path.to_path_buf(),
                 why: match error.kind() {
                     io::ErrorKind::AlreadyExists => {
@@ -68,7 +69,8 @@ impl Tape {
                     }
                     _ => format!("no trace can be written there: {error}"),
                 },
-            })?;
+            }
+        })?;
         Ok(Arc::new(Self(tape)))
     }
 

@@ -123,7 +123,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("tcp-keepalive", Kind::Int(0, INT_MAX), "300", Effect::Live, "seconds between probes of a silent connection; 0 sends none"),
     row("timeout", Kind::Int(0, INT_MAX), "0", Effect::Live, "seconds after which an idle client is disconnected; 0 is never"),
     row("unixsocket", Kind::Text, "", Effect::AtStart, "path of a Unix socket to listen on"),
-    row("unixsocketperm", Kind::Octal, "0", Effect::AtStart, "permissions of that socket; 0 leaves them to the umask"),
+    row("unixsocketperm", Kind::Octal, "0", Effect::AtStart, "permissions of that socket; 0 is 600: for its owner alone"),
     row("protected-mode", Kind::Bool, "yes", Effect::Live, "without a password only the same machine may connect"),
     row("maxclients", Kind::Int(1, 4_294_967_295), "10000", Effect::Live, "most clients at once"),
     row("client-query-buffer-limit", Kind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of a request not yet complete"),

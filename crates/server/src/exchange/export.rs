@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use slimio_keyspace::{DbIndex, EntryView, HashRef, Keyspace, StringRef, Usage, ValueRef};
@@ -52,8 +53,16 @@ impl Exporter {
         let failed = |error: &dyn std::fmt::Display| {
             format!("cannot write {}: {error}; nothing has changed", unfinished.display())
         };
-        let open = OpenOptions::new().write(true).create_new(true).open(&unfinished);
-        let file = open.map_err(|e| failed(&e))?;
+        let open = || {
+            let mut options = OpenOptions::new();
+            let file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
+            // Who may read the file that it replaces, may read this one.
+            if let Ok(old) = path.metadata() {
+                file.set_permissions(old.permissions())?;
+            }
+            Ok(file)
+        };
+        let file = open().map_err(|e: std::io::Error| failed(&e))?;
         let encoder = if options.compresses { Encoder::new } else { Encoder::uncompressed };
         let writer = FileWriter::with(file, encoder(options.version)).map_err(|e| failed(&e))?;
         let mut exporter = Self {

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::config::{Config, ConfigError};
 
@@ -16,6 +16,9 @@ use crate::config::{Config, ConfigError};
 const FREE_WITHIN: Duration = Duration::from_secs(1);
 /// Time between two looks whether it is free.
 const FREE_LOOK: Duration = Duration::from_millis(10);
+
+/// Permissions of a Unix socket unless `unixsocketperm` has others: who connects may read everything.
+const SOCKET_MODE: u32 = 0o600;
 
 /// A socket that accepts connections.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     }
     let path = config.text("unixsocket");
     if !path.is_empty() {
-        listeners.push(listen_unix(path, config.int("unixsocketperm") as u32)?);
+        listeners.push(listen_unix(path, config.int("unixsocketperm") as u32, backlog)?);
     }
     if listeners.is_empty() {
         return Err(ConfigError("nothing to listen on: set port, bind or unixsocket".into()));
@@ -111,7 +114,7 @@ fn listen_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
     Ok(Listener { address: SocketAddr::try_from(bound).ok(), fd })
 }
 
-fn listen_unix(path: &str, permissions: u32) -> Result<Listener, ConfigError> {
+fn listen_unix(path: &str, permissions: u32, backlog: i32) -> Result<Listener, ConfigError> {
     let failed = |e: std::io::Error| {
         ConfigError(format!("cannot listen on the Unix socket {path}: {e}; check unixsocket"))
     };
@@ -127,12 +130,17 @@ fn listen_unix(path: &str, permissions: u32) -> Result<Listener, ConfigError> {
     if is_socket {
         std::fs::remove_file(path).map_err(failed)?;
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    if permissions != 0 {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))
-            .map_err(failed)?;
-    }
-    Ok(Listener { fd: listener.into(), address: None })
+    let listen = || {
+        let kind = SocketType::STREAM;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+        // Nobody can connect before it listens.
+        let permissions = if permissions == 0 { SOCKET_MODE } else { permissions };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))?;
+        rustix::net::listen(&fd, backlog)?;
+        Ok(fd)
+    };
+    Ok(Listener { fd: listen().map_err(failed)?, address: None })
 }
 
 #[cfg(test)]

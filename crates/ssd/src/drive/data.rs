@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -158,15 +158,17 @@ fn temporary(folder: &Path) -> io::Result<File> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!("slimio-emulated-{}-{count}", std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     std::fs::remove_file(path)?;
     Ok(file)
 }
 
 /// Opens or makes a file that no other drive has.
 fn open_alone(path: &Path) -> Result<File, OpenError> {
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let file = opened.map_err(|error| failed("opening", path, &error))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path).map_err(|error| failed("opening", path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

@@ -13,7 +13,7 @@ use std::fmt::{self, Display};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -252,8 +252,9 @@ impl Beside {
     /// Keeps what the drive is made with, and no mapping: should this process leave none, an older one
     /// must not be taken for it.
     pub(super) fn begin(&self, made: &Made) -> io::Result<()> {
-        let opened =
-            OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let opened = options.open(&self.path)?;
         opened.write_all_at(&made.encode(), 0)?;
         opened.set_len(HEAD_SIZE as u64)
     }

@@ -221,6 +221,7 @@ fn describe_fault(copy: &SuperblockCopy) -> String {
     match copy {
         SuperblockCopy::Valid(..) => "valid".into(),
         SuperblockCopy::Empty => "empty".into(),
+        SuperblockCopy::Unfinished => "a volume that was being made".into(),
         SuperblockCopy::OtherVersion(version) => format!("format version {version}"),
         SuperblockCopy::Damaged { why, .. } => why.clone(),
     }

@@ -26,7 +26,7 @@ use crate::{
     Area, Cut, Error, Keeper, KeeperPaths, Lifetime, Log, LogStart, Lsn, Media, Policy, Pool,
     VolumeId,
 };
-use crate::{Chunk, SlotPaths, Snapshots, identity, io, layout};
+use crate::{Chunk, SlotPaths, Snapshots, identity, io, layout, unfinished};
 use examine::{Examined, Wanted, examine};
 pub use report::Report;
 
@@ -186,7 +186,9 @@ impl std::fmt::Debug for Volume {
     }
 }
 
-/// Makes a new, empty volume. Durable when this returns.
+/// Makes a new, empty volume. Durable when this returns. Interrupted anywhere, it leaves nothing,
+/// the volume that was to be replaced, what [`is_unfinished`](crate::is_unfinished) knows, or the new
+/// volume.
 ///
 /// # Errors
 /// [`Error::AlreadyFormatted`] when a volume is there that is not to be replaced; otherwise when
@@ -199,7 +201,9 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     let copies = read_copies(&mut *superblock_path)?;
     let is_volume =
         |copy: &SuperblockCopy| !matches!(copy, SuperblockCopy::Empty) && copy.has_magic();
-    if copies.iter().any(is_volume) && !options.replace {
+    // Half a copy of one that was being made is no volume.
+    let is_there = copies.iter().any(is_volume) && !unfinished::is_unfinished_by(&copies);
+    if is_there && !options.replace {
         return Err(Error::AlreadyFormatted);
     }
     let geometry = VolumeGeometry {
@@ -220,8 +224,13 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     }
     let failed = |error| Error::Device { doing: "making the volume", error };
 
-    // An old copy with a higher sequence must not win.
-    for copy in 0..layout::SUPERBLOCK_COPIES {
+    // What ends this before its end leaves what the next start makes a volume of.
+    let is_marked = !is_planted("making-unmarked");
+    if is_marked {
+        unfinished::mark(&mut *superblock_path).map_err(failed)?;
+    }
+    // An old copy with a higher sequence must not win. The last write takes the mark's place.
+    for copy in usize::from(is_marked)..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
         let lbas = layout::SUPERBLOCK_COPY_LBAS;
         let lifetime =

@@ -74,6 +74,17 @@ after the other, each durable. The valid copy with the highest sequence is in fo
     table(&mut text, layout::superblock::FIELDS);
     text.push_str(
         "
+### While a volume is made
+
+The mark stands at the place of copy 0 before anything else is written, and goes when the second
+superblock takes that place. Where it is, and no copy is valid, the making of a volume never came to its
+end: nothing counts, and the volume is made anew.
+
+",
+    );
+    table(&mut text, layout::unfinished::FIELDS);
+    text.push_str(
+        "
 ### Extents in the superblock
 
 Each has an entry of 16 bits: 0 when it is free; else its area in bits 13-15 (1 log; 2, 3, 4 slot a, b,

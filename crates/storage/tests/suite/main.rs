@@ -5,6 +5,7 @@ mod common;
 mod contract;
 mod crash;
 mod crash_identity;
+mod crash_making;
 mod crash_snapshots;
 mod damage;
 mod drive;

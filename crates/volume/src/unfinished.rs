@@ -1,0 +1,99 @@
+//! What a first start leaves in a directory when it does not come to its end.
+//!
+//! It makes file after file, each durable before the next, and only then begins to write the
+//! superblock. So up to there all that can be found are files that hold nothing, of any length, and
+//! not all of them; from there on the [mark](slimio_storage::is_unfinished) of a volume that is being
+//! made. Both are gone on with. Whatever else there is may be a volume, and is never written over.
+
+use std::fs::File;
+use std::io::Read as _;
+
+use slimio_device::{CLAIM_FILE_NAME, Directory, LBA_SIZE, LOCK_FILE_NAME, OpenError};
+use slimio_planted::is_planted;
+use slimio_storage::layout::SUPERBLOCK_AREA_LBAS_MIN;
+use slimio_storage::{Area, SlotName, is_unfinished};
+
+use crate::directory::BUFFERS;
+
+/// Names that say nothing about whether there is a volume: they are made before one is looked for.
+pub(crate) const LOCKS: [&str; 2] = [LOCK_FILE_NAME, CLAIM_FILE_NAME];
+
+/// The buffers' file while it is being made.
+pub(crate) const NEW_BUFFERS: &str = "buffers.new";
+
+/// Bytes read at once.
+const LOOK_SIZE: usize = 1 << 20;
+
+/// What was found of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing.
+    Nothing,
+    /// Files of one that was never finished, and nothing in them.
+    Empty,
+    /// One that was being made.
+    Marked,
+    /// One, whole or not.
+    Volume,
+}
+
+/// Looks at a directory that is ours alone. Once there is a mark or a volume, a path was opened.
+///
+/// # Errors
+/// When its names can't be read.
+pub(crate) fn look(directory: &mut Directory) -> Result<Found, OpenError> {
+    let superblock = Area::Superblock.name();
+    if !directory.has_file(superblock) {
+        return Ok(Found::Nothing);
+    }
+    if holds_nothing(directory)? && !is_planted("unfinished-unseen") {
+        return Ok(Found::Empty);
+    }
+    // Errors are for recovery to report.
+    let mut path = directory.open_path(superblock).ok();
+    let is_marked = path.as_mut().is_some_and(|path| is_unfinished(&mut **path) == Ok(true));
+    Ok(if is_marked { Found::Marked } else { Found::Volume })
+}
+
+/// Whether there are only files that the first steps of making a volume leave, all without content.
+///
+/// With buffers in them, or anything in a slot, a volume was complete once.
+fn holds_nothing(directory: &Directory) -> Result<bool, OpenError> {
+    let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
+    for name in directory.names()? {
+        let Ok(file) = File::open(directory.file_path(&name)) else { return Ok(false) };
+        let Ok(size) = file.metadata().map(|metadata| metadata.len()) else { return Ok(false) };
+        let is_empty = match name.as_str() {
+            name if name == Area::Superblock.name() => {
+                size <= SUPERBLOCK_AREA_LBAS_MIN * LBA_SIZE as u64 && is_zero(file)
+            }
+            name if name == Area::Wal.name() => {
+                if is_planted("log-looked-at-briefly") {
+                    is_zero(file.take(64 << 10))
+                } else {
+                    is_zero(file)
+                }
+            }
+            name if slots.contains(&name) => size == 0,
+            BUFFERS | NEW_BUFFERS => size <= LBA_SIZE as u64,
+            name => LOCKS.contains(&name),
+        };
+        if !is_empty {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether all bytes can be read, and are zero.
+fn is_zero(mut file: impl std::io::Read) -> bool {
+    let mut bytes = vec![0; LOOK_SIZE];
+    loop {
+        match file.read(&mut bytes) {
+            Ok(0) => return true,
+            Ok(count) if bytes[..count].iter().all(|&byte| byte == 0) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return false,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+/* Runs a program and kills it, all of its threads, on the way into its Nth system call:
+ *
+ *     kill_at NUMBER every|changing PROGRAM [ARGUMENT]...
+ *
+ * `changing` counts only calls that change something outside the process: what lies between two of
+ * them is the same to whoever comes next. Of many of the same kind behind each other, on the same
+ * descriptor, it counts the first few. The calls of all threads are counted together. What this
+ * ends with is what the program ended with, so after a kill it is SIGKILL; the last line of its
+ * standard error then says where it was. A program that does not come that far ends by itself.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* How many of a kind are counted behind each other. */
+#define REPEATED_MAX 6
+
+static void fail(const char *what) {
+    fprintf(stderr, "kill_at: %s: %s\n", what, strerror(errno));
+    exit(125);
+}
+
+static int is_changing(const struct __ptrace_syscall_info *call) {
+    const uint64_t *args = call->entry.args;
+    switch (call->entry.nr) {
+#ifdef SYS_open
+    case SYS_open:
+        return (args[1] & (O_CREAT | O_TRUNC)) != 0;
+    case SYS_mkdir:
+    case SYS_rename:
+    case SYS_unlink:
+    case SYS_rmdir:
+    case SYS_link:
+    case SYS_chmod:
+#endif
+    case SYS_mkdirat:
+    case SYS_renameat2:
+    case SYS_unlinkat:
+    case SYS_linkat:
+    case SYS_fchmod:
+    case SYS_fchmodat:
+    case SYS_fallocate:
+    case SYS_ftruncate:
+    case SYS_truncate:
+    case SYS_fsync:
+    case SYS_fdatasync:
+    case SYS_sync_file_range:
+    case SYS_msync:
+    case SYS_munmap:
+    case SYS_write:
+    case SYS_writev:
+    case SYS_pwrite64:
+    case SYS_pwritev:
+    case SYS_pwritev2:
+    case SYS_flock:
+    case SYS_ioctl:
+        return 1;
+    case SYS_openat:
+        return (args[2] & (O_CREAT | O_TRUNC)) != 0;
+    case SYS_mmap:
+        return (args[3] & MAP_SHARED) != 0 && (args[2] & PROT_WRITE) != 0;
+    case SYS_io_uring_enter:
+        /* Those that submit something. */
+        return args[1] > 0;
+    default:
+        return 0;
+    }
+}
+
+/* Whether it is one of too many of its kind. */
+static int is_repeated(const struct __ptrace_syscall_info *call) {
+    static uint64_t last_nr, last_arg, times;
+    if (call->entry.nr != last_nr || call->entry.args[0] != last_arg) {
+        times = 0;
+    }
+    last_nr = call->entry.nr;
+    last_arg = call->entry.args[0];
+    return ++times > REPEATED_MAX;
+}
+
+static void trace(pid_t thread, int signal) {
+    /* A thread that is gone by now has nothing more to say. */
+    if (ptrace(PTRACE_SYSCALL, thread, NULL, (void *)(intptr_t)signal) != 0 && errno != ESRCH) {
+        fail("going on");
+    }
+}
+
+int main(int count, char **words) {
+    if (count < 4) {
+        fprintf(stderr, "usage: kill_at NUMBER every|changing PROGRAM [ARGUMENT]...\n");
+        return 125;
+    }
+    uint64_t number = strtoull(words[1], NULL, 10);
+    int is_every = strcmp(words[2], "every") == 0;
+    pid_t child = fork();
+    if (child < 0) {
+        fail("making a process");
+    }
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 || raise(SIGSTOP) != 0) {
+            fail("being traced");
+        }
+        execvp(words[3], words + 3);
+        fail(words[3]);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status)) {
+        fail("waiting for the process");
+    }
+    intptr_t options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
+                       PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
+    if (ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)options) != 0) {
+        fail("tracing");
+    }
+    trace(child, 0);
+    uint64_t seen = 0;
+    int is_running = 0;
+    for (;;) {
+        pid_t thread = waitpid(-1, &status, __WALL);
+        if (thread < 0) {
+            fail("waiting");
+        }
+        if (!WIFSTOPPED(status)) {
+            if (thread != child) {
+                continue;
+            }
+            if (WIFSIGNALED(status)) {
+                signal(WTERMSIG(status), SIG_DFL);
+                raise(WTERMSIG(status));
+            }
+            return WEXITSTATUS(status);
+        }
+        int stopped_by = WSTOPSIG(status);
+        if (stopped_by == (SIGTRAP | 0x80)) {
+            struct __ptrace_syscall_info call;
+            long size = ptrace(PTRACE_GET_SYSCALL_INFO, thread, (void *)sizeof call, &call);
+            /* What comes before the program is of no interest. */
+            if (size > 0 && is_running && call.op == PTRACE_SYSCALL_INFO_ENTRY &&
+                (is_every || (is_changing(&call) && !is_repeated(&call))) && ++seen == number) {
+                fprintf(stderr, "kill_at: killed at call %llu, number %llu of the kernel's\n",
+                        (unsigned long long)seen, (unsigned long long)call.entry.nr);
+                kill(child, SIGKILL);
+                continue;
+            }
+            trace(thread, 0);
+        } else if (stopped_by == SIGTRAP && status >> 16 != 0) {
+            is_running = is_running || status >> 16 == PTRACE_EVENT_EXEC;
+            trace(thread, 0);
+        } else {
+            /* A new thread begins with a stop that is not the program's. */
+            trace(thread, stopped_by == SIGSTOP ? 0 : stopped_by);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+"""Programs that are killed on the way into a chosen system call (see `kill_at.c`)."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+
+from .faults import compiler
+from .server import START_SECONDS, Server
+from .target import TARGET
+
+TOOL_SECONDS_MAX = 60
+
+
+def build(folder):
+    """The program that kills others."""
+    program = os.path.join(folder, "kill_at")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kill_at.c")
+    command = [compiler(), "-O1", "-Wall", "-Werror", "-o", program, source]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return program
+
+
+class Killer:
+    """Lets servers and tools die at their Nth call: at every one, or at those that change
+    something."""
+
+    def __init__(self, folder):
+        self.program = build(folder)
+        self.counts = "every" if TARGET.is_every_call else "changing"
+
+    def tool(self, number, *args):
+        """Runs one of the tools. Whether it was killed; otherwise it must have ended well."""
+        line = [*self.in_front(number), TARGET.command[0], *(str(arg) for arg in args)]
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=TOOL_SECONDS_MAX, check=False
+        )
+        if done.returncode == -signal.SIGKILL:
+            return True
+        assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
+        return False
+
+    def server(self, number, folder, **options):
+        """Starts a server. Whether it was killed before it served; it is gone in any case."""
+        address = os.path.join(folder, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(address)
+            server = Server(start=False, supervised="systemd", **options)
+            try:
+                front = ["env", f"NOTIFY_SOCKET={address}", *self.in_front(number)]
+                server.launcher = [*server.launcher, *front]
+                server.take_port()
+                server.spawn()
+                ended = os.pidfd_open(server.process.pid)
+                try:
+                    found, _, _ = select.select([ready, ended], [], [], START_SECONDS)
+                finally:
+                    os.close(ended)
+                assert found, f"neither serves nor ends: {server.said()}"
+                if ready in found:
+                    return False
+                status = server.process.wait()
+                assert status == -signal.SIGKILL, f"exit status {status}: {server.said()}"
+                return True
+            finally:
+                server.close()
+                os.remove(address)
+
+    def in_front(self, number):
+        return [self.program, str(number), self.counts]
