@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::bulk::Bulk;
+use crate::claimed::MappedRange;
 use crate::contents::Contents;
 use crate::engine::Engine;
 use crate::polling;
@@ -15,7 +16,7 @@ use crate::surroundings::{queue_of_file, write_cache_of_block_device, write_stre
 use crate::target::{Target, TargetKind};
 use crate::{
     Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
-    WriteCache, identity, nvme, sys,
+    WriteCache, claimed, identity, nvme, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -31,6 +32,7 @@ pub struct BlockDevice {
     streams: Vec<PlacementId>,
     options: PathOptions,
     bulk: Bulk,
+    mapped: Arc<MappedRange>,
     /// Why it is not reached by NVMe passthrough, and whether that was tried.
     no_passthrough: (String, bool),
 }
@@ -72,7 +74,19 @@ impl BlockDevice {
         }
         let no_passthrough = ("the volume is a block device".into(), false);
         let path = path.to_path_buf();
-        Ok(Self { path, holder, size, write_cache, engine, streams, options, bulk, no_passthrough })
+        let mapped = Arc::default();
+        Ok(Self {
+            path,
+            holder,
+            size,
+            write_cache,
+            engine,
+            streams,
+            options,
+            bulk,
+            mapped,
+            no_passthrough,
+        })
     }
 
     /// Says why it is not reached by NVMe passthrough, and whether that was tried.
@@ -90,6 +104,7 @@ impl BlockDevice {
             path: self.path.clone(),
             kind: TargetKind::BlockDevice,
             lba_count: Arc::new(AtomicU64::new(self.lba_count())),
+            mapped: self.mapped.clone(),
             write_cache: self.write_cache(),
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             has_durable_writes: true,
@@ -123,7 +138,7 @@ impl WholeDevice for BlockDevice {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        MappedFile::device_range(&self.path, offset, size)
+        claimed::map_device(&self.path, &self.holder, &self.mapped, offset, size)
     }
 
     fn placements(&self) -> &[PlacementId] {

@@ -30,11 +30,14 @@
 mod block;
 mod buffer;
 mod bulk;
+mod claimed;
 mod contents;
 mod directory;
 mod engine;
 mod error;
+mod faults;
 mod identity;
+mod image;
 mod layer;
 mod mapped;
 mod nvme;
@@ -54,6 +57,8 @@ pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};
 pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
+pub use faults::{Faults, ignore_file_size_signal};
+pub use image::ImageFile;
 pub use layer::{Layer, Layered};
 pub use mapped::MappedFile;
 pub use nvme::{

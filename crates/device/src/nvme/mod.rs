@@ -24,8 +24,10 @@ use self::sysfs::Nodes;
 pub(crate) use self::sysfs::{holders, nodes};
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
 use crate::bulk::{Bulk, Extras, Refusal};
+use crate::claimed::{self, MappedRange};
 use crate::contents::{self, Contents};
 use crate::polling;
+use crate::target::check_range;
 use crate::{
     Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
     OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
@@ -52,6 +54,16 @@ pub(crate) struct Namespace {
     write_cache: WriteCache,
     has_deallocate: bool,
     placements: Vec<PlacementId>,
+    /// What is mapped of the block device: no command changes anything there.
+    mapped: Arc<MappedRange>,
+}
+
+impl Namespace {
+    /// Whether an operation stays within what can be addressed, moved and changed.
+    fn check(&self, op: &Op) -> Result<(), DeviceError> {
+        check_range(op, self.lba_count)?;
+        self.mapped.check(op)
+    }
 }
 
 /// An NVMe namespace that no other program has, by the kernel's word, as long as this lives: its
@@ -60,7 +72,7 @@ pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
     /// Opened exclusively; nothing is read or written through it.
-    _holder: File,
+    holder: File,
     namespace: Arc<Namespace>,
     identity: Option<String>,
     model: String,
@@ -148,10 +160,11 @@ impl NvmeDevice {
             },
             has_deallocate: controller.has_deallocate,
             placements,
+            mapped: Arc::default(),
         };
         let mut device = Self {
             generic,
-            _holder: holder,
+            holder,
             namespace: Arc::new(namespace),
             identity: identity::of_namespace(&controller.serial, nsid),
             atomic_size: (u64::from(controller.atomic_write_power_fail) + 1) << about.block_shift,
@@ -263,7 +276,7 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        MappedFile::device_range(&self.nodes.block, offset, size)
+        claimed::map_device(&self.nodes.block, &self.holder, &self.namespace.mapped, offset, size)
     }
 
     fn placements(&self) -> &[PlacementId] {
