@@ -271,17 +271,23 @@ impl Directory {
         claimed::open_mapped(&path, &self.lock)
     }
 
-    /// Why a mapped file of this name is not to be stored to, as the end of a sentence; `None` where
-    /// nothing speaks against it. A store needs new space where blocks belong to another file, too (the
-    /// volume was copied by `cp --reflink`), and where no block is ever overwritten in its place.
+    /// Why no mapped file here is to be stored to, as the end of a sentence; `None` where nothing speaks
+    /// against it: on a file system that overwrites no block in its place, each store may need space.
+    pub fn why_never_mapped(&self) -> Option<String> {
+        let kind = &self.file_system.kind;
+        let why = || format!("a store to a mapped file of {kind} may need space, and finds none");
+        self.file_system.copies_on_write().then(why)
+    }
+
+    /// Why the mapped file of this name is not to be stored to, but one that is made anew may be. A store
+    /// needs space where blocks belong to another file, too: the volume was copied by `cp --reflink`.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
-        if self.file_system.copies_on_write() {
-            let kind = &self.file_system.kind;
-            return Some(format!("a store to a mapped file of {kind} needs new space"));
-        }
-        let file = File::open(self.file_path(name)).ok()?;
-        let is_shared = sys::has_shared_extents(&file).unwrap_or(false);
-        is_shared.then(|| format!("{name} shares blocks with another file (a reflink copy)"))
+        let never = self.why_never_mapped();
+        never.or_else(|| {
+            let file = File::open(self.file_path(name)).ok()?;
+            let is_shared = sys::has_shared_extents(&file).unwrap_or(false);
+            is_shared.then(|| format!("{name} shares blocks with another file (a reflink copy)"))
+        })
     }
 
     /// What it is on.

@@ -31,6 +31,7 @@ mod recover;
 mod snapshot;
 mod superblock;
 
+pub(crate) use error::EIO;
 pub use error::{Error, Latch, LatchCause};
 pub use extents::{ExtentMap, Pool, PoolUse};
 pub use inspect::{Inspection, check_slot, inspect, read, superblock, verify};
