@@ -163,3 +163,47 @@ fn of_io(error: &io::Error) -> DeviceError {
         _ => Errno::of(error).into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 8 * LBA_SIZE;
+
+    fn range(start: u64, end: u64) -> LbaRange {
+        LbaRange { start: Lba(start), end: Lba(end) }
+    }
+
+    #[test]
+    fn what_is_mapped_is_changed_by_nobody_else() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let path = place.path().join("image");
+        let image = ImageFile::open(&path).expect("there is room");
+        image.set_size(4 * SIZE as u64).expect("it can be so long");
+        image.write(Lba(8), &[1; LBA_SIZE]).expect("nothing is mapped");
+        let mut mapped = image.map(SIZE as u64, SIZE).expect("it is free");
+        let mut buffers = mapped.buffers(SIZE);
+        let slice = &buffers[0][..];
+        assert_eq!(image.write(Lba(8), &[2; LBA_SIZE]), Err(DeviceError::OutOfRange));
+        assert_eq!(image.write(Lba(7), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
+        assert_eq!(image.write(Lba(15), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
+        image.deallocate(range(0, 32));
+        assert_eq!(slice[..LBA_SIZE], [1; LBA_SIZE], "what a slice says does not change");
+        let second = image.map(0, SIZE).err();
+        assert!(matches!(second, Some(OpenError::Unsuitable { .. })), "{second:?}");
+        let other = ImageFile::open(&path).err();
+        assert!(matches!(other, Some(OpenError::InUse { .. })), "{other:?}");
+        image.write(Lba(7), &[2; LBA_SIZE]).expect("that is beside it");
+        image.write(Lba(16), &[2; LBA_SIZE]).expect("that is beside it");
+        buffers[0].fill(3);
+        drop(image);
+        let other = ImageFile::open(&path).err();
+        assert!(matches!(other, Some(OpenError::InUse { .. })), "buffers are left: {other:?}");
+        drop((mapped, buffers));
+        let image = ImageFile::open(&path).expect("nobody has it");
+        let mut found = [0; LBA_SIZE];
+        image.read(Lba(8), &mut found).expect("it can be read");
+        assert_eq!(found, [3; LBA_SIZE]);
+        image.write(Lba(8), &[4; LBA_SIZE]).expect("it is not mapped any more");
+    }
+}

@@ -6,6 +6,7 @@
 //! Buffers that are taken from then on are private ones.
 
 use slimio_device::{Buffer, DeviceError, Faults};
+use slimio_planted::is_planted;
 
 use super::{Log, OpenBatch};
 use crate::batch::{Records, is_whole, read_header};
@@ -75,7 +76,7 @@ impl Log {
     /// Whether a batch may be written, as far as faults go: `bytes` is what would be written, `source`
     /// the buffer that it was put together in. The log is latched when it may not.
     pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
-        if source.faults().lost == 0 {
+        if source.faults().lost == 0 || is_planted("lost-batch-written") {
             return true;
         }
         let header = read_header(bytes, self.volume_id, self.geometry.batch_size());
