@@ -9,6 +9,13 @@ def run(*command):
     return out.stdout.decode().strip()
 
 
+def attach(test, image):
+    """A loop device over an image; gone with the test."""
+    path = run("losetup", "--find", "--show", image)
+    test.addCleanup(run, "losetup", "--detach", path)
+    return path
+
+
 class LoopDevice:
     """`path` is the device, `image` what is behind it, in the folder `mount`.
 
@@ -27,8 +34,7 @@ class LoopDevice:
             test.addCleanup(run, "umount", "-l", mount)
             with open(self.image, "wb") as file:
                 file.truncate(size)
-            self.path = run("losetup", "--find", "--show", self.image)
-            test.addCleanup(run, "losetup", "--detach", self.path)
+            self.path = attach(test, self.image)
         except (OSError, subprocess.CalledProcessError) as error:
             test.skipTest(f"no loop device can be made here: {getattr(error, 'stderr', error)}")
 

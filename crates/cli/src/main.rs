@@ -56,6 +56,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    slimio_device::ignore_file_size_signal();
     slimio_server::set_allocator(allocator::describe());
     let args: Vec<String> = std::env::args().collect();
     let result = match serve_args(&args) {

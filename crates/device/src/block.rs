@@ -12,6 +12,7 @@ use crate::bulk::Bulk;
 use crate::claim::{Claim, Patience};
 use crate::contents::Contents;
 use crate::engine::Engine;
+use crate::mapped_range::{self, MappedRange};
 use crate::polling;
 use crate::surroundings::{queue_of_file, write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
@@ -34,6 +35,7 @@ pub struct BlockDevice {
     streams: Vec<PlacementId>,
     options: PathOptions,
     bulk: Bulk,
+    mapped: Arc<MappedRange>,
     /// Why it is not reached by NVMe passthrough, and whether that was tried.
     no_passthrough: (String, bool),
 }
@@ -79,7 +81,19 @@ impl BlockDevice {
         }
         let no_passthrough = ("the volume is a block device".into(), false);
         let path = path.to_path_buf();
-        Ok(Self { path, claim, size, write_cache, engine, streams, options, bulk, no_passthrough })
+        let mapped = Arc::default();
+        Ok(Self {
+            path,
+            claim,
+            size,
+            write_cache,
+            engine,
+            streams,
+            options,
+            bulk,
+            mapped,
+            no_passthrough,
+        })
     }
 
     /// Says why it is not reached by NVMe passthrough, and whether that was tried.
@@ -97,6 +111,7 @@ impl BlockDevice {
             path: self.path.clone(),
             kind: TargetKind::BlockDevice,
             lba_count: Arc::new(AtomicU64::new(self.lba_count())),
+            mapped: self.mapped.clone(),
             write_cache: self.write_cache(),
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
             has_durable_writes: true,
@@ -130,7 +145,7 @@ impl WholeDevice for BlockDevice {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        MappedFile::device_range(&self.path, offset, size)
+        mapped_range::map_device(&self.path, self.claim.file(), &self.mapped, offset, size)
     }
 
     fn placements(&self) -> &[PlacementId] {

@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::faults::Faults;
 use crate::mapped::Mapping;
 use crate::pool::Pool;
 use crate::{LBA_SIZE, sys};
@@ -132,7 +133,8 @@ impl Buffer {
         }
     }
 
-    /// Whether what is written here outlives the process.
+    /// Whether what is written here outlives the process. Once the mapping had a [fault](Self::faults)
+    /// it does not; what was written before does.
     pub fn outlives_process(&self) -> bool {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => false,
@@ -140,12 +142,24 @@ impl Buffer {
         }
     }
 
+    /// What has become of pages of the whole mapping that this is a piece of, every store before
+    /// included. Nothing ever does to private memory.
+    pub fn faults(&self) -> Faults {
+        match &self.owner {
+            Owner::Heap | Owner::Pages | Owner::Pooled { .. } => Faults::default(),
+            Owner::Mapped { mapping, .. } => mapping.faults(),
+        }
+    }
+
     /// Lets the kernel alone hold what is in a piece of a mapped file, until it is used again: the
     /// process takes less memory, and nothing changes. Private memory stays as it is.
     pub fn let_go(&mut self) {
-        if let Owner::Mapped { .. } = self.owner {
-            // SAFETY: `memory` points at so many blocks of a shared mapping, and blocks are pages
-            // or whole numbers of them; the kernel refuses it where pages are larger.
+        if let Owner::Mapped { mapping, .. } = &self.owner
+            && mapping.faults() == Faults::default()
+        {
+            // SAFETY: `memory` points at so many blocks of a shared mapping, none of whose pages was
+            // replaced, and blocks are pages or whole numbers of them; the kernel refuses it where
+            // pages are larger.
             unsafe { sys::let_go(self.memory, self.capacity_lbas * LBA_SIZE) };
         }
     }

@@ -11,11 +11,13 @@ use std::sync::atomic::AtomicU64;
 use crate::bulk::Bulk;
 use crate::claim::{CLAIM_FILE_NAME, Claim};
 use crate::engine::Engine;
+use crate::mapped_range::{self, is_mapped};
 use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
 use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, holders, sys,
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, faults,
+    holders, sys,
 };
 
 /// The file whose lock says that the directory is in use. The holder's process id is in it.
@@ -26,7 +28,8 @@ pub struct Directory {
     path: PathBuf,
     /// For flushing names, and for looking at what the directory is on.
     handle: File,
-    _lock: Lock,
+    /// Held by what is mapped, too.
+    lock: Arc<Lock>,
     claim: Claim,
     file_system: FileSystem,
     engine: Engine,
@@ -66,7 +69,7 @@ impl Directory {
         Ok(Self {
             path,
             handle,
-            _lock: lock,
+            lock: Arc::new(lock),
             claim,
             file_system,
             engine,
@@ -232,6 +235,9 @@ impl Directory {
         if !metadata.is_file() {
             return Err(OpenError::unsuitable(&path, "it is no regular file".into()));
         }
+        if faults::is_mapped(&file).map_err(|error| OpenError::io("looking at", &path, &error))? {
+            return Err(is_mapped(&path));
+        }
         // Where it can't be told, there is no such sharing.
         if sys::has_shared_extents(&file).unwrap_or(false) {
             self.reflinked.insert(name.to_owned());
@@ -242,6 +248,7 @@ impl Directory {
             .or_insert_with(|| Arc::new(AtomicU64::new(metadata.len() / LBA_SIZE as u64)))
             .clone();
         Ok(Target {
+            mapped: Arc::default(),
             write_streams: 0,
             file,
             claim: Some(self.claim.clone()),
@@ -279,20 +286,50 @@ impl Directory {
         open(0).map_err(|error| OpenError::io("opening", path, &error))
     }
 
-    /// Makes a file of `size` zero bytes, in the place of an old one, and maps it.
+    /// Makes a file of `size` zero bytes, in the place of an old one, and maps it. With `size` zero,
+    /// nothing is mapped: the file only says that there is nothing in it. File, length and name are
+    /// durable when this returns, and until then an old file is there, untouched.
     ///
     /// # Errors
-    /// As [`MappedFile::create`].
+    /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
+    ///
+    /// # Panics
+    /// When `size` is not a whole number of blocks.
     pub fn create_mapped(&mut self, name: &str, size: usize) -> Result<MappedFile, OpenError> {
-        MappedFile::create(&self.file_path(name), size)
+        // It is new, so that no path is open to it, and none will be while it is mapped.
+        mapped_range::create_mapped(&self.file_path(name), size, &self.lock)
     }
 
     /// Maps a file that [`create_mapped`](Self::create_mapped) made, with what is in it.
     ///
     /// # Errors
-    /// As [`MappedFile::open`].
+    /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
+    /// [`OpenError::Unsuitable`] when part of it has no space, or a path is open to it.
     pub fn open_mapped(&mut self, name: &str) -> Result<MappedFile, OpenError> {
-        MappedFile::open(&self.file_path(name))
+        let path = self.file_path(name);
+        if self.lba_counts.get(name).is_some_and(|shared| Arc::strong_count(shared) > 1) {
+            return Err(OpenError::unsuitable(&path, "a path to it is open".into()));
+        }
+        mapped_range::open_mapped(&path, &self.lock)
+    }
+
+    /// Why no mapped file here is to be stored to, as the end of a sentence; `None` where nothing speaks
+    /// against it: on a file system that overwrites no block in its place, each store may need space.
+    pub fn why_never_mapped(&self) -> Option<String> {
+        let kind = &self.file_system.kind;
+        let why = || format!("a store to a mapped file of {kind} may need space, and finds none");
+        self.file_system.copies_on_write().then(why)
+    }
+
+    /// Why the mapped file of this name is not to be stored to, but one that is made anew may be. A store
+    /// needs space where blocks belong to another file, too: the volume was copied by `cp --reflink`.
+    pub fn why_not_mapped(&self, name: &str) -> Option<String> {
+        let never = self.why_never_mapped();
+        never.or_else(|| {
+            let file = File::open(self.file_path(name)).ok()?;
+            let is_shared = sys::has_shared_extents(&file).unwrap_or(false);
+            is_shared.then(|| format!("{name} shares blocks with another file (a reflink copy)"))
+        })
     }
 
     /// What it is on.

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "mapped memory is raw")]
 
+use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -15,10 +16,15 @@ use std::sync::Arc;
 
 use slimio_planted::is_planted;
 
+use crate::faults::{Faults, Watch};
+use crate::mapped_range::is_mapped;
 use crate::{Buffer, LBA_SIZE, OpenError, sys};
 
 /// Blocks written at once when space is zeroed: 1 MiB.
 const ZEROES_LBAS: usize = 256;
+
+/// Blocks read at once when it is seen whether a file can be read: 128 KiB, which stay in a core's cache.
+const READ_LBAS: usize = 32;
 
 /// A file that is being made has this behind its name.
 const NEW_SUFFIX: &str = ".new";
@@ -37,7 +43,14 @@ pub(crate) struct Mapping {
     size: usize,
     memory: NonNull<u8>,
     outlives_process: bool,
+    /// Where nothing is mapped, there is nothing to watch. Ends before the mapping does.
+    watch: Option<Watch>,
+    /// What keeps others from the bytes.
+    claim: Option<Claim>,
 }
+
+/// What keeps others from the bytes that are mapped, until it is dropped.
+pub(crate) type Claim = Box<dyn Any + Send + Sync>;
 
 // SAFETY: the pointer is never dereferenced here; the buffers that share the memory own disjoint
 // ranges of it.
@@ -47,12 +60,18 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn outlives_process(&self) -> bool {
-        self.outlives_process
+        self.outlives_process && self.faults() == Faults::default()
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.watch.as_ref().map(Watch::faults).unwrap_or_default()
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Nobody uses it any more, and what is mapped there next is not to be taken for it.
+        self.watch = None;
         if self.size > 0 {
             // SAFETY: mapped in `MappedFile::map` with this size; every buffer that points into it
             // holds this mapping by `Arc`, so none is left.
@@ -63,8 +82,13 @@ impl Drop for Mapping {
 
 /// A file mapped shared: what is written to its buffers outlives the process, though not power.
 ///
-/// Its space is allocated and written before it is mapped, so that a store never finds the file
-/// system full (which would be a SIGBUS). Truncating the file from outside would be one too.
+/// Its space is allocated and written before it is mapped, so that a store does not find the file
+/// system full, where blocks are overwritten in place. What goes wrong all the same, the mapping
+/// outlives: see [`Buffer::faults`].
+///
+/// Made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
+/// [`ImageFile`](crate::ImageFile), which keep everybody else from the bytes as long as a piece of the
+/// mapping lives.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: Arc<Mapping>,
@@ -78,12 +102,16 @@ impl MappedFile {
     ///
     /// With `size` zero, nothing is mapped: the file only says that there is nothing in it.
     ///
+    /// # Safety
+    /// As long as this or one of its buffers lives, nothing else changes the file's bytes: slices point
+    /// at them. The caller holds what keeps others away, and passes it to [`hold`](Self::hold).
+    ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
     ///
     /// # Panics
     /// When `size` is not a whole number of blocks.
-    pub fn create(path: &Path, size: usize) -> Result<Self, OpenError> {
+    pub(crate) unsafe fn create(path: &Path, size: usize) -> Result<Self, OpenError> {
         assert!(size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
         let mut new = path.as_os_str().to_owned();
         new.push(NEW_SUFFIX);
@@ -106,7 +134,8 @@ impl MappedFile {
                     .and_then(|()| file.write_all_at(&end_block(size), size as u64))
                     .map_err(failed("filling"))?;
                 file.sync_all().map_err(failed("flushing"))?;
-                Self::map(file, 0, size, true, new)
+                // SAFETY: the caller's promise.
+                unsafe { Self::map(file, 0, size, true, new) }
             })
             .and_then(|mapped| {
                 std::fs::rename(new, path).map_err(failed("naming"))?;
@@ -125,10 +154,13 @@ impl MappedFile {
 
     /// Maps a file that [`create`](Self::create) made, with what is in it.
     ///
+    /// # Safety
+    /// As [`create`](Self::create).
+    ///
     /// # Errors
     /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
     /// [`OpenError::Unsuitable`] when part of it has no space.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    pub(crate) unsafe fn open(path: &Path) -> Result<Self, OpenError> {
         let incomplete =
             |why: &str| OpenError::Incomplete { path: path.to_path_buf(), why: why.into() };
         let opened = OpenOptions::new().read(true).write(true).open(path);
@@ -154,7 +186,8 @@ impl MappedFile {
         if metadata.blocks() * 512 < metadata.len() {
             return Err(OpenError::unsuitable(path, "part of it has no space on the disk".into()));
         }
-        Self::map(file, 0, size, true, path)
+        // SAFETY: the caller's promise.
+        unsafe { Self::map(file, 0, size, true, path) }
     }
 
     /// Maps `size` zero bytes of memory that has no file: it dies with the process. For tests, and
@@ -172,18 +205,25 @@ impl MappedFile {
             sys::memfd(c"slimio-buffers").map_err(|error| OpenError::io("making", path, &error))?;
         write_zeroes(&file, 0, size as u64)
             .map_err(|error| OpenError::io("filling", path, &error))?;
-        Self::map(file, 0, size, false, path)
+        // SAFETY: nobody else has the file, which has no name.
+        unsafe { Self::map(file, 0, size, false, path) }
     }
 
-    /// Maps a range of a block device (opened without direct I/O), with what is in it. Nothing else
-    /// may write to the range.
+    /// Maps a range of a block device (opened without direct I/O), with what is in it.
+    ///
+    /// # Safety
+    /// As [`create`](Self::create).
     ///
     /// # Errors
     /// [`OpenError::Unsuitable`] when it is no block device or shorter than the range.
     ///
     /// # Panics
     /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
-    pub fn device_range(path: &Path, offset: u64, size: usize) -> Result<Self, OpenError> {
+    pub(crate) unsafe fn device_range(
+        path: &Path,
+        offset: u64,
+        size: usize,
+    ) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
         assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range starts with a block");
         let file = OpenOptions::new()
@@ -204,18 +244,22 @@ impl MappedFile {
                 format!("it has {device_size} bytes, {} are wanted", offset + size as u64),
             ));
         }
-        Self::map(file, offset, size, true, path)
+        // SAFETY: the caller's promise.
+        unsafe { Self::map(file, offset, size, true, path) }
     }
 
     /// Maps a range of a file that stands for a device, with what is in it, after reserving its space.
-    /// Nothing else may write to the range. `path` is what errors name.
+    /// `path` is what errors name.
+    ///
+    /// # Safety
+    /// As [`create`](Self::create).
     ///
     /// # Errors
     /// When there is no room for it.
     ///
     /// # Panics
     /// As [`device_range`](Self::device_range).
-    pub fn file_range(
+    pub(crate) unsafe fn file_range(
         file: &File,
         path: &Path,
         offset: u64,
@@ -226,24 +270,46 @@ impl MappedFile {
         let file = file.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
         sys::allocate(&file, 0, offset, size as u64)
             .map_err(|error| OpenError::io("making room in", path, &error))?;
-        Self::map(file, offset, size, true, path)
+        // SAFETY: the caller's promise.
+        unsafe { Self::map(file, offset, size, true, path) }
     }
 
-    fn map(
+    /// # Safety
+    /// As [`create`](Self::create).
+    unsafe fn map(
         file: File,
         offset: u64,
         size: usize,
         outlives_process: bool,
         path: &Path,
     ) -> Result<Self, OpenError> {
+        let failed = |error: io::Error| OpenError::io("mapping", path, &error);
         let memory = if size > 0 {
-            sys::map_shared(&file, offset, size)
-                .map_err(|error| OpenError::io("mapping", path, &error))?
+            sys::map_shared(&file, offset, size).map_err(failed)?
         } else {
             NonNull::dangling()
         };
-        let mapping = Arc::new(Mapping { file, offset, size, memory, outlives_process });
-        Ok(Self { mapping, is_cut: false })
+        let (watch, claim) = (None, None);
+        let mut mapping = Mapping { file, offset, size, memory, outlives_process, watch, claim };
+        if size > 0 {
+            // SAFETY: it was mapped just now, and lasts as long as `mapping`, as does the file.
+            let watch = unsafe { Watch::begin(memory, size, &mapping.file, offset) };
+            let Some(watch) = watch.map_err(failed)? else {
+                return Err(is_mapped(path));
+            };
+            mapping.watch = Some(watch);
+        }
+        Ok(Self { mapping: Arc::new(mapping), is_cut: false })
+    }
+
+    /// Keeps what keeps others away until the last buffer is gone.
+    ///
+    /// # Panics
+    /// When it was cut.
+    pub(crate) fn holding(mut self, claim: Claim) -> Self {
+        let mapping = Arc::get_mut(&mut self.mapping).expect("it is held before it is cut");
+        mapping.claim = Some(claim);
+        self
     }
 
     /// Length in bytes.
@@ -270,6 +336,36 @@ impl MappedFile {
                 unsafe { Buffer::mapped(memory, size / LBA_SIZE, self.mapping.clone(), index) }
             })
             .collect()
+    }
+
+    /// Reads all of it through its descriptor: what can't be read is an error in words here, where it
+    /// would be a [fault](Buffer::faults) later.
+    ///
+    /// # Errors
+    /// What the kernel says of a part that can't be read.
+    pub fn check_readable(&self, path: &Path) -> Result<(), OpenError> {
+        let Mapping { file, offset, size, .. } = &*self.mapping;
+        let mut piece = Buffer::zeroed(READ_LBAS);
+        for at in (0..*size).step_by(piece.len()) {
+            let step = piece.len().min(size - at);
+            let read = file.read_exact_at(&mut piece[..step], offset + at as u64);
+            read.or_else(|error| if is_planted("buffers-unread") { Ok(()) } else { Err(error) })
+                .map_err(|error| OpenError::io("reading", path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes all of it zero, without reading what is there.
+    ///
+    /// # Errors
+    /// When the kernel can't write it.
+    ///
+    /// # Panics
+    /// When it was cut.
+    pub fn clear(&mut self, path: &Path) -> Result<(), OpenError> {
+        assert!(!self.is_cut, "nobody has a piece of it");
+        write_zeroes(&self.mapping.file, self.mapping.offset, self.mapping.size as u64)
+            .map_err(|error| OpenError::io("clearing", path, &error))
     }
 
     /// What is in the file now, read through its descriptor: also while buffers are out.
@@ -314,11 +410,21 @@ mod tests {
 
     const SIZE: usize = 8 * LBA_SIZE;
 
+    fn create(path: &Path, size: usize) -> Result<MappedFile, OpenError> {
+        // SAFETY: the file is the test's own, and so is its directory.
+        unsafe { MappedFile::create(path, size) }
+    }
+
+    fn open(path: &Path) -> Result<MappedFile, OpenError> {
+        // SAFETY: as above.
+        unsafe { MappedFile::open(path) }
+    }
+
     #[test]
     fn what_is_stored_is_in_the_file_at_once() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        let mut mapped = MappedFile::create(&path, SIZE).expect("there is room");
+        let mut mapped = create(&path, SIZE).expect("there is room");
         let mut buffers = mapped.buffers(2 * LBA_SIZE);
         assert_eq!(buffers.len(), 4);
         for (index, buffer) in buffers.iter_mut().enumerate() {
@@ -334,7 +440,9 @@ mod tests {
         // The buffers keep the memory when the file's owner is gone, and a second life finds it.
         drop(mapped);
         buffers[3].fill(9);
-        let second = MappedFile::open(&path).expect("it exists");
+        assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "a slice has one owner");
+        drop(buffers);
+        let second = open(&path).expect("it exists");
         assert_eq!(second.size(), SIZE);
         assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
     }
@@ -353,7 +461,7 @@ mod tests {
         const LARGE: usize = 256 * LBA_SIZE;
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        let mut mapped = MappedFile::create(&path, LARGE).expect("there is room");
+        let mut mapped = create(&path, LARGE).expect("there is room");
         assert_eq!(resident(&path), 0);
         let mut buffers = mapped.buffers(LARGE / 4);
         for buffer in &mut buffers {
@@ -376,7 +484,7 @@ mod tests {
         let path = directory.path().join("buffers");
         let left = directory.path().join("buffers.new");
         std::fs::write(&left, b"part of it").expect("there is room");
-        drop(MappedFile::create(&path, SIZE).expect("there is room"));
+        drop(create(&path, SIZE).expect("there is room"));
         let mode = std::fs::metadata(&path).expect("it is there").mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -385,8 +493,8 @@ mod tests {
     fn making_it_again_empties_it() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        MappedFile::create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
-        let again = MappedFile::create(&path, 2 * SIZE).expect("there is room");
+        create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
+        let again = create(&path, 2 * SIZE).expect("there is room");
         assert_eq!(again.read_all().expect("readable"), vec![0; 2 * SIZE]);
     }
 
@@ -394,17 +502,17 @@ mod tests {
     fn a_file_that_can_not_be_made_leaves_the_old_one() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        MappedFile::create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
+        create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
         let unfinished = directory.path().join("buffers.new");
         std::fs::create_dir(&unfinished).expect("there is room");
-        assert!(MappedFile::create(&path, 2 * SIZE).is_err());
-        let old = MappedFile::open(&path).expect("it is still there");
+        assert!(create(&path, 2 * SIZE).is_err());
+        let old = open(&path).expect("it is still there");
         assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
 
         // What a process left that died while it made one is in nobody's way.
         std::fs::remove_dir(&unfinished).expect("it is empty");
         std::fs::write(&unfinished, b"part of it").expect("there is room");
-        let new = MappedFile::create(&path, 2 * SIZE).expect("there is room");
+        let new = create(&path, 2 * SIZE).expect("there is room");
         assert_eq!(new.read_all().expect("readable"), vec![0; 2 * SIZE]);
         assert!(!unfinished.exists());
     }
@@ -413,8 +521,8 @@ mod tests {
     fn one_that_holds_nothing_says_so() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        drop(MappedFile::create(&path, 0).expect("there is room"));
-        let mut none = MappedFile::open(&path).expect("it is there");
+        drop(create(&path, 0).expect("there is room"));
+        let mut none = open(&path).expect("it is there");
         assert_eq!(none.size(), 0);
         assert!(none.buffers(SIZE).is_empty());
     }
@@ -424,7 +532,10 @@ mod tests {
         let file = tempfile::tempfile().expect("a file for the test");
         file.set_len(4 * SIZE as u64).expect("it can be made longer");
         let path = Path::new("file");
-        let map = || MappedFile::file_range(&file, path, SIZE as u64, SIZE).expect("there is room");
+        let map = || {
+            unsafe { MappedFile::file_range(&file, path, SIZE as u64, SIZE) }
+                .expect("there is room")
+        };
         let mut mapped = map();
         mapped.buffers(SIZE)[0].fill(4);
         let mut byte = [0];
@@ -449,28 +560,40 @@ mod tests {
     fn a_file_that_is_not_as_it_was_made_is_refused() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let path = directory.path().join("buffers");
-        assert!(matches!(MappedFile::open(&path), Err(OpenError::Incomplete { .. })));
-        drop(MappedFile::create(&path, SIZE).expect("there is room"));
+        assert!(matches!(open(&path), Err(OpenError::Incomplete { .. })));
+        drop(create(&path, SIZE).expect("there is room"));
         let whole = std::fs::read(&path).expect("it is there");
         let file = OpenOptions::new().write(true).open(&path).expect("it is there");
         for cut in (0..whole.len() as u64).step_by(LBA_SIZE / 2) {
             file.set_len(cut).expect("the length can be set");
-            let refused = MappedFile::open(&path);
+            let refused = open(&path);
             assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{cut}: {refused:?}");
         }
         std::fs::write(&path, &whole).expect("there is room");
-        assert_eq!(MappedFile::open(&path).expect("it is whole again").size(), SIZE);
+        assert_eq!(open(&path).expect("it is whole again").size(), SIZE);
         for longer in [1, LBA_SIZE as u64] {
             file.set_len(whole.len() as u64 + longer).expect("the length can be set");
-            let refused = MappedFile::open(&path);
+            let refused = open(&path);
             assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{longer}: {refused:?}");
         }
         file.set_len(0).expect("the length can be set");
         file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
-        let refused = MappedFile::open(&path);
+        let refused = open(&path);
         assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "a hole: {refused:?}");
-        let refused = MappedFile::device_range(&path, 0, SIZE);
+        let refused = unsafe { MappedFile::device_range(&path, 0, SIZE) };
         assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_an_error_in_words() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("buffers");
+        let mapped = create(&path, SIZE).expect("there is room");
+        assert_eq!(mapped.check_readable(&path), Ok(()));
+        let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+        file.set_len(SIZE as u64 / 2).expect("the length can be set");
+        let refused = mapped.check_readable(&path).expect_err("half of it is gone").to_string();
+        assert!(refused.starts_with("reading /"), "{refused}");
     }
 
     #[test]

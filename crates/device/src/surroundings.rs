@@ -64,6 +64,12 @@ impl FileSystem {
         self.options.split(',').any(|one| one == option)
     }
 
+    /// Whether a store to a mapped file takes new space by the file system's nature, whatever is said
+    /// of the one file.
+    pub(crate) fn copies_on_write(&self) -> bool {
+        matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
+    }
+
     /// Sentences about what is worse here than it could be, for the user.
     pub(crate) fn notes(&self) -> Vec<String> {
         let kind = &self.kind;

@@ -163,6 +163,11 @@ impl Lock {
     }
 
     /// The locked file.
+    pub(crate) fn file_ref(&self) -> &File {
+        &self.0
+    }
+
+    /// The locked file, to be written to.
     pub(crate) fn file(&mut self) -> &mut File {
         &mut self.0
     }
@@ -198,6 +203,23 @@ pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
     // SAFETY: `found` is a `statvfs` to write to.
     check(unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut found) })?;
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
+}
+
+/// The first bytes of a file from `at` on that are no hole, as far as the file system tells: where
+/// they start and end. `None` when there are none.
+pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
+    let seek = |at: u64, whence| {
+        // SAFETY: no pointer is passed. Where the description stands matters to nobody.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, whence) };
+        if found < 0 { Err(io::Error::last_os_error()) } else { Ok(found as u64) }
+    };
+    match seek(at, libc::SEEK_DATA) {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        start => {
+            let start = start?;
+            Ok(Some((start, seek(start, libc::SEEK_HOLE)?)))
+        }
+    }
 }
 
 /// Sets an attribute of a new, empty file on btrfs: overwrite in place, no checksums.

@@ -10,6 +10,7 @@ use slimio_ring::{Errno, TransferError, transferred};
 
 use crate::claim::Claim;
 use crate::mapped::write_zeroes;
+use crate::mapped_range::MappedRange;
 use crate::sys::{self, Transfer};
 use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache};
 
@@ -26,6 +27,8 @@ pub(crate) struct Target {
     pub(crate) kind: TargetKind,
     /// Blocks that can be addressed: shared by all paths to the same file.
     pub(crate) lba_count: Arc<AtomicU64>,
+    /// What is mapped of it: no operation changes anything there.
+    pub(crate) mapped: Arc<MappedRange>,
     pub(crate) write_cache: WriteCache,
     pub(crate) in_flight_max: u32,
     /// Streams that writes may name, from one on; none without io_uring.
@@ -49,6 +52,7 @@ impl Target {
             claim: self.claim.clone(),
             path: self.path.clone(),
             lba_count: self.lba_count.clone(),
+            mapped: self.mapped.clone(),
             ..*self
         })
     }
@@ -69,7 +73,8 @@ impl Target {
 
     /// Whether an operation stays within what can be addressed and moved.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
-        check_range(op, self.lba_count.load(Ordering::Relaxed))
+        check_range(op, self.lba_count.load(Ordering::Relaxed))?;
+        self.mapped.check(op)
     }
 
     /// Runs an operation to its end on the calling thread.

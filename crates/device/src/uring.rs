@@ -338,6 +338,7 @@ mod tests {
             path: "file".into(),
             kind: TargetKind::File,
             lba_count: Arc::new(AtomicU64::new(8)),
+            mapped: Arc::default(),
             write_cache: WriteCache::Unknown,
             in_flight_max: 4,
             has_durable_writes: false,

@@ -286,6 +286,7 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     );
     text.field("log_appended_lsn", log.appended());
     text.field("log_kept_lsn", log.kept());
+    text.field("log_buffers", if log.are_buffers_kept() { "mapped" } else { "private" });
     text.field("log_durable_lsn", log.durable());
     text.field("log_oldest_undurable_ms", oldest);
     text.field(

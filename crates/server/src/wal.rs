@@ -41,6 +41,8 @@ pub(crate) struct Wal {
     written_at: Option<Instant>,
     /// How many it has run.
     own_writes: u64,
+    /// Whether what is appended outlived the process at once when that was last looked at.
+    was_kept: bool,
 }
 
 impl Wal {
@@ -60,6 +62,7 @@ impl Wal {
             write_time: Duration::ZERO,
             written_at: None,
             own_writes: 0,
+            was_kept: false,
         };
         Ok((wal, slot_paths))
     }
@@ -96,11 +99,25 @@ impl Wal {
     pub(crate) fn drive(&mut self, now: Instant) {
         debug_assert!(self.log.has_place(), "what was appended has no place in the log");
         self.is_queued |= self.log.drive(&mut *self.path, now);
+        self.tell_of_faults();
         if !self.is_busy
             && let Some(job) = self.log.next_job(now)
         {
             self.is_busy = true;
             self.keeper.give(job);
+        }
+    }
+
+    /// Says it once when the log's buffers no longer outlive the process.
+    fn tell_of_faults(&mut self) {
+        let was_kept = std::mem::replace(&mut self.was_kept, self.log.are_buffers_kept());
+        if was_kept && !self.was_kept {
+            log::error!(
+                "the log's mapped buffers met a page that the kernel could not give: their file \
+                 system is full, or their device fails. They are private memory from here on: under \
+                 everysec and no, a reply leaves when its record is written. Check the disk under \
+                 the volume, and make room on it; a restart maps them anew"
+            );
         }
     }
 

@@ -6,6 +6,9 @@ use slimio_device::{DeviceError, OpenError};
 
 use crate::{Area, Lsn, SlotName};
 
+/// The kernel's number of an input/output error.
+pub(crate) const EIO: i32 = 5;
+
 /// Why a volume can't be made, opened or read; by what its owner can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -172,6 +175,9 @@ pub enum LatchCause {
     LogFlush,
     /// An update of the superblock.
     Superblock,
+    /// What the mapped buffers held before it was written: the file or device that they are mapped from
+    /// lost it.
+    LogBuffers,
 }
 
 impl fmt::Display for Latch {
@@ -180,6 +186,7 @@ impl fmt::Display for Latch {
             LatchCause::LogWrite => "a write of the log",
             LatchCause::LogFlush => "a flush of the log",
             LatchCause::Superblock => "an update of the superblock",
+            LatchCause::LogBuffers => "reading back what the log's mapped buffers held",
         };
         write!(f, "{what} failed: {}", self.error)
     }

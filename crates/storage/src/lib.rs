@@ -32,6 +32,7 @@ mod snapshot;
 mod superblock;
 mod unfinished;
 
+pub(crate) use error::EIO;
 pub use error::{Error, Latch, LatchCause};
 pub use extents::{ExtentMap, Pool, PoolUse};
 pub use inspect::{Inspection, check_slot, inspect, read, superblock, verify};

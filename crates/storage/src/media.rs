@@ -199,7 +199,8 @@ pub trait Media {
     /// When there is no room for them.
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Whether what is stored in these buffers outlives the process, once it is stored.
+    /// Whether what is stored in these buffers outlives the process, once it is stored. Buffers that
+    /// were [opened](Self::open_buffers) are used again only where it does.
     fn buffers_outlive_process(&self) -> bool;
 
     /// Whether blocks that were never written must be before the log uses them: in a file, the

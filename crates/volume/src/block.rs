@@ -155,6 +155,7 @@ impl Media for BlockMedia {
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
         let count = BUFFERS_LBAS as usize * LBA_SIZE / size;
         let mut range = self.device.map(Self::buffers_offset(), count * size)?;
+        range.check_readable(&self.path())?;
         Ok(range.buffers(size))
     }
 
@@ -165,19 +166,18 @@ impl Media for BlockMedia {
                 why: "log-buffers times log-buffer-size is more than 64 MiB".into(),
             });
         }
-        let mut buffers = match self.device.map(Self::buffers_offset(), count * size) {
-            Ok(mut range) => range.buffers(size),
+        let mapped = self.device.map(Self::buffers_offset(), count * size);
+        match mapped.and_then(|mut range| range.clear(&self.path()).map(|()| range)) {
+            Ok(mut range) => {
+                self.outlives_process = true;
+                Ok(range.buffers(size))
+            }
             Err(error) => {
                 log::warn!("the log's buffers are in private memory: {error}");
                 self.outlives_process = false;
-                MappedFile::anonymous(count * size)?.buffers(size)
+                Ok(MappedFile::anonymous(count * size)?.buffers(size))
             }
-        };
-        for buffer in &mut buffers {
-            buffer.fill(0);
-            buffer.let_go();
         }
-        Ok(buffers)
     }
 
     fn buffers_outlive_process(&self) -> bool {

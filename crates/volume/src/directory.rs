@@ -36,7 +36,8 @@ pub(crate) fn open(
     };
     let found = look(&mut directory)?;
     let name = directory.path().display().to_string();
-    let media = DirectoryMedia { directory, found, outlives_process: true, wal_size_max };
+    let media =
+        DirectoryMedia { directory, found, outlives_process: true, not_mapped: None, wal_size_max };
     let (io_path, why_not_better) = media.io();
     let is_best = media.directory.is_best();
     Ok(Storage {
@@ -95,6 +96,8 @@ struct DirectoryMedia {
     /// What was in it when it was opened.
     found: Found,
     outlives_process: bool,
+    /// Why the log's buffers are in private memory, once they are.
+    not_mapped: Option<String>,
     wal_size_max: u64,
 }
 
@@ -147,7 +150,39 @@ impl DirectoryMedia {
     }
 
     fn io(&self) -> (String, String) {
-        (self.directory.describe(), self.directory.notes().join("; "))
+        let mut notes = self.directory.notes();
+        notes.extend(self.not_mapped.iter().map(|why| {
+            format!(
+                "the log's buffers are in private memory: {why}; under everysec and no, a reply \
+                 leaves when its record is written"
+            )
+        }));
+        (self.directory.describe(), notes.join("; "))
+    }
+
+    /// Whether there were buffers before.
+    fn has_buffers(&self) -> bool {
+        let metadata = self.directory.file_path(BUFFERS).metadata();
+        metadata.is_ok_and(|metadata| metadata.len() > LBA_SIZE as u64)
+    }
+
+    /// Private buffers.
+    fn private_buffers(
+        &mut self,
+        why: String,
+        count: usize,
+        size: usize,
+    ) -> Result<Vec<Buffer>, OpenError> {
+        log::warn!("the log's buffers are in private memory: {why}");
+        // Whoever comes next finds that there is nothing to miss. Where that can't be written, what
+        // the old ones hold is of an epoch that counts no more.
+        match self.directory.create_mapped(BUFFERS, 0) {
+            Err(OpenError::NoSpace { .. }) | Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+        self.not_mapped = Some(why);
+        self.outlives_process = false;
+        Ok(MappedFile::anonymous(count * size)?.buffers(size))
     }
 }
 
@@ -196,22 +231,25 @@ impl Media for DirectoryMedia {
                 why: format!("its length is no multiple of {size}"),
             });
         }
+        file.check_readable(&self.directory.file_path(BUFFERS))?;
+        // What is in them can be read; whether they are stored to again is another matter.
+        self.outlives_process = self.directory.why_not_mapped(BUFFERS).is_none();
         Ok(file.buffers(size))
     }
 
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
-        let (mut file, outlives) = match self.directory.create_mapped(BUFFERS, count * size) {
-            Ok(file) => (file, true),
-            Err(error @ OpenError::NoSpace { .. }) => return Err(error),
-            Err(error) => {
-                log::warn!("the log's buffers are in private memory: {error}");
-                // Whoever comes next finds that there is nothing to miss.
-                self.directory.create_mapped(BUFFERS, 0)?;
-                (MappedFile::anonymous(count * size)?, false)
+        if let Some(why) = self.directory.why_never_mapped() {
+            return self.private_buffers(why, count, size);
+        }
+        match self.directory.create_mapped(BUFFERS, count * size) {
+            Ok(mut file) => {
+                self.outlives_process = true;
+                Ok(file.buffers(size))
             }
-        };
-        self.outlives_process = outlives;
-        Ok(file.buffers(size))
+            // Where there were some, a full file system is no reason to stop.
+            Err(error @ OpenError::NoSpace { .. }) if !self.has_buffers() => Err(error),
+            Err(error) => self.private_buffers(error.to_string(), count, size),
+        }
     }
 
     fn buffers_outlive_process(&self) -> bool {

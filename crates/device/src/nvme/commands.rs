@@ -128,6 +128,7 @@ mod tests {
             write_cache: WriteCache::VolatileWithFua,
             has_deallocate: true,
             placements: vec![PlacementId(0), PlacementId(0x4001)],
+            mapped: std::sync::Arc::default(),
         }
     }
 

@@ -26,7 +26,9 @@ use self::wire::{IdentifyController, IdentifyNamespace, opcode};
 use crate::bulk::{Bulk, Extras, Refusal};
 use crate::claim::Claim;
 use crate::contents::{self, Contents};
+use crate::mapped_range::{self, MappedRange};
 use crate::polling;
+use crate::target::check_range;
 use crate::{
     Buffer, Device, DeviceError, EngineChoice, IN_FLIGHT_MAX, LBA_SIZE, Lba, MappedFile, Op,
     OpenError, PathOptions, PlacementId, Token, WholeDevice, WriteCache,
@@ -53,6 +55,16 @@ pub(crate) struct Namespace {
     write_cache: WriteCache,
     has_deallocate: bool,
     placements: Vec<PlacementId>,
+    /// What is mapped of the block device: no command changes anything there.
+    mapped: Arc<MappedRange>,
+}
+
+impl Namespace {
+    /// Whether an operation stays within what can be addressed, moved and changed.
+    fn check(&self, op: &Op) -> Result<(), DeviceError> {
+        check_range(op, self.lba_count)?;
+        self.mapped.check(op)
+    }
 }
 
 /// An NVMe namespace that no other program has, by the kernel's word, as long as this lives: its
@@ -149,6 +161,7 @@ impl NvmeDevice {
             },
             has_deallocate: controller.has_deallocate,
             placements,
+            mapped: Arc::default(),
         };
         let mut device = Self {
             generic,
@@ -265,7 +278,13 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        MappedFile::device_range(&self.nodes.block, offset, size)
+        mapped_range::map_device(
+            &self.nodes.block,
+            self.claim.file(),
+            &self.namespace.mapped,
+            offset,
+            size,
+        )
     }
 
     fn placements(&self) -> &[PlacementId] {

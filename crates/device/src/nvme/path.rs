@@ -20,7 +20,7 @@ use super::wire::{self, RANGES_MAX, opcode};
 use crate::bulk::{Extras, Refusal, path_setup};
 use crate::claim::Claim;
 use crate::pool::{Pool, pooled_or_own};
-use crate::target::{buffer_of, check_range};
+use crate::target::buffer_of;
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
 /// A namespace through the driver's own commands.
@@ -105,7 +105,7 @@ impl NvmePath {
     /// Makes commands of all that is queued.
     fn begin_all(&mut self) {
         while let Some((token, op)) = self.queued.pop_front() {
-            if let Err(error) = check_range(&op, self.namespace.lba_count) {
+            if let Err(error) = self.namespace.check(&op) {
                 self.hold(token, buffer_of(op), Err(error));
                 continue;
             }
@@ -161,7 +161,7 @@ impl NvmePath {
     fn deallocate(&mut self, token: Token, range: LbaRange) {
         let (mut tokens, mut ranges) = (vec![token], vec![range]);
         while let Some((token, Op::Deallocate { range })) = self.queued.front() {
-            if check_range(&Op::Deallocate { range: *range }, self.namespace.lba_count).is_err() {
+            if self.namespace.check(&Op::Deallocate { range: *range }).is_err() {
                 break;
             }
             tokens.push(*token);

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use slimio_device::{
-    BlockDevice, Buffer, Contents, DeviceError, LBA_SIZE, Lba, MappedFile, Op, OpenError,
+    BlockDevice, Buffer, Contents, DeviceError, LBA_SIZE, Lba, LbaRange, Op, OpenError,
     PathOptions, PlacementId, WholeDevice,
 };
 
@@ -86,12 +86,29 @@ fn a_mapped_range_outlives_its_holder() {
         assert_eq!(run(&mut *path, op).result, Ok(()));
         let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
         assert_eq!(mapped.read_all().expect("it can be read"), expected);
-        drop((buffers, mapped, path, held));
-
-        let again = MappedFile::device_range(&device.path, offset, SIZE).expect("it is free");
-        assert_eq!(again.read_all().expect("it can be read"), expected);
-        let refused = MappedFile::device_range(&device.path, 999 * LBA_SIZE as u64, SIZE).err();
+        // What is mapped is nobody else's, and no path changes anything there.
+        let refused = held.map(200 * LBA_SIZE as u64, SIZE).err();
         assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
+        for lba in [99, 100, 107] {
+            let buffer = Buffer::zeroed(2);
+            let op = Op::Write { lba: Lba(lba), buffer, placement, durable: false };
+            assert_eq!(run(&mut *path, op).result, Err(DeviceError::OutOfRange), "{lba}");
+            let range = LbaRange { start: Lba(lba), end: Lba(lba + 2) };
+            let op = Op::Deallocate { range };
+            assert_eq!(run(&mut *path, op).result, Err(DeviceError::OutOfRange), "{lba}");
+        }
+        drop(held);
+        let held = BlockDevice::open(&device.path, options).err();
+        assert!(matches!(held, Some(OpenError::InUse { .. })), "buffers are left: {held:?}");
+        drop((buffers, mapped, path));
+
+        let mut held = BlockDevice::open(&device.path, options).expect("nobody has it");
+        let again = held.map(offset, SIZE).expect("it is free");
+        assert_eq!(again.read_all().expect("it can be read"), expected);
+        drop(again);
+        let refused = held.map(999 * LBA_SIZE as u64, SIZE).err();
+        assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
+        drop(held);
         let mut found = vec![0; 2 * LBA_SIZE];
         let file = File::open(&device.path).expect("we are root");
         file.read_exact_at(&mut found, 108 * LBA_SIZE as u64).expect("it can be read");

@@ -89,7 +89,7 @@ impl Log {
         let is_next = flying < self.commits_in_flight;
         match self.policy {
             Policy::Always => is_next,
-            _ if self.is_private(&open.buffer) => is_next,
+            _ if open.private_from.is_some() => is_next,
             Policy::EverySec => false,
             Policy::No => open
                 .opened_at
@@ -138,6 +138,9 @@ impl Log {
         let flight = self.flight_of(&batch, now);
         self.parent =
             write_closing_half(&mut batch.buffer, self.salt, &header, batch.records_chain);
+        if !self.may_be_written(&batch.buffer, &batch.buffer) {
+            return Err(batch);
+        }
         self.submit_write(device, lba, batch.buffer, flight);
         self.stats.log_bytes += (lbas * LBA_SIZE) as u64;
         Ok(())
@@ -165,9 +168,8 @@ impl Log {
 
     pub(super) fn flight_of(&self, batch: &OpenBatch, now: Instant) -> Flight {
         Flight {
-            first_lsn: batch.first_lsn,
             end: batch.end(),
-            is_private: self.is_private(&batch.buffer),
+            private_from: batch.private_from,
             is_extra: batch.is_extra,
             is_durable: self.policy == Policy::Always || self.are_writes_stable,
             is_done: false,
@@ -268,7 +270,7 @@ impl Log {
             if !flight.is_durable {
                 self.soft_end = flight.end;
             }
-            if flight.is_private {
+            if flight.private_from.is_some() {
                 self.private_count -= 1;
             }
             self.free.extend(flight.buffer.filter(|_| !flight.is_extra));

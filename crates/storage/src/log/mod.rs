@@ -12,6 +12,7 @@
 //! leave a hole in the log that only the mapped buffers can fill.
 
 mod drive;
+mod kept;
 mod room;
 mod segments;
 mod snapshots;
@@ -20,7 +21,7 @@ mod tail;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use slimio_device::{Buffer, Completion, DeviceError, LBA_SIZE, WriteCache};
+use slimio_device::{Buffer, Completion, DeviceError, Faults, LBA_SIZE, WriteCache};
 
 use crate::batch::{write_open_half, write_record};
 use crate::checksum::{Salt, chain};
@@ -54,6 +55,8 @@ pub struct Log {
     commits_in_flight: usize,
     /// What is in a mapped buffer outlives the process.
     are_buffers_kept: bool,
+    /// What was seen of the mapping's faults.
+    faults: Faults,
     /// Every completed write is stable.
     are_writes_stable: bool,
     superblock_sequence: u64,
@@ -75,7 +78,7 @@ pub struct Log {
     flight: VecDeque<Flight>,
     /// Token of the first batch in `flight`.
     first_token: u64,
-    /// Batches not yet written whose buffers do not outlive the process.
+    /// Batches not yet written that hold something that does not outlive the process.
     private_count: usize,
     completions: Vec<Completion>,
     /// Checksum of the last batch submitted.
@@ -111,6 +114,8 @@ struct OpenBatch {
     used: usize,
     records_chain: u64,
     opened_at: Option<Instant>,
+    /// From where on its records die with the process; `None` when none does.
+    private_from: Option<Lsn>,
     /// Its buffer was made because none was free, and goes when it is written.
     is_extra: bool,
 }
@@ -129,9 +134,9 @@ impl OpenBatch {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 struct Flight {
-    first_lsn: Lsn,
     end: Lsn,
-    is_private: bool,
+    /// From where on its records die with the process; `None` when none does.
+    private_from: Option<Lsn>,
     is_extra: bool,
     is_durable: bool,
     is_done: bool,
@@ -207,6 +212,7 @@ impl Log {
             policy: Policy::No,
             commits_in_flight: seed.commits_in_flight.max(1),
             are_buffers_kept: false,
+            faults: Faults::default(),
             are_writes_stable: seed.write_cache == WriteCache::Stable,
             superblock_sequence: seed.superblock_sequence,
             appended: seed.lsn,
@@ -257,6 +263,7 @@ impl Log {
         self.buffer_count = buffers.len();
         self.free = buffers;
         self.are_buffers_kept = are_kept;
+        self.faults = Faults::default();
         self.policy = policy;
         self.superblock_sequence = superblock.sequence;
         self.snapshots = SnapshotStage::new(&superblock.snapshots);
@@ -317,8 +324,12 @@ impl Log {
         let checksum = write_record(target, salt, start, db, flags, payload_size, fill);
         open.records_chain = chain(open.records_chain, checksum);
         open.used += record::SIZE + payload_size;
+        let replaced = open.buffer.faults().replaced;
         self.appended = open.end();
         self.stats.record_bytes += (record::SIZE + payload_size) as u64;
+        if replaced > self.faults.replaced {
+            self.mind_faults(start);
+        }
     }
 
     /// Opens a batch in a free buffer, or in new private memory when a record is larger than all
@@ -329,20 +340,24 @@ impl Log {
         // The free ones are a stack, so those at its bottom were never used.
         self.buffers_used =
             self.buffers_used.max(self.buffer_count.saturating_sub(self.free.len()));
-        let mut buffer =
-            free.unwrap_or_else(|| Buffer::zeroed(self.geometry.batch_lbas_max as usize));
+        let lbas = self.geometry.batch_lbas_max as usize;
+        let mut buffer = self.without_faults(free).unwrap_or_else(|| Buffer::zeroed(lbas));
         buffer.set_len_lbas(buffer.capacity_lbas());
-        if self.is_private(&buffer) {
-            self.private_count += 1;
-        }
         let first_lsn = self.appended;
         write_open_half(&mut buffer, self.volume_id, self.epoch, first_lsn);
+        // Nothing else is in it yet that a fault could have taken.
+        self.note_faults(&buffer);
+        let is_private = self.is_private(&buffer);
+        if is_private {
+            self.private_count += 1;
+        }
         self.open.insert(OpenBatch {
             buffer,
             first_lsn,
             used: batch::SIZE,
             records_chain: 0,
             opened_at: None,
+            private_from: is_private.then_some(first_lsn),
             is_extra,
         })
     }
@@ -357,10 +372,6 @@ impl Log {
         }
     }
 
-    fn is_private(&self, buffer: &Buffer) -> bool {
-        !self.are_buffers_kept || buffer.index().is_none()
-    }
-
     /// End of what has been appended.
     pub fn appended(&self) -> Lsn {
         self.appended
@@ -369,19 +380,6 @@ impl Log {
     /// Records up to here are not needed: the root, if there is one, holds what they did.
     pub fn start_lsn(&self) -> Lsn {
         self.segments.start_lsn()
-    }
-
-    /// End of what outlives the process.
-    pub fn kept(&self) -> Lsn {
-        if self.private_count == 0 {
-            return self.appended;
-        }
-        let flying = self.flight.iter().filter(|flight| flight.is_private);
-        let waiting = self.closed.iter().chain(&self.open);
-        let private = waiting.filter(|open| self.is_private(&open.buffer));
-        let first =
-            flying.map(|flight| flight.first_lsn).chain(private.map(|open| open.first_lsn)).next();
-        first.unwrap_or(self.appended).max(self.written)
     }
 
     /// End of what survives the loss of power.

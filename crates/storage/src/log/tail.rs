@@ -99,6 +99,9 @@ impl Log {
         let records_size = (tail.used - batch::SIZE) as u32;
         let header = self.header(kind, tail.first_lsn, records_size, tail.parent);
         self.parent = write_closing_half(&mut image, self.salt, &header, tail.records_chain);
+        if !self.may_be_written(&image, &batch.buffer) {
+            return;
+        }
         let is_second = tail.is_second_next && !is_planted("tail-in-place");
         let lba = Lba(tail.lba.0 + u64::from(is_second));
         tail.is_second_next = !tail.is_second_next;

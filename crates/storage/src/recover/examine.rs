@@ -133,6 +133,7 @@ pub(crate) fn examine(
         RootChoice::InForce => rescue::follow(&mut chain, &buffers, &superblock, sink)?,
         RootChoice::OnDemand => Vec::new(),
     };
+    rescue::check_read(&buffers)?;
     let cut = if rescued.is_empty() {
         report.dropped_bytes = chain.next.bytes_since(chain.complete);
         chain.drop_pending();

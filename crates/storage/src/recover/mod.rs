@@ -373,6 +373,8 @@ pub fn recover(
             }
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
         }
+        // They were read once more.
+        rescue::check_read(&buffers)?;
         make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;
         keeper
             .update(&mut *keeper_paths.superblock, |superblock| {
@@ -383,7 +385,8 @@ pub fn recover(
             .map_err(failed)?;
     }
 
-    let buffers = if buffers.len() == options.buffer_count {
+    let is_right = buffers.len() == options.buffer_count;
+    let buffers = if is_right && media.buffers_outlive_process() {
         let mut buffers = buffers;
         // They were read, all of them; a server that is not busy uses a few.
         buffers.iter_mut().for_each(Buffer::let_go);

@@ -10,6 +10,7 @@ mod crash_snapshots;
 mod damage;
 mod drive;
 mod failing;
+mod faults;
 mod fixture;
 mod format_doc;
 mod full_device;

@@ -1,0 +1,470 @@
+//! A page of a mapped file that the kernel can't give: the file system has no space for a store, the
+//! sector below can't be read, the file was cut off, the device is gone. The kernel's answer is the
+//! signal SIGBUS, which would end the process in the middle of a store.
+//!
+//! Within a mapping of ours it does not. The page is replaced by one of private memory that holds what
+//! the file holds there, as far as that can be read, and the store goes on. What was stored before is
+//! still in the file; what is stored from then on dies with the process, and the mapping says so:
+//! whoever stores asks for its [`Faults`] behind the store. Any other SIGBUS goes to whom it went before.
+
+#![expect(unsafe_code, reason = "a signal handler, and memory that is replaced under it")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libc::{c_int, c_void, siginfo_t};
+use slimio_planted::is_planted;
+
+/// What has become of the pages of a mapping since it was mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Pages that are private memory now: what is stored there dies with the process.
+    pub replaced: usize,
+    /// Those of them that hold zeroes, because nobody can say what they held.
+    pub lost: usize,
+}
+
+/// Which bytes are mapped: of which file or block device, and from where to where.
+#[derive(Debug)]
+struct Place {
+    file: FileId,
+    start: u64,
+    end: u64,
+    entry: &'static Entry,
+}
+
+/// A file or block device, whatever its name is: whether it is a device, device number, inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId(bool, u64, u64);
+
+impl FileId {
+    fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(if metadata.file_type().is_block_device() {
+            Self(true, metadata.rdev(), 0)
+        } else {
+            Self(false, metadata.dev(), metadata.ino())
+        })
+    }
+}
+
+/// A mapping as the handler sees it. Entries are never freed: it may look at one at any moment. They
+/// are used again.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Odd while the rest changes.
+    version: AtomicUsize,
+    start: AtomicUsize,
+    /// Zero when it is nobody's.
+    size: AtomicUsize,
+    descriptor: AtomicI32,
+    offset: AtomicU64,
+    replaced: AtomicUsize,
+    lost: AtomicUsize,
+    /// Set before it is in the list.
+    next: AtomicPtr<Entry>,
+}
+
+/// The first of a list of all entries.
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
+
+/// What is mapped now, and entries that are nobody's.
+static PLACES: Mutex<(Vec<Place>, Vec<&'static Entry>)> = Mutex::new((Vec::new(), Vec::new()));
+
+fn places() -> MutexGuard<'static, (Vec<Place>, Vec<&'static Entry>)> {
+    // Nothing panics while it is held.
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether some of a file or block device is mapped by this process.
+pub(crate) fn is_mapped(file: &File) -> io::Result<bool> {
+    let id = FileId::of(file)?;
+    Ok(places().0.iter().any(|place| place.file == id))
+}
+
+/// A mapping that is watched, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Watch(&'static Entry);
+
+impl Watch {
+    /// Watches the mapping of `size` bytes of `file` from `offset` on that begins at `memory`. `None`
+    /// when some of these bytes are mapped already.
+    ///
+    /// # Safety
+    /// They are one shared mapping, which lasts as long as the watch, as does the descriptor.
+    pub(crate) unsafe fn begin(
+        memory: NonNull<u8>,
+        size: usize,
+        file: &File,
+        offset: u64,
+    ) -> io::Result<Option<Self>> {
+        install()?;
+        let id = FileId::of(file)?;
+        let end = offset + size as u64;
+        let mut places = places();
+        let is_other =
+            |place: &Place| place.file != id || place.end <= offset || end <= place.start;
+        if !places.0.iter().all(is_other) {
+            return Ok(None);
+        }
+        let entry = places.1.pop().unwrap_or_else(|| {
+            let entry: &'static Entry = Box::leak(Box::default());
+            entry.next.store(ENTRIES.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Entries are only added, and only under the lock.
+            ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
+            entry
+        });
+        entry.change(|| {
+            entry.start.store(memory.as_ptr() as usize, Ordering::Relaxed);
+            entry.size.store(size, Ordering::Relaxed);
+            entry.descriptor.store(file.as_raw_fd(), Ordering::Relaxed);
+            entry.offset.store(offset, Ordering::Relaxed);
+            entry.replaced.store(0, Ordering::Relaxed);
+            entry.lost.store(0, Ordering::Relaxed);
+        });
+        places.0.push(Place { file: id, start: offset, end, entry });
+        Ok(Some(Self(entry)))
+    }
+
+    /// What has become of its pages, every store before included.
+    pub(crate) fn faults(&self) -> Faults {
+        // A store and its fault are the same thread's: only the compiler could change their order.
+        compiler_fence(Ordering::SeqCst);
+        if is_planted("fault-still-kept") {
+            return Faults::default();
+        }
+        Faults {
+            replaced: self.0.replaced.load(Ordering::Relaxed),
+            lost: self.0.lost.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut places = places();
+        self.0.change(|| self.0.size.store(0, Ordering::Relaxed));
+        places.0.retain(|place| !std::ptr::eq(place.entry, self.0));
+        places.1.push(self.0);
+    }
+}
+
+impl Entry {
+    /// Changes it, under the lock.
+    fn change(&self, change: impl FnOnce()) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        change();
+        self.version.store(version + 2, Ordering::Release);
+    }
+
+    /// Where the page at `page` comes from, if it is one of this mapping: descriptor and offset.
+    fn source(&self, page: usize) -> Option<(c_int, u64)> {
+        let version = self.version.load(Ordering::Acquire);
+        let (start, size) = (self.start.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+        let descriptor = self.descriptor.load(Ordering::Relaxed);
+        let offset = self.offset.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        // One that changes right now is not the one that somebody stores to.
+        let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
+        let at = page.checked_sub(start).filter(|&at| is_whole && at < size)?;
+        Some((descriptor, offset + at as u64))
+    }
+}
+
+/// Who had the signal before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Takes the signal, once.
+fn install() -> io::Result<()> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut is_installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_installed {
+        return Ok(());
+    }
+    // SAFETY: the structures are integers and a function's address, for which zero is a value; the
+    // kernel stores the present one in the first, and is given a handler that does only what a handler
+    // may: it takes no lock and no memory from an allocator.
+    unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        check(libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before))?;
+        BEFORE.get_or_init(|| before);
+        let mut ours: libc::sigaction = std::mem::zeroed();
+        let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
+        ours.sa_sigaction = handler as usize;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        check(libc::sigaction(libc::SIGBUS, &raw const ours, null_mut()))?;
+    }
+    *is_installed = true;
+    Ok(())
+}
+
+fn check(returned: c_int) -> io::Result<()> {
+    if returned == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes what SA_SIGINFO says, with an address for these two codes; the error
+    // number is the interrupted code's, which gets it back.
+    unsafe {
+        let is_fault = matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
+        let errno = *libc::__errno_location();
+        if is_fault && replace((*info).si_addr() as usize) {
+            *libc::__errno_location() = errno;
+            return;
+        }
+    }
+    pass_on(number, info, context);
+}
+
+/// Puts private memory in the place of the page at `address`, if it is one of a mapping of ours.
+fn replace(address: usize) -> bool {
+    // SAFETY: it only looks something up.
+    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = address & !(page_size - 1);
+    let mut next = ENTRIES.load(Ordering::Acquire);
+    // SAFETY: entries live for ever.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        if let Some((descriptor, offset)) = entry.source(page) {
+            // SAFETY: the page is one of a shared mapping of ours, which lives as long as somebody
+            // can store to it.
+            return match unsafe { replace_page(page, page_size, descriptor, offset) } {
+                Some(is_known) => {
+                    entry.lost.fetch_add(usize::from(!is_known), Ordering::Relaxed);
+                    entry.replaced.fetch_add(1, Ordering::Relaxed);
+                    true
+                }
+                None => false,
+            };
+        }
+        next = entry.next.load(Ordering::Relaxed);
+    }
+    false
+}
+
+/// Puts private memory, with what the file holds, in the place of a page, at once. Says whether that
+/// could be read; `None` when the kernel has no memory.
+///
+/// # Safety
+/// The page is one of a mapping of that file, from that offset on.
+unsafe fn replace_page(
+    page: usize,
+    page_size: usize,
+    descriptor: c_int,
+    offset: u64,
+) -> Option<bool> {
+    // SAFETY: the kernel chooses the address, so no existing mapping is touched.
+    let new = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(null_mut(), page_size, protection, flags, -1, 0)
+    };
+    if new == libc::MAP_FAILED {
+        return None;
+    }
+    let mut done = 0;
+    while done < page_size {
+        // SAFETY: `new` has so many bytes, which are nobody else's.
+        let read = unsafe {
+            let (to, at) = (new.byte_add(done), offset as libc::off_t + done as libc::off_t);
+            libc::pread(descriptor, to, page_size - done, at)
+        };
+        // SAFETY: this thread's own error number.
+        match read {
+            -1 if unsafe { *libc::__errno_location() } == libc::EINTR => {}
+            -1 | 0 => break,
+            read => done += read as usize,
+        }
+    }
+    // SAFETY: what is replaced is a page of the caller's; `new` becomes it.
+    let moved = unsafe {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        libc::mremap(new, page_size, page_size, flags, page as *mut c_void)
+    };
+    (moved != libc::MAP_FAILED).then_some(done == page_size)
+}
+
+/// Lets who had the signal before have it.
+fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let before = BEFORE.get();
+    let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // SAFETY: the structure is integers. The signal is blocked until this handler returns; then
+        // it ends the process.
+        unsafe {
+            let mut default: libc::sigaction = std::mem::zeroed();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(number, &raw const default, null_mut());
+            libc::raise(number);
+        }
+        return;
+    }
+    let has_info = before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0);
+    // SAFETY: it was the handler of this signal, installed as of the kind that its flags say.
+    unsafe {
+        if has_info {
+            let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+                std::mem::transmute(handler);
+            handler(number, info, context);
+        } else {
+            let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
+            handler(number);
+        }
+    }
+}
+
+/// A write beyond the largest size that a file may have for this process (`RLIMIT_FSIZE`) fails with
+/// an error from here on, as every other write does; it would be a signal that ends the process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: the disposition "ignored" has no handler that could do anything.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+    use crate::{Buffer, Directory, LBA_SIZE, MappedFile, OpenError, PathOptions};
+
+    const PAGES: usize = 8;
+    const SIZE: usize = PAGES * LBA_SIZE;
+
+    /// A directory with a mapped file of eight pages, each filled with its number from one on.
+    fn filled(directory: &Path) -> (Directory, MappedFile, Vec<Buffer>) {
+        let mut directory =
+            Directory::open(directory, PathOptions::default()).expect("it is the test's own");
+        let mut mapped = directory.create_mapped("buffers", SIZE).expect("there is room");
+        let mut buffers = mapped.buffers(SIZE / 2);
+        for (index, page) in
+            buffers.iter_mut().flat_map(|buffer| buffer.chunks_exact_mut(LBA_SIZE)).enumerate()
+        {
+            page.fill(index as u8 + 1);
+        }
+        (directory, mapped, buffers)
+    }
+
+    fn cut(directory: &Path, pages: usize) {
+        let file = OpenOptions::new().write(true).open(directory.join("buffers"));
+        let cut = file.and_then(|file| file.set_len((pages * LBA_SIZE) as u64));
+        cut.expect("the length can be set");
+    }
+
+    #[test]
+    fn a_page_that_is_gone_is_no_signal_and_no_longer_kept() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (_directory, _mapped, mut buffers) = filled(place.path());
+        assert_eq!(buffers[0].faults(), Faults::default());
+        assert!(buffers.iter().all(Buffer::outlives_process));
+        cut(place.path(), 2);
+        buffers[0][0] = 9;
+        assert_eq!(buffers[0].faults(), Faults::default(), "that page is there");
+
+        buffers[0][2 * LBA_SIZE + 7] = 9;
+        assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 });
+        assert!(!buffers.iter().any(Buffer::outlives_process), "it is said of the whole mapping");
+        assert_eq!(buffers[0][2 * LBA_SIZE..][..9], [0, 0, 0, 0, 0, 0, 0, 9, 0]);
+        buffers[0][2 * LBA_SIZE] = 3;
+        assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 }, "once a page");
+        assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "others are as they were");
+        // One that is only read is no signal either.
+        assert_eq!(buffers[1].iter().max(), Some(&0));
+        assert_eq!(buffers[1].faults(), Faults { replaced: 5, lost: 5 });
+        // What was replaced is in no file: letting go would lose it.
+        buffers[0].let_go();
+        assert_eq!(buffers[0][2 * LBA_SIZE], 3);
+    }
+
+    #[test]
+    fn what_the_file_still_holds_is_there_behind_a_fault() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (_directory, _mapped, mut buffers) = filled(place.path());
+        // The page is not to be stored to, and can be read: as where a store finds no space.
+        let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
+        assert!(replace(page + 5), "it is a page of a mapping");
+        assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });
+        assert!(buffers[0][LBA_SIZE..2 * LBA_SIZE].iter().all(|&byte| byte == 2));
+        buffers[0][LBA_SIZE] = 9;
+        let file = std::fs::read(place.path().join("buffers")).expect("it can be read");
+        assert_eq!(file[LBA_SIZE], 2, "what is stored now is not in the file");
+        buffers[0][2 * LBA_SIZE] = 9;
+        let file = std::fs::read(place.path().join("buffers")).expect("it can be read");
+        assert_eq!(file[2 * LBA_SIZE], 9, "the other pages are");
+    }
+
+    #[test]
+    fn what_is_unmapped_is_watched_no_more() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (mut directory, mapped, buffers) = filled(place.path());
+        let again = directory.open_mapped("buffers").err();
+        assert!(matches!(again, Some(OpenError::Unsuitable { .. })), "it is mapped: {again:?}");
+        let path = directory.open_path("buffers").err();
+        assert!(matches!(path, Some(OpenError::Unsuitable { .. })), "it is mapped: {path:?}");
+        drop((mapped, buffers));
+        let is_free = |entry: &&Entry| entry.size.load(Ordering::Relaxed) == 0;
+        assert!(places().1.iter().all(is_free));
+        let path = directory.open_path("buffers").expect("it is not mapped any more");
+        let mapped = directory.open_mapped("buffers").err();
+        assert!(matches!(mapped, Some(OpenError::Unsuitable { .. })), "a path: {mapped:?}");
+        drop(path);
+        let mapped = directory.open_mapped("buffers").expect("no path is left");
+        drop(directory);
+        let lock = Directory::open(place.path(), PathOptions::default()).err();
+        assert!(matches!(lock, Some(OpenError::InUse { .. })), "what is mapped holds it: {lock:?}");
+        drop(mapped);
+        Directory::open(place.path(), PathOptions::default()).expect("it is free");
+    }
+
+    /// Runs one of these tests in a process of its own, with `SLIMIO_FAULT` set.
+    fn alone(name: &str) -> std::process::ExitStatus {
+        let program = std::env::current_exe().expect("we are a program");
+        let name = format!("faults::tests::{name}");
+        let mut command = Command::new(program);
+        command.args(["--exact", &name]).env("SLIMIO_FAULT", name);
+        command.output().expect("it can be started").status
+    }
+
+    #[test]
+    fn a_fault_elsewhere_ends_the_process_as_before() {
+        let name = "a_fault_elsewhere_ends_the_process_as_before";
+        if std::env::var_os("SLIMIO_FAULT").is_none() {
+            assert_eq!(alone(name).signal(), Some(libc::SIGBUS));
+            return;
+        }
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (_directory, _mapped, _buffers) = filled(place.path());
+        let file = tempfile::tempfile().expect("a file for the test");
+        file.set_len(LBA_SIZE as u64).expect("it can be made longer");
+        let memory = crate::sys::map_shared(&file, 0, LBA_SIZE).expect("it can be mapped");
+        file.set_len(0).expect("it can be cut");
+        // SAFETY: it is mapped; that the store fails is what is tested.
+        unsafe { memory.as_ptr().write_volatile(1) };
+        unreachable!("the store has ended the process");
+    }
+
+    #[test]
+    fn a_signal_that_somebody_sends_ends_the_process_as_before() {
+        let name = "a_signal_that_somebody_sends_ends_the_process_as_before";
+        if std::env::var_os("SLIMIO_FAULT").is_none() {
+            assert_eq!(alone(name).signal(), Some(libc::SIGBUS));
+            return;
+        }
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (_directory, _mapped, _buffers) = filled(place.path());
+        // SAFETY: no pointer is passed. The handler that was there before takes a signal without a
+        // fault for one that comes again, so it is sent twice.
+        unsafe { (libc::raise(libc::SIGBUS), libc::raise(libc::SIGBUS)) };
+        unreachable!("the signal has ended the process");
+    }
+}

@@ -1,0 +1,215 @@
+//! A file that stands for a device: the bytes of an emulated one.
+
+#![expect(unsafe_code, reason = "who maps a range promises that nobody else writes to it")]
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slimio_ring::Errno;
+
+use crate::mapped_range::{MappedRange, is_mapped};
+use crate::sys::Lock;
+use crate::target::DEALLOCATE;
+use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};
+
+/// A file of blocks that nobody else has as long as this, or a piece of what is mapped of it, lives.
+pub struct ImageFile {
+    lock: Arc<Lock>,
+    path: PathBuf,
+    mapped: Arc<MappedRange>,
+}
+
+impl fmt::Debug for ImageFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ImageFile").field(&self.path).finish()
+    }
+}
+
+impl ImageFile {
+    /// Opens or makes the file of this name. Nothing is flushed: what it holds outlives the process.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] when another opening has it.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path);
+        let file = opened.map_err(|error| OpenError::io("opening", path, &error))?;
+        Self::take(file, path)
+    }
+
+    /// Makes a file without a name, which is gone with the process.
+    ///
+    /// # Errors
+    /// When the folder takes no file.
+    pub fn temporary(folder: &Path) -> Result<Self, OpenError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("slimio-emulated-{}-{count}", std::process::id()));
+        let made =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = made.and_then(|file| std::fs::remove_file(&path).map(|()| file));
+        let file = file.map_err(|error| OpenError::io("making a file in", folder, &error))?;
+        Self::take(file, Path::new("a temporary file"))
+    }
+
+    fn take(file: File, path: &Path) -> Result<Self, OpenError> {
+        match Lock::take(file).map_err(|error| OpenError::io("locking", path, &error))? {
+            Ok(lock) => {
+                let (lock, mapped) = (Arc::new(lock), Arc::default());
+                Ok(Self { lock, path: path.to_path_buf(), mapped })
+            }
+            Err(_) => Err(OpenError::InUse { path: path.to_path_buf(), holder: None }),
+        }
+    }
+
+    fn file(&self) -> &File {
+        self.lock.file_ref()
+    }
+
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn size(&self) -> Result<u64, OpenError> {
+        let metadata = self.file().metadata();
+        Ok(metadata.map_err(|error| OpenError::io("looking at", &self.path, &error))?.len())
+    }
+
+    /// Makes an empty one so many bytes long, all of them a hole.
+    ///
+    /// # Errors
+    /// When it can't be so long.
+    ///
+    /// # Panics
+    /// When it is not empty.
+    pub fn set_size(&self, size: u64) -> Result<(), OpenError> {
+        assert_eq!(self.size()?, 0, "only an empty one has nothing to lose");
+        self.file().set_len(size).map_err(|error| OpenError::io("making", &self.path, &error))
+    }
+
+    /// What seems to be in it.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn contents(&self) -> Result<Contents, OpenError> {
+        Contents::of_file(self.file(), self.size()?)
+            .map_err(|error| OpenError::io("reading", &self.path, &error))
+    }
+
+    /// The first blocks from `at` on that are no hole, as far as the file system tells; `None` when
+    /// there are none.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn next_written(&self, at: Lba) -> Result<Option<LbaRange>, OpenError> {
+        let size = LBA_SIZE as u64;
+        let found = sys::next_data(self.file(), at.0 * size)
+            .map_err(|error| OpenError::io("looking at", &self.path, &error))?;
+        Ok(found.map(|(start, end)| LbaRange {
+            start: Lba(start / size),
+            end: Lba(end.div_ceil(size)),
+        }))
+    }
+
+    /// Reads whole blocks.
+    ///
+    /// # Errors
+    /// As the kernel says; [`DeviceError::OutOfRange`] beyond the end.
+    pub fn read(&self, lba: Lba, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.file().read_exact_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
+    }
+
+    /// Writes whole blocks.
+    ///
+    /// # Errors
+    /// As the kernel says; [`DeviceError::OutOfRange`] where it is mapped.
+    pub fn write(&self, lba: Lba, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.mapped.check_range(lba.0, lba.0 + bytes.len().div_ceil(LBA_SIZE) as u64)?;
+        self.file().write_all_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
+    }
+
+    /// Gives the room of blocks back, where the file system can and nothing is mapped.
+    pub fn deallocate(&self, range: LbaRange) {
+        let (start, end) = (range.start.0 * LBA_SIZE as u64, range.end.0 * LBA_SIZE as u64);
+        if start < end && self.mapped.check(&Op::Deallocate { range }).is_ok() {
+            // Where it can't, the blocks just stay: nobody counts on what they hold.
+            let _ = sys::allocate(self.file(), DEALLOCATE, start, end - start);
+        }
+    }
+
+    /// Maps a range, in bytes, with what is in it, after reserving its space.
+    ///
+    /// # Errors
+    /// When there is no room for it; [`OpenError::Unsuitable`] while another range is mapped.
+    ///
+    /// # Panics
+    /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
+    pub fn map(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
+        let taken = self.mapped.take(offset, size).ok_or_else(|| is_mapped(&self.path))?;
+        // SAFETY: the lock keeps other openings away, and the taken range what is written through this one;
+        // both last as long as the mapping.
+        let mapped = unsafe { MappedFile::file_range(self.file(), &self.path, offset, size) }?;
+        Ok(mapped.holding(Box::new((self.lock.clone(), taken))))
+    }
+}
+
+fn of_io(error: &io::Error) -> DeviceError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero => DeviceError::OutOfRange,
+        _ => Errno::of(error).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 8 * LBA_SIZE;
+
+    fn range(start: u64, end: u64) -> LbaRange {
+        LbaRange { start: Lba(start), end: Lba(end) }
+    }
+
+    #[test]
+    fn what_is_mapped_is_changed_by_nobody_else() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let path = place.path().join("image");
+        let image = ImageFile::open(&path).expect("there is room");
+        image.set_size(4 * SIZE as u64).expect("it can be so long");
+        image.write(Lba(8), &[1; LBA_SIZE]).expect("nothing is mapped");
+        let mut mapped = image.map(SIZE as u64, SIZE).expect("it is free");
+        let mut buffers = mapped.buffers(SIZE);
+        let slice = &buffers[0][..];
+        assert_eq!(image.write(Lba(8), &[2; LBA_SIZE]), Err(DeviceError::OutOfRange));
+        assert_eq!(image.write(Lba(7), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
+        assert_eq!(image.write(Lba(15), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
+        image.deallocate(range(0, 32));
+        assert_eq!(slice[..LBA_SIZE], [1; LBA_SIZE], "what a slice says does not change");
+        let second = image.map(0, SIZE).err();
+        assert!(matches!(second, Some(OpenError::Unsuitable { .. })), "{second:?}");
+        let other = ImageFile::open(&path).err();
+        assert!(matches!(other, Some(OpenError::InUse { .. })), "{other:?}");
+        image.write(Lba(7), &[2; LBA_SIZE]).expect("that is beside it");
+        image.write(Lba(16), &[2; LBA_SIZE]).expect("that is beside it");
+        buffers[0].fill(3);
+        drop(image);
+        let other = ImageFile::open(&path).err();
+        assert!(matches!(other, Some(OpenError::InUse { .. })), "buffers are left: {other:?}");
+        drop((mapped, buffers));
+        let image = ImageFile::open(&path).expect("nobody has it");
+        let mut found = [0; LBA_SIZE];
+        image.read(Lba(8), &mut found).expect("it can be read");
+        assert_eq!(found, [3; LBA_SIZE]);
+        image.write(Lba(8), &[4; LBA_SIZE]).expect("it is not mapped any more");
+    }
+}

@@ -1,0 +1,122 @@
+//! The part of a device that is mapped: paths to the same device change nothing in it, for whoever has
+//! a piece of it as a slice counts on what it reads there.
+
+#![expect(unsafe_code, reason = "who maps a range promises that nobody else writes to it")]
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use slimio_planted::is_planted;
+
+use crate::sys::Lock;
+use crate::{DeviceError, LBA_SIZE, MappedFile, Op, OpenError};
+
+/// Makes and maps a file in a directory that `lock` keeps other processes from. No path is open to it, or
+/// will be while it is mapped.
+///
+/// # Errors
+/// As [`MappedFile::create`].
+pub(crate) fn create_mapped(
+    path: &Path,
+    size: usize,
+    lock: &Arc<Lock>,
+) -> Result<MappedFile, OpenError> {
+    // SAFETY: the lock, which the mapping holds, keeps others away, and the caller its own paths.
+    let mapped = unsafe { MappedFile::create(path, size) }?;
+    Ok(mapped.holding(Box::new(lock.clone())))
+}
+
+/// Maps a file that [`create_mapped`] made. No path is open to it, or will be while it is mapped.
+///
+/// # Errors
+/// As [`MappedFile::open`].
+pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, OpenError> {
+    // SAFETY: as above.
+    let mapped = unsafe { MappedFile::open(path) }?;
+    Ok(mapped.holding(Box::new(lock.clone())))
+}
+
+/// Maps a range of a block device that `holder` keeps everybody else from, and keeps the paths of the
+/// device from that range as long as a piece of the mapping lives.
+///
+/// # Errors
+/// As [`MappedFile::device_range`]; [`OpenError::Unsuitable`] while another range is mapped.
+pub(crate) fn map_device(
+    path: &Path,
+    holder: &File,
+    range: &Arc<MappedRange>,
+    offset: u64,
+    size: usize,
+) -> Result<MappedFile, OpenError> {
+    let taken = range.take(offset, size).ok_or_else(|| is_mapped(path))?;
+    let holder = holder.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
+    // SAFETY: the holder is the exclusive opening of the device, and the taken range keeps our own paths
+    // away; both last as long as the mapping.
+    let mapped = unsafe { MappedFile::device_range(path, offset, size) }?;
+    Ok(mapped.holding(Box::new((holder, taken))))
+}
+
+/// What is said when a range is to be mapped while another one is.
+pub(crate) fn is_mapped(path: &Path) -> OpenError {
+    OpenError::unsuitable(path, "some of it is mapped already".into())
+}
+
+/// The one range of blocks of a device that is mapped now; none at first.
+#[derive(Debug, Default)]
+pub(crate) struct MappedRange {
+    is_taken: AtomicBool,
+    start: AtomicU64,
+    /// Zero while nothing is mapped.
+    end: AtomicU64,
+}
+
+impl MappedRange {
+    /// Takes a range, in bytes, until what this returns is dropped. `None` while another one is.
+    pub(crate) fn take(self: &Arc<Self>, offset: u64, size: usize) -> Option<TakenRange> {
+        let lba_size = LBA_SIZE as u64;
+        let (start, end) = (offset / lba_size, (offset + size as u64).div_ceil(lba_size));
+        if self.is_taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        // In this order what is beside the range is never refused.
+        self.start.store(start, Ordering::Release);
+        self.end.store(end, Ordering::Release);
+        Some(TakenRange(self.clone()))
+    }
+
+    /// Refuses an operation that would change something in the range.
+    pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
+        let (start, end) = match op {
+            Op::Write { lba, buffer, .. } => {
+                (lba.0, lba.0.saturating_add(buffer.len_lbas() as u64))
+            }
+            Op::Deallocate { range } => (range.start.0, range.end.0),
+            Op::Read { .. } | Op::Flush => return Ok(()),
+        };
+        self.check_range(start, end)
+    }
+
+    /// Refuses a change of the blocks from `start` to `end`.
+    pub(crate) fn check_range(&self, start: u64, end: u64) -> Result<(), DeviceError> {
+        let is_beside =
+            self.end.load(Ordering::Acquire) <= start || end <= self.start.load(Ordering::Acquire);
+        if is_beside || is_planted("mapped-range-written") {
+            Ok(())
+        } else {
+            Err(DeviceError::OutOfRange)
+        }
+    }
+}
+
+/// A range that is taken.
+#[derive(Debug)]
+pub(crate) struct TakenRange(Arc<MappedRange>);
+
+impl Drop for TakenRange {
+    fn drop(&mut self) {
+        self.0.end.store(0, Ordering::Release);
+        self.0.is_taken.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,93 @@
+//! What outlives the process, and what a fault of the mapped buffers takes from it.
+//!
+//! A record in a mapped buffer outlives the process when it is stored. When the kernel can't give a page
+//! of the mapping, private memory stands in its place: records from the one on that was stored just then
+//! outlive the process when they are written. Records before it are in the file, and count as before.
+//! Buffers that are taken from then on are private ones.
+
+use slimio_device::{Buffer, DeviceError, Faults};
+use slimio_planted::is_planted;
+
+use super::{Log, OpenBatch};
+use crate::batch::{Records, is_whole, read_header};
+use crate::checksum::chain;
+use crate::{EIO, LatchCause, Lsn};
+
+impl Log {
+    /// End of what outlives the process.
+    pub fn kept(&self) -> Lsn {
+        if self.private_count == 0 {
+            return self.appended;
+        }
+        let flying = self.flight.iter().filter_map(|flight| flight.private_from);
+        let waiting = self.closed.iter().chain(&self.open).filter_map(|open| open.private_from);
+        let first = flying.chain(waiting).next();
+        first.unwrap_or(self.appended).max(self.written)
+    }
+
+    /// Whether what is appended outlives the process before it is written.
+    pub fn are_buffers_kept(&self) -> bool {
+        self.are_buffers_kept
+    }
+
+    pub(super) fn is_private(&self, buffer: &Buffer) -> bool {
+        !self.are_buffers_kept || buffer.index().is_none()
+    }
+
+    /// A free buffer, if it is not a piece of a mapping that had a fault; that one is given back.
+    pub(super) fn without_faults(&mut self, free: Option<Buffer>) -> Option<Buffer> {
+        free.filter(|free| !self.note_faults(free))
+    }
+
+    /// Takes in whether the mapping that a buffer is a piece of had faults.
+    pub(super) fn note_faults(&mut self, buffer: &Buffer) -> bool {
+        let faults = buffer.faults();
+        if faults == Faults::default() {
+            return false;
+        }
+        self.faults = faults;
+        self.are_buffers_kept = false;
+        true
+    }
+
+    /// Takes in that the mapping of the open batch's buffer had a fault, while the record that begins
+    /// at `from` was stored or before.
+    #[cold]
+    pub(super) fn mind_faults(&mut self, from: Lsn) {
+        let Some(mut open) = self.open.take() else { return };
+        self.note_faults(&open.buffer);
+        if open.private_from.is_none() {
+            open.private_from = Some(from);
+            self.private_count += 1;
+        }
+        if self.faults.lost > 0 && !self.is_there(&open) {
+            self.latch_lost();
+        }
+        self.open = Some(open);
+    }
+
+    /// Whether everything that was put into a batch is still there.
+    fn is_there(&self, open: &OpenBatch) -> bool {
+        let mut walk = Records::new(&open.buffer[..open.used], self.salt, open.first_lsn);
+        let found = walk.by_ref().fold(0, |found, view| chain(found, view.checksum));
+        walk.at == open.used && found == open.records_chain
+    }
+
+    /// Whether a batch may be written, as far as faults go: `bytes` is what would be written, `source`
+    /// the buffer that it was put together in. The log is latched when it may not.
+    pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
+        if source.faults().lost == 0 || is_planted("lost-batch-written") {
+            return true;
+        }
+        let header = read_header(bytes, self.volume_id, self.geometry.batch_size());
+        let is_right = header.is_some_and(|header| is_whole(bytes, self.volume_id, &header));
+        if !is_right {
+            self.latch_lost();
+        }
+        is_right
+    }
+
+    fn latch_lost(&mut self) {
+        self.latch(LatchCause::LogBuffers, DeviceError::Io { errno: EIO });
+    }
+}

@@ -1,0 +1,194 @@
+"""Under each file system: full while it serves, copied by reflink while it serves, and a limit on the size
+of files. No signal, nobody hangs, each in a sentence, and nothing acknowledged is lost."""
+
+import os
+import resource
+
+from harness.file_system import SmallFileSystem
+from harness.server import Server, StartError
+from harness.target import TestCase, slimio_only
+from harness.wait import until
+
+VALUE = "x" * 3000
+TIMEOUT = 30
+
+
+class Writer:
+    """Writes, and remembers what was acknowledged."""
+
+    def __init__(self, test):
+        self.test, self.count, self.acknowledged = test, 0, {}
+
+    def write(self, server, count, after=lambda: None):
+        """Returns whether all were taken; `after` is called behind every tenth."""
+        try:
+            with server.client(timeout=TIMEOUT) as client:
+                for number in range(count):
+                    key, value = f"key:{self.count % 40}", f"{self.count}:{VALUE}"
+                    self.count += 1
+                    kind, text = client.raw("SET", key, value)
+                    if kind == b"-":
+                        self.test.assertTrue(text.startswith(b"MISCONF"), text)
+                        return False
+                    self.acknowledged[key] = value.encode()
+                    if number % 10 == 9:
+                        after()
+        except ConnectionError:
+            # Nobody knows what became of the write; the server must be there, and say why.
+            self.acknowledged.pop(key, None)
+            self.test.assertTrue(server.is_alive(), ended(server))
+            self.test.assertEqual(server.info()["log_latched"], "1")
+            return False
+        return True
+
+    def check(self, server):
+        with server.client(timeout=TIMEOUT) as client:
+            for key, value in self.acknowledged.items():
+                found = client("GET", key)
+                self.test.assertEqual(found and found[:20], value[:20], key)
+
+
+def ended(server):
+    return f"the server has ended with {server.process.returncode}: {server.said()[-2000:]}"
+
+
+class OnFileSystem:
+    """The tests, for each kind."""
+
+    seconds = 60
+    policy = "everysec"
+
+    def setUp(self):
+        with Server(start=False) as server:
+            self.fs = SmallFileSystem(self, self.kind, server.folder + "-mount")
+        self.volume = self.fs.make_folder("volume")
+        self.writer = Writer(self)
+
+    def server(self, **flags):
+        flags = {"log_segment_size": "1mb", "appendfsync": self.policy} | flags
+        server = Server(volume=self.volume, **flags)
+        # The volume's file system is there until the server is gone.
+        self.addCleanup(server.close)
+        return server
+
+    def killed_and_back(self, server):
+        """Kills it, and starts it again if it will on a full disk; says whether it did."""
+        server.kill()
+        try:
+            server.start()
+        except StartError as error:
+            self.assertNotIn("exit status -", str(error), "ended by a signal")
+            self.assertRegex(str(error), "space|room")
+            return False
+        self.writer.check(server)
+        return True
+
+    def run_full(self, server):
+        """On a disk that is full from here on, to where there is room again."""
+        self.fs.fill()
+        self.writer.write(server, 200, self.fs.write_back)
+        self.assertTrue(server.is_alive(), ended(server))
+        self.writer.check(server) if server.info()["log_latched"] == "0" else None
+        for _ in range(2):
+            if self.killed_and_back(server):
+                # Each first write behind a start is one that finds pages as they were written back.
+                self.fs.write_back()
+                self.writer.write(server, 5)
+                self.assertTrue(server.is_alive(), ended(server))
+        self.fs.make_room()
+        server.restart()
+        self.writer.check(server)
+        until(lambda: self.writer.write(server, 1), what="a write behind the room that was made")
+        server.restart()
+        self.writer.check(server)
+
+    def test_full_while_it_serves(self):
+        server = self.server()
+        self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
+        self.run_full(server)
+
+    def test_a_limit_on_the_size_of_files(self):
+        size = 24 << 20
+        server = Server(volume=self.volume, start=False, log_segment_size="1mb", appendfsync=self.policy)
+        self.addCleanup(server.close)
+        server.preexec = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        server.start()
+        for _ in range(60):
+            if not self.writer.write(server, 300):
+                break
+        self.assertTrue(server.is_alive(), ended(server))
+        self.writer.check(server)
+        server.restart()
+        self.writer.check(server)
+
+
+class OnReflinks(OnFileSystem):
+    def test_copied_while_it_serves_then_full(self):
+        server = self.server()
+        self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
+        self.fs.copy(self.volume, "copy")
+        self.run_full(server)
+
+    def test_copied_then_full_before_a_start(self):
+        server = self.server()
+        self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
+        server.kill()
+        self.fs.copy(self.volume, "copy")
+        self.fs.fill()
+        if self.killed_and_back(server):
+            self.writer.write(server, 5)
+        self.fs.make_room()
+        server.restart()
+        self.writer.check(server)
+
+
+@slimio_only
+class OnExt4(OnFileSystem, TestCase):
+    kind = "ext4"
+
+
+@slimio_only
+class OnXfs(OnReflinks, TestCase):
+    kind = "xfs"
+
+    def test_the_buffers_alone_are_copied_then_full(self):
+        """The log goes on: what is stored behind the fault is acknowledged when it is written."""
+        server = self.server()
+        self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
+        self.fs.copy(os.path.join(self.volume, "buffers"), "copy")
+        self.fs.fill()
+        self.assertTrue(self.writer.write(server, 100, self.fs.write_back), server.said())
+        self.assertEqual(server.info()["log_buffers"], "private")
+        self.assertIn("mapped buffers met a page", server.said())
+        for _ in range(2):
+            server.restart()
+            self.writer.check(server)
+            self.assertTrue(self.writer.write(server, 20, self.fs.write_back), server.said())
+        self.assertEqual(server.info()["log_buffers"], "private", "there is no room for new ones")
+        self.assertIn("no space", server.info()["io_path_why_not_better"])
+        self.fs.make_room()
+        os.remove(os.path.join(self.fs.mount, "copy"))
+        server.restart()
+        self.writer.check(server)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+
+    def test_buffers_that_are_shared_are_made_anew(self):
+        server = self.server()
+        self.assertTrue(self.writer.write(server, 50, self.fs.write_back))
+        server.kill()
+        before = os.stat(os.path.join(self.volume, "buffers")).st_ino
+        self.fs.copy(self.volume, "copy")
+        server.start()
+        self.writer.check(server)
+        self.assertNotEqual(os.stat(os.path.join(self.volume, "buffers")).st_ino, before)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+
+
+@slimio_only
+class OnBtrfs(OnReflinks, TestCase):
+    kind = "btrfs"
+
+    def test_it_says_that_buffers_are_private(self):
+        info = self.server().info()
+        self.assertEqual(info["log_buffers"], "private")
+        self.assertIn("when its record is written", info["io_path_why_not_better"])

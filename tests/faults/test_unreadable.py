@@ -1,0 +1,183 @@
+"""The log's mapped buffers on a disk some of which can't be read, or that goes away: no signal, each in a
+sentence, and nothing acknowledged is lost."""
+
+import contextlib
+import os
+
+from harness.file_system import SIZE, mount_kind, run
+from harness.loop_device import attach
+from harness.server import Server, refusal
+from harness.spoilt_image import SpoiltImage, place_of
+from harness.target import TestCase, slimio_only
+from harness.wait import until
+
+MIB, PAGE = 1 << 20, 4096
+# More than the buffers that were used before.
+LARGE = "x" * (3 * MIB)
+
+
+def forget(path, start, end):
+    """Has the kernel forget what it holds of a file, as far as no process uses it."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def pieces(places):
+    """The ranges of bytes that pages at these places are."""
+    found = []
+    for place in places:
+        if found and found[-1][1] == place:
+            found[-1] = (found[-1][0], place + PAGE)
+        else:
+            found.append((place, place + PAGE))
+    return found
+
+
+class Unreadable:
+    """`volume` is what a server is told, `buffers` the file or device that its buffers are in, and
+    `spoil(start, end)` lets bytes of the buffers be unreadable."""
+
+    seconds = 60
+
+    def server(self, **flags):
+        server = Server(volume=self.volume, log_segment_size="8mb", **flags)
+        self.addCleanup(server.close)
+        return server
+
+    def fill(self, server, count=50):
+        with server.client() as client:
+            for number in range(count):
+                self.assertEqual(client("SET", f"key:{number}", f"value:{number}"), b"OK")
+
+    def check(self, server, count=50):
+        with server.client() as client:
+            for number in range(count):
+                self.assertEqual(client("GET", f"key:{number}"), b"value:%d" % number)
+
+    def test_a_hole_at_a_start(self):
+        server = self.server()
+        self.fill(server)
+        server.kill()
+        with self.nothing_cached():
+            self.spoil(8 * MIB, 8 * MIB + PAGE)
+        said = refusal(volume=self.volume)
+        self.assertRegex(said, "reading .*Input/output error")
+        self.image.spoil()
+        with self.nothing_cached():
+            pass
+        server.start()
+        self.check(server)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+
+    def test_a_hole_under_a_server(self):
+        for policy in ("everysec", "always"):
+            server = self.server(appendfsync=policy)
+            self.fill(server)
+            forget(self.buffers, self.start + MIB, self.start + 16 * MIB)
+            self.spoil(MIB, 16 * MIB)
+            with server.client() as client:
+                self.assertEqual(client("SET", policy, LARGE), b"OK")
+            self.assertEqual(server.info()["log_buffers"], "private", server.said())
+            self.fill(server)
+            server.kill()
+            self.image.spoil()
+            server.start()
+            self.check(server)
+            with server.client() as client:
+                self.assertEqual(client("STRLEN", policy), len(LARGE))
+            self.assertEqual(server.info()["log_buffers"], "mapped")
+            server.close()
+
+    def test_the_disk_goes_away(self):
+        server = self.server()
+        self.fill(server)
+        forget(self.buffers, self.start + MIB, self.start + 16 * MIB)
+        self.image.take_away()
+        self.ends_in_a_sentence(server)
+
+    def ends_in_a_sentence(self, server):
+        """The disk of the volume does nothing any more."""
+
+        def noticed():
+            try:
+                with server.client(timeout=10) as client:
+                    for value in (LARGE, "small"):
+                        kind, text = client.raw("SET", "key", value)
+                        self.assertTrue(kind == b"+" or text.startswith(b"MISCONF"), text)
+            except ConnectionError:
+                self.assertTrue(server.is_alive(), server.said()[-2000:])
+            return server.info()["log_latched"] == "1"
+
+        until(noticed, 30, "the disk being missed")
+        self.check(server)
+        self.assertGreaterEqual(server.terminate(), 0, "ended by a signal")
+
+
+class Directory(Unreadable):
+    start = 0
+
+    def setUp(self):
+        with Server(start=False) as server:
+            self.mount = server.folder + "-mount"
+        self.image = SpoiltImage(self, self.mount + ".image", SIZE)
+        os.makedirs(self.mount)
+        self.addCleanup(os.rmdir, self.mount)
+        self.device = attach(self, self.image.path)
+        mount_kind(self, self.kind, self.mount, self.device)
+        self.volume = os.path.join(self.mount, "volume")
+        self.buffers = os.path.join(self.volume, "buffers")
+
+    def spoil(self, start, end):
+        pages = range(start, end, PAGE)
+        places = [place_of(self.buffers, at) for at in pages]
+        self.image.spoil(*pieces(places))
+
+    @contextlib.contextmanager
+    def nothing_cached(self):
+        """What the kernel holds of a file system is forgotten with its mount."""
+        yield
+        run("umount", self.mount)
+        run("mount", self.device, self.mount)
+
+
+@slimio_only
+class OnExt4(Directory, TestCase):
+    kind = "ext4"
+
+
+@slimio_only
+class OnXfs(Directory, TestCase):
+    kind = "xfs"
+
+
+@slimio_only
+class OnDevice(Unreadable, TestCase):
+    start = MIB
+
+    def setUp(self):
+        with Server(start=False) as server:
+            path = server.folder + "-image"
+        self.image = SpoiltImage(self, path, 256 * MIB)
+        self.volume = self.buffers = attach(self, self.image.path)
+
+    def spoil(self, start, end):
+        self.image.spoil((self.start + start, self.start + end))
+
+    def test_the_device_shrinks(self):
+        """As a logical volume may: what is mapped is not there any more."""
+        server, size = self.server(), self.start + MIB // 4
+        self.fill(server)
+        os.truncate(self.image.backing, size)
+        self.assertEqual(os.stat(self.image.path).st_size, size)
+        run("losetup", "--set-capacity", self.volume)
+        self.ends_in_a_sentence(server)
+
+    @contextlib.contextmanager
+    def nothing_cached(self):
+        yield
+        # The last one to close it would have it forgotten, but somebody may just look at it.
+        forget(self.volume, 0, 256 * MIB)

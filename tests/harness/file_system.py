@@ -1,0 +1,93 @@
+"""A small file system on a loop device, that can be filled up, and that keeps nothing to itself."""
+
+import errno
+import os
+import shutil
+import subprocess
+
+from .loop_device import run
+
+# XFS takes nothing smaller.
+SIZE = 320 << 20
+
+MAKE = {
+    "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0"],
+    "xfs": ["mkfs.xfs", "-q", "-f", "-m", "reflink=1"],
+    "btrfs": ["mkfs.btrfs", "-q", "-f"],
+}
+PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
+
+
+def mount_kind(test, kind, mount, image):
+    """Makes a file system in `image`, a file or device, and mounts it; the test is skipped where that can't
+    be done. Goes away with the test."""
+    if os.geteuid() != 0:
+        test.skipTest("a file system of one's own needs root")
+    if shutil.which(MAKE[kind][0]) is None:
+        test.skipTest(f"there is no {MAKE[kind][0]}: install {PACKAGES[kind]}")
+    with open("/proc/filesystems", encoding="utf-8") as file:
+        if kind not in file.read().split():
+            test.skipTest(f"this kernel has no {kind}")
+    try:
+        run(*MAKE[kind], image)
+        how = [] if image.startswith("/dev/") else ["-o", "loop"]
+        run("mount", *how, image, mount)
+    except (OSError, subprocess.CalledProcessError) as error:
+        test.skipTest(f"no {kind} can be mounted here: {getattr(error, 'stderr', error)}")
+    test.addCleanup(subprocess.run, ["umount", "-l", mount], check=False)
+
+
+class SmallFileSystem:
+    """`mount` is where it is."""
+
+    def __init__(self, test, kind, mount):
+        self.kind, self.mount = kind, mount
+        image = mount + ".image"
+        os.makedirs(mount)
+        test.addCleanup(os.rmdir, mount)
+        with open(image, "wb") as file:
+            file.truncate(SIZE)
+        test.addCleanup(os.remove, image)
+        mount_kind(test, kind, mount, image)
+        self.ballast = os.path.join(mount, "ballast")
+
+    def write_back(self):
+        """Writes back what is only in memory: from here on a store to a mapped page asks the file system."""
+        run("sync", "--file-system", self.mount)
+
+    def fill(self):
+        """Leaves no room at all."""
+        descriptor = os.open(self.ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            for step in (16 << 20, 1 << 20, 64 << 10, 4 << 10):
+                try:
+                    while True:
+                        at = os.fstat(descriptor).st_size
+                        os.posix_fallocate(descriptor, at, step)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_room(self):
+        os.remove(self.ballast)
+        self.write_back()
+
+    def make_folder(self, name):
+        """A folder that `copy` can copy."""
+        folder = os.path.join(self.mount, name)
+        if self.kind == "btrfs":
+            run("btrfs", "-q", "subvolume", "create", folder)
+        return folder
+
+    def copy(self, folder, to):
+        """Copies no byte: each block belongs to both from here on."""
+        target = os.path.join(self.mount, to)
+        if self.kind == "btrfs":
+            # It shares no blocks of a file that is overwritten in place with one that is not, but for a snapshot.
+            run("btrfs", "-q", "subvolume", "snapshot", folder, target)
+        else:
+            run("cp", "-r", "--reflink=always", folder, target)
+        self.write_back()
