@@ -4,5 +4,6 @@ mod allocations;
 mod commands;
 mod common;
 mod files;
+mod refused;
 mod registered;
 mod sockets;
