@@ -13,7 +13,9 @@ use crate::engine::Engine;
 use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
-use crate::{Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, sys};
+use crate::{
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, calls, sys,
+};
 
 /// The file whose lock says that the directory is in use. The holder's process id is in it.
 pub const LOCK_FILE_NAME: &str = "lock";
@@ -298,6 +300,7 @@ impl Directory {
                 .to_owned(),
         ];
         notes.extend(self.engine.notes());
+        notes.extend(calls::notes());
         notes.extend(self.bulk.why_not().iter().cloned());
         notes.extend(self.not_direct.iter().map(|why| format!("no direct I/O: {why}")));
         notes.extend(self.file_system.notes());

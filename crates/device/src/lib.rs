@@ -30,6 +30,7 @@
 mod block;
 mod buffer;
 mod bulk;
+mod calls;
 mod contents;
 mod directory;
 mod engine;
@@ -50,6 +51,7 @@ mod whole;
 
 pub use block::BlockDevice;
 pub use buffer::Buffer;
+pub use calls::{Purpose, RefusedCall, explain_refused_calls, refused_calls};
 pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};
 pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};

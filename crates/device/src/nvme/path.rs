@@ -20,6 +20,7 @@ use super::wire::{self, RANGES_MAX, opcode};
 use crate::bulk::{Extras, Refusal, path_setup};
 use crate::pool::{Pool, pooled_or_own};
 use crate::target::{buffer_of, check_range};
+use crate::uring::{enter, untaken};
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
 /// A namespace through the driver's own commands.
@@ -88,15 +89,6 @@ impl NvmePath {
             in_flight: 0,
             reaped: Vec::new(),
         })
-    }
-
-    fn enter(&mut self, min: usize, timeout: Option<Duration>) {
-        match self.ring.submit_and_wait(min, timeout) {
-            Ok(()) => {}
-            // What the kernel has no memory for now stays queued for the next call.
-            Err(errno) if errno.number() == libc::EAGAIN => {}
-            Err(errno) => panic!("the kernel no longer takes operations: {errno}"),
-        }
     }
 
     /// Makes commands of all that is queued.
@@ -282,7 +274,7 @@ impl Device for NvmePath {
 
     fn kick(&mut self) {
         self.begin_all();
-        self.enter(0, None);
+        enter(&mut self.ring, 0, None);
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
@@ -292,11 +284,12 @@ impl Device for NvmePath {
             match outcome {
                 Outcome::Commanded { memory, result } => {
                     let result = result_of(payload.opcode, result);
-                    let result = self.namespace.explain(result);
+                    let result = untaken(&self.ring, self.namespace.explain(result));
                     self.settle(payload, memory, result, completions);
                 }
                 Outcome::Done(result) => {
-                    self.settle(payload, None, result.map_err(DeviceError::from), completions);
+                    let result = untaken(&self.ring, result.map_err(DeviceError::from));
+                    self.settle(payload, None, result, completions);
                 }
                 other => unreachable!("a path asks for no such thing: {other:?}"),
             }
@@ -310,7 +303,7 @@ impl Device for NvmePath {
         self.begin_all();
         while self.in_flight > 0 {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            self.enter(1, left);
+            enter(&mut self.ring, 1, left);
             self.poll(completions);
             if completions.len() > before || left.is_some_and(|left| left.is_zero()) {
                 return;
