@@ -380,3 +380,62 @@ impl Interest {
         events as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    /// Does to each operation's memory what the kernel does, after the operations were moved about.
+    #[test]
+    fn what_the_kernel_was_told_of_stays_when_operations_move() {
+        let mut table: Table<Kind<Vec<u8>>> = Table::new();
+        let mut segments = Segments::new();
+        segments.push(b"ab".to_vec());
+        segments.push_shared(std::sync::Arc::new(b"-cd-".to_vec()), 1..3);
+        let kinds = [
+            Kind::Read { memory: vec![0; 4], offset: 0 },
+            Kind::ReceiveInto { bytes: Vec::with_capacity(4), limit: 4 },
+            Kind::Send { bytes: b"abcd".to_vec(), sent: 0 },
+            Kind::SendSegments { segments },
+        ];
+        let names = kinds.map(|kind| table.insert(kind));
+        let mut written = Vec::new();
+        let mut read = Vec::new();
+        for name in names {
+            match table.get_mut(name).expect("it was just put there") {
+                Kind::Read { memory, .. } => written.push(memory.address()),
+                Kind::ReceiveInto { bytes, .. } => {
+                    written.push(bytes.spare_capacity_mut().as_mut_ptr().cast());
+                }
+                Kind::Send { bytes, .. } => read.push((bytes.as_ptr(), 4)),
+                Kind::SendSegments { segments } => {
+                    let header = segments.describe();
+                    for index in 0..2 {
+                        // SAFETY: the header and its vectors stay as the segments do.
+                        let vector = unsafe { *(*header).msg_iov.add(index) };
+                        read.push((vector.iov_base.cast_const().cast(), vector.iov_len));
+                    }
+                }
+                _ => unreachable!("it is not among them"),
+            }
+        }
+        for _ in 0..100 {
+            table.insert(Kind::Accept);
+        }
+        let mut moved = names.map(|name| table.remove(name).expect("it is still there"));
+        for address in written {
+            // SAFETY: four bytes are there, which belong to the operation.
+            unsafe { std::ptr::copy_nonoverlapping(b"wxyz".as_ptr(), address, 4) };
+        }
+        // SAFETY: so many bytes are there, which the operation keeps.
+        let seen = read.iter().map(|&(at, size)| unsafe { std::slice::from_raw_parts(at, size) });
+        assert_eq!(seen.collect::<Vec<_>>().concat(), b"abcdabcd");
+        let Kind::Read { memory, .. } = &moved[0] else { panic!("the first is a read") };
+        assert_eq!(memory, b"wxyz");
+        let Kind::ReceiveInto { bytes, .. } = &mut moved[1] else { panic!("then a receive") };
+        // SAFETY: they were written above.
+        unsafe { bytes.set_len(4) };
+        assert_eq!(bytes, b"wxyz");
+    }
+}

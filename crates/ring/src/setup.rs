@@ -152,6 +152,10 @@ type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
 
 /// Makes a ring. It is disabled: the thread that enables it is the one it belongs to.
 pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refused> {
+    if cfg!(miri) {
+        // It has no io_uring, and stops at a call that it does not know.
+        return Err(Refused::diagnose(Errno::new(libc::ENOSYS)));
+    }
     let wanted = Features::ALL.without(setup.avoid);
     // Kernels refuse a flag they do not know with EINVAL; then the next poorer set is tried.
     let mut last = Errno::new(libc::EINVAL);
