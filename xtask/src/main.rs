@@ -10,6 +10,7 @@ mod lint;
 mod planted;
 mod process;
 mod report;
+mod sanitize;
 mod server;
 mod setup;
 mod sim;
@@ -44,6 +45,7 @@ const VERBS: &[Verb] = &[
     verb("blackbox", "tests against the binary; words narrow them down", suites::blackbox),
     verb("differential", "random commands against stock redis-server", suites::differential),
     verb("planted", "put each planted bug in and see that a test catches it", planted::verb),
+    verb("sanitize", "Miri and the sanitizers over what is `unsafe`; minutes", sanitize::verb),
     verb(
         "ledger",
         "kill the server under load; nothing acknowledged may be missing",

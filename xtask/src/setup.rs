@@ -15,8 +15,8 @@ use crate::process::{command, is_installed, run, succeeds, target_dir};
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-const BY_HAND: &str = "install the packages redis-server, redis-tools and python3-redis \
-    (Debian, Ubuntu), or Redis 7.0 and `pip install redis` for python3";
+const BY_HAND: &str = "install the packages redis-server, redis-tools, strace and python3-redis \
+    (Debian, Ubuntu), or Redis 7.0, strace and `pip install redis` for python3";
 
 /// `cargo x setup`.
 pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
@@ -66,6 +66,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("redis-cli", "redis-tools"),
     ("redis-benchmark", "redis-tools"),
     ("python3", "python3"),
+    ("strace", "strace"),
 ];
 
 fn missing_packages() -> Vec<&'static str> {

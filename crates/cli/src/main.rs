@@ -12,6 +12,7 @@ mod waf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use slimio_device::{Purpose, explain_refused_calls};
 
 /// Memory that is free goes back to the system from threads of its own: mimalloc, which is as fast,
 /// gives it back in the middle of a `free` (docs/memory.md has the times), and none of it when idle.
@@ -77,6 +78,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             eprintln!("slimio: {text}");
+            // Said by name: an error of the kernel does not tell a filter from a permission.
+            if let Some(refused) = explain_refused_calls(&[Purpose::Serving])
+                && !text.contains(&refused)
+            {
+                eprintln!("slimio: {refused}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use slimio_device::{
-    Contents, Directory, LBA_SIZE, OpenError, PathOptions, WholeDevice, block_device_of, open_whole,
+    Contents, Directory, LBA_SIZE, OpenError, PathOptions, Purpose, WholeDevice, block_device_of,
+    explain_refused_calls, open_whole, refused_calls,
 };
 
 use crate::tools::say;
@@ -42,7 +43,13 @@ fn machine() {
         Ok(_) => say("commands of the NVMe driver through it: yes"),
         Err(refused) => say(&format!("commands of the NVMe driver through it: no: {refused}")),
     }
-    say("plain system calls and epoll: yes");
+    match explain_refused_calls(&[Purpose::Serving, Purpose::Epoll]) {
+        None => say("plain system calls and epoll: yes"),
+        Some(refused) => say(&format!("plain system calls and epoll: no: {refused}")),
+    }
+    for call in refused_calls(|purpose| matches!(purpose, Purpose::Better { .. })) {
+        say(&format!("not as good as it could be: {call}"));
+    }
     say(&format!("block size: {LBA_SIZE}"));
 }
 

@@ -13,8 +13,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::low_level::pipe;
 use slimio_device::{EngineChoice, PathOptions, Polling};
-use slimio_server::Server;
 use slimio_server::config::Config;
+use slimio_server::{Server, open_files_limit};
 use slimio_storage::Storage;
 
 use crate::volume;
@@ -109,13 +109,15 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
 
 /// Makes room for so many clients, beside our own files.
 fn raise_file_limit(clients: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use rustix::process::{Resource, Rlimit, setrlimit};
     const OWN_FILES: u64 = 64;
-    let limit = getrlimit(Resource::Nofile);
     let wanted = clients + OWN_FILES;
-    let Some(current) = limit.current.filter(|current| *current < wanted) else { return };
-    let reachable = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let raised = Rlimit { current: Some(reachable), maximum: limit.maximum };
+    let Some((current, maximum)) = open_files_limit().filter(|limit| limit.0 < wanted) else {
+        return;
+    };
+    let reachable = maximum.min(wanted);
+    let maximum = Some(maximum).filter(|maximum| *maximum != u64::MAX);
+    let raised = Rlimit { current: Some(reachable), maximum };
     if setrlimit(Resource::Nofile, raised).is_err() || reachable < wanted {
         log::warn!(
             "only {} files may be open: fewer than maxclients {clients} can connect (ulimit -n)",

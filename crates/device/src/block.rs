@@ -18,7 +18,7 @@ use crate::surroundings::{queue_of_file, write_cache_of_block_device, write_stre
 use crate::target::{Target, TargetKind};
 use crate::{
     Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
-    WriteCache, holders, identity, sys,
+    WriteCache, calls, holders, identity, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -190,6 +190,7 @@ impl WholeDevice for BlockDevice {
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![format!("no NVMe passthrough: {}", self.no_passthrough.0)];
         notes.extend(self.engine.notes());
+        notes.extend(calls::notes());
         notes.extend(self.bulk.why_not().iter().cloned());
         if !self.options.direct {
             notes.push("no direct I/O: buffered I/O was asked for".into());

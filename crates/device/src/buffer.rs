@@ -209,13 +209,18 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
+    /// As one comparison, which is quick also where each step of a loop is watched.
+    fn is_full_of(bytes: &[u8], byte: u8) -> bool {
+        *bytes == vec![byte; bytes.len()]
+    }
+
     #[test]
     fn is_aligned_and_zero() {
         for lbas in [1, 2, 64, OWN_PAGES_LBAS_MIN, OWN_PAGES_LBAS_MIN + 1] {
             let buffer = Buffer::zeroed(lbas);
             assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);
             assert_eq!(buffer.len(), lbas * LBA_SIZE);
-            assert!(buffer.iter().all(|&byte| byte == 0));
+            assert!(is_full_of(&buffer, 0));
         }
     }
 
@@ -228,8 +233,8 @@ mod tests {
         assert_eq!(buffer.len(), LBA_SIZE);
         buffer.fill(8);
         buffer.set_len_lbas(3);
-        assert!(buffer[..LBA_SIZE].iter().all(|&byte| byte == 8));
-        assert!(buffer[LBA_SIZE..].iter().all(|&byte| byte == 7));
+        assert!(is_full_of(&buffer[..LBA_SIZE], 8));
+        assert!(is_full_of(&buffer[LBA_SIZE..], 7));
     }
 
     #[test]
@@ -245,6 +250,6 @@ mod tests {
             buffer.fill(1);
             buffer
         });
-        assert!(buffer.join().expect("the thread ends").iter().all(|&byte| byte == 1));
+        assert!(is_full_of(&buffer.join().expect("the thread ends"), 1));
     }
 }

@@ -16,7 +16,7 @@ use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
 use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, faults,
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, calls, faults,
     holders, sys,
 };
 
@@ -378,6 +378,7 @@ impl Directory {
                 .to_owned(),
         ];
         notes.extend(self.engine.notes());
+        notes.extend(calls::notes());
         notes.extend(self.bulk.why_not().iter().cloned());
         notes.extend(self.not_direct.iter().map(|why| format!("no direct I/O: {why}")));
         notes.extend(self.file_system.notes());

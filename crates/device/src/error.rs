@@ -36,6 +36,12 @@ pub enum DeviceError {
     },
     /// The device is not there any more.
     Gone,
+    /// The kernel takes operations no more, this one neither: a filter was put on the process while it
+    /// ran, for example. Nothing of it was done.
+    Untaken {
+        /// Positive error number.
+        errno: i32,
+    },
     /// The device or the kernel failed the operation; `errno` as the kernel gave it.
     Io {
         /// Positive error number.
@@ -65,6 +71,12 @@ impl fmt::Display for DeviceError {
                 nvme::command_name(*opcode)
             ),
             Self::Gone => f.write_str("the device is gone"),
+            Self::Untaken { errno } => write!(
+                f,
+                "the kernel takes no more operations through io_uring: {}; allow io_uring_enter to \
+                 this process, or start it with io-backend plain",
+                io::Error::from_raw_os_error(*errno)
+            ),
             Self::Io { errno } => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
             }

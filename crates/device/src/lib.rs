@@ -30,6 +30,7 @@
 mod block;
 mod buffer;
 mod bulk;
+mod calls;
 mod claim;
 mod contents;
 mod directory;
@@ -55,6 +56,7 @@ mod whole;
 
 pub use block::BlockDevice;
 pub use buffer::Buffer;
+pub use calls::{Purpose, RefusedCall, explain_refused_calls, refused_calls};
 pub use claim::CLAIM_FILE_NAME;
 pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};

@@ -111,7 +111,7 @@ mod tests {
             buffer.fill(index as u8);
         }
         for (index, buffer) in buffers.iter().enumerate() {
-            assert!(buffer.iter().all(|&byte| byte == index as u8));
+            assert!(**buffer == vec![index as u8; buffer.len()]);
         }
         let address = buffers[2].as_ptr();
         drop(buffers.remove(2));
@@ -119,6 +119,6 @@ mod tests {
         assert_eq!(again.as_ptr(), address);
         // Whoever has one keeps the memory.
         drop(pool);
-        assert!(again.iter().all(|&byte| byte == 2));
+        assert!(*again == vec![2; again.len()]);
     }
 }

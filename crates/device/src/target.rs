@@ -193,7 +193,7 @@ const UNRESERVED_SIZE_MAX: u64 = 1 << 30;
 /// Makes a file longer, with its space reserved.
 pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
     match sys::allocate(file, 0, old_size, size - old_size) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+        Err(error) if error.raw_os_error().is_some_and(is_lack) => {
             let free = sys::free_space(file)?.unwrap_or(UNRESERVED_SIZE_MAX);
             if size - old_size > free {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
@@ -214,7 +214,13 @@ pub(crate) fn forgive_unsupported(result: Result<(), DeviceError>) -> Result<(),
 
 /// Whether the kernel or the file system says that it does not have this operation.
 pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
-    matches!(result, Err(DeviceError::Io { errno: libc::EOPNOTSUPP | libc::ENOSYS }))
+    matches!(result, Err(DeviceError::Io { errno }) if is_lack(*errno))
+}
+
+/// Whether an error means that there is no such operation here: the file system or the kernel does not
+/// have it, or a filter refuses it. What is done instead fails in its turn where `EPERM` means more.
+fn is_lack(errno: i32) -> bool {
+    matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }
 
 /// Where a block begins, in bytes.

@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_ring::{Fd, Memory, OpId, Outcome, Ring};
+use slimio_ring::{Errno, Fd, Memory, OpId, Outcome, Ring, Width};
 
 use crate::bulk::{Extras, Refusal, path_setup};
 use crate::pool::{Pool, pooled_or_own};
@@ -112,12 +112,7 @@ impl UringPath {
     }
 
     fn enter(&mut self, min: usize, timeout: Option<Duration>) {
-        match self.ring.submit_and_wait(min, timeout) {
-            Ok(()) => {}
-            // What the kernel has no memory for now stays queued for the next call.
-            Err(errno) if errno.number() == libc::EAGAIN => {}
-            Err(errno) => panic!("the kernel no longer takes operations: {errno}"),
-        }
+        enter(&mut self.ring, min, timeout);
     }
 
     fn begin(&mut self, token: Token, op: Op) {
@@ -241,6 +236,7 @@ impl Device for UringPath {
                 Outcome::Done(result) => (None, result.map_err(DeviceError::from)),
                 other => unreachable!("a path asks for no {other:?}"),
             };
+            let result = untaken(&self.ring, result);
             let completion = Completion { token: payload.token, buffer, result };
             if let Some(completion) = self.settle(op, payload.step, completion) {
                 self.in_flight -= 1;
@@ -297,6 +293,39 @@ impl Device for UringPath {
 
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.target.shrink(lba_count)
+    }
+}
+
+/// How long a path lets be between looks at what the kernel has, once it takes no more.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Hands everything to the kernel and waits, as a ring of a path does.
+pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
+    ring: &mut Ring<T, M, W>,
+    min: usize,
+    timeout: Option<Duration>,
+) {
+    // What the kernel has no memory for now stays queued for the next call. What it will not take is
+    // told of by completions; others may be in its hands, and nothing waits for those any more.
+    if ring.submit_and_wait(min, timeout).is_err()
+        && ring.refused().is_some()
+        && min > 0
+        && timeout != Some(Duration::ZERO)
+    {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
+/// Tells an operation that the kernel did not take from one that it failed.
+pub(crate) fn untaken<T: Copy, M: Memory, W: Width>(
+    ring: &Ring<T, M, W>,
+    result: Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    match (result, ring.refused().map(Errno::number)) {
+        (Err(DeviceError::Io { errno }), Some(refused)) if errno == refused => {
+            Err(DeviceError::Untaken { errno })
+        }
+        (result, _) => result,
     }
 }
 

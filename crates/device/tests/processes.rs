@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use slimio_device::{Device, Directory, LOCK_FILE_NAME, OpenError, PathOptions, Polling};
+use slimio_device::{
+    Buffer, Device, DeviceError, Directory, LOCK_FILE_NAME, Lba, Op, OpenError, PathOptions,
+    PlacementId, Polling, Token,
+};
 use slimio_ring::{Cause, Errno};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 
@@ -22,6 +25,7 @@ fn main() {
         ["hold", path] => hold(Path::new(path)),
         ["confined", path] => confined(Path::new(path)),
         ["bare", path] => bare(Path::new(path)),
+        ["barred", path] => barred(Path::new(path)),
         ["crowded", path] => crowded(Path::new(path)),
         _ => {
             a_second_process_is_refused_with_the_first_ones_id();
@@ -30,6 +34,8 @@ fn main() {
             println!("without io_uring, plain calls do the same ... ok");
             without_durable_writes_a_flush_follows();
             println!("without durable writes, a flush follows ... ok");
+            a_path_that_is_refused_later_says_so();
+            println!("a path that is refused later says so ... ok");
             a_path_that_could_not_be_polled_is_told_of();
             println!("a path that could not be polled is told of ... ok");
         }
@@ -118,6 +124,60 @@ fn bare(path: &Path) {
     without_io_uring::fail(&[libc::SYS_pwritev2], libc::EOPNOTSUPP);
     check_files(path);
     println!("as correct");
+}
+
+/// Checks what becomes of a path when io_uring is refused while it is used.
+fn barred(path: &Path) {
+    const COUNT: u64 = 8;
+    let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
+    if !directory.describe().contains("through io_uring") {
+        eprintln!("SKIPPED: {}", directory.notes().join("; "));
+        println!("as correct");
+        return;
+    }
+    directory.create_file("file", COUNT).expect("there is room");
+    let mut path = directory.open_path("file").expect("it was just made");
+    let write = |lba, byte| {
+        let mut buffer = Buffer::zeroed(1);
+        buffer.fill(byte);
+        Op::Write { lba: Lba(lba), buffer, placement: PlacementId::default(), durable: true }
+    };
+    let mut run = |ops: Vec<Op>, has_kick: bool| {
+        let count = ops.len();
+        for (token, op) in ops.into_iter().enumerate() {
+            path.submit(Token(token as u64), op).expect("fewer than may be in flight");
+        }
+        if has_kick {
+            path.kick();
+        }
+        let mut completions = Vec::new();
+        while completions.len() < count {
+            path.wait(None, &mut completions);
+        }
+        assert_eq!(path.in_flight(), 0);
+        assert!(completions.iter().all(|completion| completion.buffer.is_some()));
+        completions.into_iter().map(|completion| completion.result).collect::<Vec<_>>()
+    };
+    let all = |byte| (0..COUNT).map(|lba| write(lba, byte)).collect::<Vec<_>>();
+    assert!(run(all(1), true).iter().all(Result::is_ok));
+
+    without_io_uring::fail(&[libc::SYS_io_uring_enter], libc::EPERM);
+    let untaken = Err(DeviceError::Untaken { errno: libc::EPERM });
+    for has_kick in [true, false] {
+        let results = run(all(2), has_kick);
+        assert!(results.iter().all(|result| *result == untaken), "{results:?}");
+    }
+    let said = untaken.expect_err("it is one").to_string();
+    assert!(said.contains("allow io_uring_enter"), "{said}");
+    // What the kernel was not given has not been done.
+    let written = std::fs::read(directory.file_path("file")).expect("it is readable");
+    assert!(written.iter().all(|&byte| byte == 1));
+    drop(path);
+    println!("as correct");
+}
+
+fn a_path_that_is_refused_later_says_so() {
+    run_to_the_end("barred");
 }
 
 /// A user that has no other process.

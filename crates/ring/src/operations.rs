@@ -8,7 +8,7 @@ use io_uring::types::{self, CancelBuilder, FsyncFlags};
 
 use crate::files::Fd;
 use crate::nvme::NVME_URING_CMD_IO;
-use crate::reap::{Completion, Outcome};
+use crate::reap::{Completion, ending};
 use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
@@ -24,6 +24,8 @@ pub(crate) struct InFlight<T, M> {
     pub(crate) payload: T,
     pub(crate) fd: Fd,
     pub(crate) is_cancelled: bool,
+    /// Place of its entry among all that were queued.
+    pub(crate) queued_as: u64,
     pub(crate) kind: Kind<M>,
 }
 
@@ -55,7 +57,7 @@ pub enum Interest {
 
 impl<T: Copy, M: Memory> Ring<T, M, Wide> {
     /// Hands an I/O command to the NVMe driver; `namespace` is a generic device (`/dev/ng0n1`).
-    /// Completes with [`Outcome::Commanded`]. A cancel does not take it back from the device.
+    /// Completes with [`Outcome::Commanded`](crate::Outcome::Commanded). A cancel does not take it back from the device.
     ///
     /// # Safety
     /// The command moves no more bytes to or from its data than `memory` has; none without: the
@@ -73,13 +75,13 @@ impl<T: Copy, M: Memory> Ring<T, M, Wide> {
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Accepts connections until it fails or is cancelled: each is a completion with
-    /// [`Outcome::Accepted`], the last one with an error. Out of descriptors (`EMFILE`) ends it.
+    /// [`Outcome::Accepted`](crate::Outcome::Accepted), the last one with an error. Out of descriptors (`EMFILE`) ends it.
     pub fn accept(&mut self, listener: Fd, payload: T) -> OpId {
         self.begin(listener, payload, Kind::Accept)
     }
 
     /// Receives until the end of the stream, an error or a cancel: each time data arrives, a
-    /// completion with [`Outcome::Received`] has it in a buffer of the ring's. While all buffers
+    /// completion with [`Outcome::Received`](crate::Outcome::Received) has it in a buffer of the ring's. While all buffers
     /// are out, it waits for one to be given back.
     ///
     /// # Panics
@@ -90,7 +92,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Receives once, behind the end of `bytes`, at most `limit` bytes and never more than its
-    /// capacity has room for. Completes with [`Outcome::ReceivedInto`] as soon as there is
+    /// capacity has room for. Completes with [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is
     /// anything.
     ///
     /// # Panics
@@ -101,7 +103,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::ReceiveInto { bytes, limit })
     }
 
-    /// Sends all of `bytes`, however many calls it takes; then completes with [`Outcome::Sent`].
+    /// Sends all of `bytes`, however many calls it takes; then completes with [`Outcome::Sent`](crate::Outcome::Sent).
     ///
     /// # Panics
     /// When there is nothing to send.
@@ -111,7 +113,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Sends all that is left in `segments`, however many calls it takes; then completes with
-    /// [`Outcome::SentSegments`].
+    /// [`Outcome::SentSegments`](crate::Outcome::SentSegments).
     ///
     /// # Panics
     /// When there is nothing to send.
@@ -120,26 +122,26 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::SendSegments { segments })
     }
 
-    /// Completes once, with [`Outcome::Polled`], when the descriptor is ready: at once if it is
+    /// Completes once, with [`Outcome::Polled`](crate::Outcome::Polled), when the descriptor is ready: at once if it is
     /// already.
     pub fn poll(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: false })
     }
 
-    /// Completes with [`Outcome::Polled`] whenever the descriptor has become ready anew, until the
+    /// Completes with [`Outcome::Polled`](crate::Outcome::Polled) whenever the descriptor has become ready anew, until the
     /// completion that says it is the last.
     pub fn poll_repeatedly(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: true })
     }
 
-    /// Fills `memory` from `offset` on, in bytes. Completes with [`Outcome::Transferred`].
+    /// Fills `memory` from `offset` on, in bytes. Completes with [`Outcome::Transferred`](crate::Outcome::Transferred).
     pub fn read(&mut self, file: Fd, memory: M, offset: u64, payload: T) -> OpId {
         assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one read", memory.size());
         self.begin(file, payload, Kind::Read { memory, offset })
     }
 
     /// Writes all of `memory` at `offset`, in bytes; with `is_durable` (`RWF_DSYNC`) it completes
-    /// when that is on stable media. Completes with [`Outcome::Transferred`].
+    /// when that is on stable media. Completes with [`Outcome::Transferred`](crate::Outcome::Transferred).
     pub fn write(
         &mut self,
         file: Fd,
@@ -167,23 +169,23 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Makes every write that has completed stable (`fdatasync`, or `fsync` if `with_metadata`).
-    /// Completes with [`Outcome::Done`].
+    /// Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn flush(&mut self, file: Fd, with_metadata: bool, payload: T) -> OpId {
         self.begin(file, payload, Kind::Flush { with_metadata })
     }
 
-    /// `fallocate`, with its `mode`. Completes with [`Outcome::Done`].
+    /// `fallocate`, with its `mode`. Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn allocate(&mut self, file: Fd, mode: i32, offset: u64, size: u64, payload: T) -> OpId {
         self.begin(file, payload, Kind::Allocate { offset, size, mode })
     }
 
     /// Ends both directions of a connection; what was sent is still delivered. Completes with
-    /// [`Outcome::Done`].
+    /// [`Outcome::Done`](crate::Outcome::Done).
     pub fn shutdown(&mut self, socket: Fd, payload: T) -> OpId {
         self.begin(socket, payload, Kind::Shutdown)
     }
 
-    /// Does nothing, and completes with [`Outcome::Done`] like any other operation: what the caller
+    /// Does nothing, and completes with [`Outcome::Done`](crate::Outcome::Done) like any other operation: what the caller
     /// finds out itself can be told in the ring's time.
     pub fn nothing(&mut self, fd: Fd, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Nothing)
@@ -247,26 +249,34 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
     /// Ends an operation that the kernel does not have.
     fn end_cancelled(&mut self, name: Name) {
-        let op = self.in_flight.remove(name).expect("a starved receive is in flight");
+        self.end_made(name, Errno::CANCELED);
+    }
+
+    /// Ends an operation that the kernel does not have, with an error.
+    pub(crate) fn end_made(&mut self, name: Name, errno: Errno) {
+        let op = self.in_flight.remove(name).expect("it is in flight");
         self.files.end(op.fd);
-        self.made.push(Completion {
-            op: OpId(name),
-            payload: op.payload,
-            is_last: true,
-            outcome: Outcome::Received(Err(Errno::CANCELED)),
-        });
+        let payload = op.payload;
+        let outcome = ending(op, -errno.number());
+        self.made.push(Completion { op: OpId(name), payload, is_last: true, outcome });
     }
 
     fn begin(&mut self, fd: Fd, payload: T, kind: Kind<M>) -> OpId {
         self.files.begin(fd);
-        let name = self.in_flight.insert(InFlight { payload, fd, is_cancelled: false, kind });
+        let op = InFlight { payload, fd, is_cancelled: false, queued_as: self.queued, kind };
+        let name = self.in_flight.insert(op);
         self.put(name);
         OpId(name)
     }
 
     /// Puts an operation to the kernel: what is left of it.
     pub(crate) fn put(&mut self, name: Name) {
+        if let Some(errno) = self.refused() {
+            self.end_made(name, errno);
+            return;
+        }
         let in_flight = self.in_flight.get_mut(name).expect("it is in flight");
+        in_flight.queued_as = self.queued;
         let fd = types::Fd(self.files.number(in_flight.fd));
         let is_multishot = self.features;
         let fixed = |address, size| self.registered.as_ref()?.find(address, size);
@@ -368,5 +378,64 @@ impl Interest {
             Self::Writable => libc::POLLOUT,
         };
         events as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    /// Does to each operation's memory what the kernel does, after the operations were moved about.
+    #[test]
+    fn what_the_kernel_was_told_of_stays_when_operations_move() {
+        let mut table: Table<Kind<Vec<u8>>> = Table::new();
+        let mut segments = Segments::new();
+        segments.push(b"ab".to_vec());
+        segments.push_shared(std::sync::Arc::new(b"-cd-".to_vec()), 1..3);
+        let kinds = [
+            Kind::Read { memory: vec![0; 4], offset: 0 },
+            Kind::ReceiveInto { bytes: Vec::with_capacity(4), limit: 4 },
+            Kind::Send { bytes: b"abcd".to_vec(), sent: 0 },
+            Kind::SendSegments { segments },
+        ];
+        let names = kinds.map(|kind| table.insert(kind));
+        let mut written = Vec::new();
+        let mut read = Vec::new();
+        for name in names {
+            match table.get_mut(name).expect("it was just put there") {
+                Kind::Read { memory, .. } => written.push(memory.address()),
+                Kind::ReceiveInto { bytes, .. } => {
+                    written.push(bytes.spare_capacity_mut().as_mut_ptr().cast());
+                }
+                Kind::Send { bytes, .. } => read.push((bytes.as_ptr(), 4)),
+                Kind::SendSegments { segments } => {
+                    let header = segments.describe();
+                    for index in 0..2 {
+                        // SAFETY: the header and its vectors stay as the segments do.
+                        let vector = unsafe { *(*header).msg_iov.add(index) };
+                        read.push((vector.iov_base.cast_const().cast(), vector.iov_len));
+                    }
+                }
+                _ => unreachable!("it is not among them"),
+            }
+        }
+        for _ in 0..100 {
+            table.insert(Kind::Accept);
+        }
+        let mut moved = names.map(|name| table.remove(name).expect("it is still there"));
+        for address in written {
+            // SAFETY: four bytes are there, which belong to the operation.
+            unsafe { std::ptr::copy_nonoverlapping(b"wxyz".as_ptr(), address, 4) };
+        }
+        // SAFETY: so many bytes are there, which the operation keeps.
+        let seen = read.iter().map(|&(at, size)| unsafe { std::slice::from_raw_parts(at, size) });
+        assert_eq!(seen.collect::<Vec<_>>().concat(), b"abcdabcd");
+        let Kind::Read { memory, .. } = &moved[0] else { panic!("the first is a read") };
+        assert_eq!(memory, b"wxyz");
+        let Kind::ReceiveInto { bytes, .. } = &mut moved[1] else { panic!("then a receive") };
+        // SAFETY: they were written above.
+        unsafe { bytes.set_len(4) };
+        assert_eq!(bytes, b"wxyz");
     }
 }

@@ -250,7 +250,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 }
 
 /// What comes of an operation that has ended with `res`.
-fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
+pub(crate) fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
     let result = returned(res).map(drop);
     match op.kind {
         Kind::Accept => Outcome::Accepted(Err(result.err().unwrap_or(Errno::CANCELED))),

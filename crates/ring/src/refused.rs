@@ -36,6 +36,8 @@ pub enum Cause {
         /// What is missing.
         missing: &'static str,
     },
+    /// It takes an operation, and never ends it.
+    Silent,
     /// Anything else.
     Other,
 }
@@ -103,6 +105,7 @@ impl fmt::Display for Refused {
                 f.write_str("no file descriptor is left for io_uring (ulimit -n)")?;
             }
             Cause::TooOld { missing } => write!(f, "this kernel's io_uring lacks {missing}")?,
+            Cause::Silent => f.write_str("io_uring takes operations here and ends none")?,
             Cause::Other => f.write_str("the kernel refuses io_uring")?,
         }
         match self.errno {

@@ -7,22 +7,27 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, cqueue};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode};
+use slimio_planted::is_planted;
 
 use crate::files::{Fd, Files};
-use crate::operations::InFlight;
+use crate::operations::{InFlight, NOBODY};
 use crate::pool::{Pool, Provided};
 use crate::reap::{Arrived, Completion};
 use crate::registered::Registered;
 use crate::table::{Name, Table};
-use crate::{Errno, Features, Memory, Narrow, Polling, Refused, Setup, Width, setup};
+use crate::{Cause, Errno, Features, Memory, Narrow, Polling, Refused, Setup, Width, setup};
 
 /// How long a dropped ring waits for its operations to end before it gives up their memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How long it lets be between questions, where completions are polled for.
 const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Longest that the first operation of a ring may take: what does nothing takes microseconds.
+const TRIAL_MAX: Duration = Duration::from_secs(5);
 
 /// How often a submission that the kernel has no memory for is tried, a millisecond apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
@@ -64,9 +69,13 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     pub(crate) made: Vec<Completion<T, M>>,
     /// Receives that wait for a buffer to be given back.
     pub(crate) starved: Vec<Name>,
+    /// Entries queued so far, those in the backlog among them: they reach the kernel in this order.
+    pub(crate) queued: u64,
     is_enabled: bool,
     /// Whether an open file is registered: see [`Ring::hold`].
     pub(crate) is_holding: bool,
+    /// Why the kernel takes nothing any more.
+    refused: Option<Errno>,
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
@@ -88,8 +97,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             arrived: VecDeque::new(),
             made: Vec::new(),
             starved: Vec::new(),
+            queued: 0,
             is_enabled: false,
             is_holding: false,
+            refused: None,
         })
     }
 
@@ -174,12 +185,17 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// All that the entry points to stays as it is until its completion was reaped: it is owned by
     /// the operation that the entry's user data names.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
+        if self.refused.is_some() {
+            // The cancelling of something, which nobody would see.
+            return;
+        }
         // SAFETY: the caller's promise.
         let pushed =
             self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok();
         if !pushed {
             self.backlog.push_back(entry);
         }
+        self.queued += 1;
     }
 
     fn refill(&mut self) {
@@ -197,7 +213,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     ///
     /// # Errors
     /// When the kernel takes nothing: on another thread than the ring's (`EEXIST`), or for want of
-    /// memory (`EAGAIN`). What is queued stays queued.
+    /// memory (`EAGAIN`, `EBUSY`). What is queued stays queued. With any other error it takes nothing
+    /// ever again: see [`refused`](Self::refused).
     pub fn submit(&mut self) -> Result<(), Errno> {
         self.enter(0, None)
     }
@@ -212,7 +229,32 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.enter(min.saturating_sub(waiting), timeout)
     }
 
+    /// Why the kernel takes nothing from this ring any more: a filter that was put on the process
+    /// while it ran, for example. Operations that it has not taken have ended with that error, and so
+    /// does every other one from now on, with the next [`reap`](Self::reap); those that it has taken
+    /// go on, and are reaped when they end, but no call waits for that.
+    pub fn refused(&self) -> Option<Errno> {
+        self.refused
+    }
+
     fn enter(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
+        let entered = match self.refused {
+            Some(errno) => Err(errno),
+            None => self.enter_usable(min, timeout),
+        };
+        match entered {
+            Ok(()) => Ok(()),
+            Err(errno) => {
+                // What these mean may be otherwise the next time.
+                if !matches!(errno.number(), libc::EAGAIN | libc::EBUSY | libc::EEXIST) {
+                    self.give_up(errno);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    fn enter_usable(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         if !self.is_enabled {
             self.uring.submitter().register_enable_rings().map_err(|error| Errno::of(&error))?;
             self.is_enabled = true;
@@ -233,6 +275,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let entered = self.enter_once(queued, if is_rest { 0 } else { min }, timeout, must_run);
             match entered.map_err(|error| Errno::of(&error).number()) {
+                // A filter may make a call look as if it had been made.
+                Ok(0) if queued > 0 && tries < SUBMIT_TRIES_MAX => tries += 1,
+                Ok(0) if queued > 0 => return Err(Errno::new(libc::EPROTO)),
                 // An entry that fails at once stops the kernel behind it.
                 Ok(count) if is_rest || count < queued => {}
                 Ok(_) | Err(libc::ETIME | libc::EINTR) => return Ok(()),
@@ -250,6 +295,30 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
                 Err(number) => return Err(Errno::new(number)),
             }
         }
+    }
+
+    /// Ends what the kernel has not taken, and will not: no call is made on this ring any more that
+    /// could hand it over, so what is left in the submission queue stays there unread.
+    fn give_up(&mut self, errno: Errno) {
+        if self.refused.replace(errno).is_some() {
+            return;
+        }
+        if self.polling.submissions_idle_ms.is_some() && self.is_enabled {
+            // A thread of the kernel's may take it at any moment, without a call: nobody but that
+            // thread knows what it has. So all of it stays the kernel's.
+            return;
+        }
+        let untaken = self.uring.submission().len() + self.backlog.len();
+        let taken = self.queued - untaken as u64;
+        self.backlog.clear();
+        self.queued = taken;
+        let names = self.in_flight.iter_mut().filter(|(name, op)| {
+            op.queued_as >= taken || self.starved.contains(name) || is_planted("refused-ends-all")
+        });
+        for name in names.map(|(name, _)| name).collect::<Vec<_>>() {
+            self.end_made(name, errno);
+        }
+        self.starved.clear();
     }
 
     /// As [`enter`](Self::enter), where a thread of the kernel's takes what is queued: it is woken if
@@ -317,6 +386,34 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         unsafe { submitter.enter(queued as u32, min as u32, flags.bits(), Some(&arguments)) }
     }
 
+    /// Has the kernel run an operation that does nothing, as any other is run: that a ring can be made
+    /// does not mean that it may be used. The ring is this thread's from here on, if it is
+    /// [`Features::deferred`].
+    ///
+    /// # Errors
+    /// Why it can't be used; then the ring is of no use.
+    ///
+    /// # Panics
+    /// When something is in flight.
+    pub fn try_out(&mut self) -> Result<(), Refused> {
+        assert!(self.in_flight.len() == 0, "a ring is tried out before it is used");
+        let nothing: Entry = opcode::Nop::new().build().user_data(NOBODY);
+        // SAFETY: the entry points to nothing.
+        unsafe { self.push(nothing.into()) };
+        let deadline = Instant::now() + TRIAL_MAX;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.submit_and_wait(1, Some(left)).map_err(Refused::diagnose)?;
+            self.collect_all();
+            if self.arrived.pop_front().is_some() {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(Refused { cause: Cause::Silent, errno: None });
+            }
+        }
+    }
+
     /// Lets the kernel finish what has arrived, without waiting, and takes it from the queue.
     pub(crate) fn collect_all(&mut self) {
         let submission = self.uring.submission();
@@ -324,7 +421,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         drop(submission);
         // Nobody else asks the device.
         must_run |= self.polling.is_ours_to_ask() && self.in_flight.len() > 0;
-        if must_run && self.is_enabled {
+        if must_run && self.is_enabled && self.refused.is_none() {
             // What it can't do now (no memory) it does next time: readiness stays.
             drop(self.enter_once(0, 0, None, true));
         }
@@ -352,6 +449,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             let left = deadline.saturating_duration_since(Instant::now());
             let ended = if left.is_zero() {
                 return false;
+            } else if self.refused.is_some() && !self.features.deferred {
+                // What the kernel has ends by itself, and shows without a call.
+                std::thread::sleep(DROP_ASK_PAUSE);
+                Ok(())
             } else if self.polling.is_ours_to_ask() {
                 // A wait would spin, and past any timeout; and nothing can be cancelled there.
                 self.submit()

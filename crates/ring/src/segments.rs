@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Most pieces that one system call takes (the kernel's `UIO_MAXIOV`). Longer lists go in several.
@@ -22,8 +23,7 @@ pub struct Segments {
     piece_sent: usize,
     /// Bytes to send that are left.
     size: usize,
-    /// What the kernel reads while a send is in flight. In a box: `Segments` may move meanwhile.
-    vectors: Box<Vectors>,
+    vectors: Kept,
 }
 
 enum Piece {
@@ -31,10 +31,15 @@ enum Piece {
     Shared { bytes: Arc<Vec<u8>>, range: Range<usize> },
 }
 
+/// What the kernel reads while a send is in flight.
 struct Vectors {
     header: libc::msghdr,
     iovecs: Vec<libc::iovec>,
 }
+
+/// Owns [`Vectors`] at one address. Not a `Box`: moving that says that nobody else points there, and
+/// `Segments` moves while the kernel does.
+struct Kept(NonNull<Vectors>);
 
 // SAFETY: the pointers in `vectors` are read by the kernel only, while a send is in flight, and
 // point into memory that this value owns or shares immutably.
@@ -42,11 +47,28 @@ unsafe impl Send for Segments {}
 // SAFETY: as above; a shared reference gives no access to them.
 unsafe impl Sync for Segments {}
 
-impl Default for Vectors {
+impl Default for Kept {
     fn default() -> Self {
         // SAFETY: a `msghdr` is integers and pointers, for which zero is a value.
         let header = unsafe { std::mem::zeroed() };
-        Self { header, iovecs: Vec::new() }
+        let vectors = Box::new(Vectors { header, iovecs: Vec::new() });
+        Self(NonNull::from(Box::leak(vectors)))
+    }
+}
+
+impl Kept {
+    /// To be changed: no send is in flight.
+    fn get(&mut self) -> &mut Vectors {
+        // SAFETY: it came from a box and is freed by the drop only; what was handed out before is not
+        // used any more once it may be changed.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and is not used again.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
@@ -102,7 +124,7 @@ impl Segments {
     /// [`push`](Self::push) took go to `spare`, emptied, so that their memory can be used again.
     pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
         self.pieces.clear();
-        self.vectors.iovecs.clear();
+        self.vectors.get().iovecs.clear();
         (self.piece, self.piece_sent, self.size) = (0, 0, 0);
         for mut bytes in self.owned.drain(..) {
             bytes.clear();
@@ -148,17 +170,18 @@ impl Segments {
     /// Describes what is left for `sendmsg`, and returns the description's address, which stays
     /// until the next call, [`clear`](Self::clear) or drop, also when `self` moves.
     pub(crate) fn describe(&mut self) -> *const libc::msghdr {
-        let mut iovecs = std::mem::take(&mut self.vectors.iovecs);
+        let mut iovecs = std::mem::take(&mut self.vectors.get().iovecs);
         iovecs.clear();
         iovecs.extend(self.slices().take(IOVECS_MAX).map(|bytes| libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         }));
-        let vectors = &mut *self.vectors;
+        let vectors = self.vectors.get();
         vectors.iovecs = iovecs;
         vectors.header.msg_iov = vectors.iovecs.as_mut_ptr();
         vectors.header.msg_iovlen = vectors.iovecs.len();
-        &raw const vectors.header
+        // SAFETY: it points at `Vectors`; no reference is made, which would end with the next move.
+        unsafe { &raw const (*self.vectors.0.as_ptr()).header }
     }
 }
 

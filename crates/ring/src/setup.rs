@@ -2,7 +2,9 @@
 
 use io_uring::{IoUring, Probe, opcode};
 
-use crate::{Errno, Narrow, Refused, Wide, Width};
+use slimio_planted::is_planted;
+
+use crate::{Errno, Narrow, Refused, Ring, Wide, Width};
 
 /// Entries of the submission queue at most (the kernel's own limit).
 pub const SUBMISSIONS_MAX: u32 = 32_768;
@@ -96,7 +98,7 @@ impl Features {
     }
 }
 
-/// Finds out whether io_uring can be used here, and with what.
+/// Finds out whether io_uring can be used here, and with what, by running an operation through it.
 ///
 /// ```
 /// match slimio_ring::probe() {
@@ -108,8 +110,18 @@ impl Features {
 /// # Errors
 /// Why not.
 pub fn probe() -> Result<Features, Refused> {
-    build::<Narrow>(Setup { submissions: 4, completions: 8, ..Setup::default() })
-        .map(|(_, features)| features)
+    let ring = trial::<Narrow>(Polling::default())?;
+    Ok(ring.features())
+}
+
+/// A ring that has run an operation: a filter may allow to make one and refuse to use it.
+fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
+    let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
+    let mut ring = Ring::new(setup)?;
+    if !is_planted("probe-runs-nothing") {
+        ring.try_out()?;
+    }
+    Ok(ring)
 }
 
 /// Finds out whether a ring can be had that takes commands of the NVMe driver (kernel 5.19).
@@ -117,15 +129,14 @@ pub fn probe() -> Result<Features, Refused> {
 /// # Errors
 /// Why not.
 pub fn probe_wide() -> Result<Features, Refused> {
-    let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
-    let (uring, features) = build::<Wide>(setup)?;
+    let ring = trial::<Wide>(Polling::default())?;
     let mut probe = Probe::new();
-    let probed = uring.submitter().register_probe(&mut probe);
+    let probed = ring.uring.submitter().register_probe(&mut probe);
     probed.map_err(|error| Refused::diagnose(Errno::of(&error)))?;
     if !probe.is_supported(opcode::UringCmd80::CODE) {
         return Err(Refused::too_old("commands of a driver"));
     }
-    Ok(features)
+    Ok(ring.features())
 }
 
 /// Finds out whether a ring can be had that polls for this.
@@ -133,7 +144,7 @@ pub fn probe_wide() -> Result<Features, Refused> {
 /// # Errors
 /// Why not.
 pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
-    build::<Narrow>(Setup { submissions: 4, completions: 8, polling, ..Setup::default() }).map(drop)
+    trial::<Narrow>(polling).map(drop)
 }
 
 /// A ring with entries of some width.
@@ -141,6 +152,10 @@ type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
 
 /// Makes a ring. It is disabled: the thread that enables it is the one it belongs to.
 pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refused> {
+    if cfg!(miri) {
+        // It has no io_uring, and stops at a call that it does not know.
+        return Err(Refused::diagnose(Errno::new(libc::ENOSYS)));
+    }
     let wanted = Features::ALL.without(setup.avoid);
     // Kernels refuse a flag they do not know with EINVAL; then the next poorer set is tried.
     let mut last = Errno::new(libc::EINVAL);

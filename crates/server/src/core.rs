@@ -162,6 +162,8 @@ pub(crate) struct Facts {
     pub(crate) port: u16,
     pub(crate) unix_path: Option<String>,
     pub(crate) net_name: &'static str,
+    /// Empty where sockets go through io_uring.
+    pub(crate) net_why_not_better: String,
     pub(crate) io_path: String,
     pub(crate) io_path_why_not_better: String,
     pub(crate) volume: String,

@@ -8,12 +8,12 @@ pub(crate) use memory::{doctor, stats as memory_stats};
 
 use std::fmt::{Display, Write as _};
 
-use rustix::process::{Resource, getrlimit};
 use slimio_device::LBA_SIZE;
 use slimio_storage::{Policy, Room};
 
 use crate::clients::{Client, State};
 use crate::core::{Core, MemoryUse};
+use crate::limits::open_files_limit;
 
 /// A section: its name, whether it is shown unasked, and what fills it.
 type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
@@ -251,15 +251,15 @@ fn errorstats(text: &mut Text, core: &Core, _: &Client) {
 fn slimio(text: &mut Text, core: &Core, _: &Client) {
     text.field("volume", &core.facts.volume);
     text.field("net_path", core.facts.net_name);
+    text.field("net_path_why_not_better", &core.facts.net_why_not_better);
     text.field("io_path", &core.facts.io_path);
     text.field("io_path_why_not_better", &core.facts.io_path_why_not_better);
     if let Some(monitor) = &core.placement {
         placement::fields(text, &**monitor);
     }
-    let (files_soft, files_hard) = {
-        let limit = getrlimit(Resource::Nofile);
-        (limit.current.unwrap_or(0), limit.maximum.unwrap_or(0))
-    };
+    let (files_soft, files_hard) = open_files_limit().unwrap_or_default();
+    let unlimited_as_zero = |limit| if limit == u64::MAX { 0 } else { limit };
+    let (files_soft, files_hard) = (unlimited_as_zero(files_soft), unlimited_as_zero(files_hard));
     text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
     text.field("replies_never_sent", core.stats.undelivered);
     if core.settings.is_cpu_tracked {

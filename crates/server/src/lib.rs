@@ -24,6 +24,7 @@ mod freeing;
 mod gate;
 mod info;
 mod latency;
+mod limits;
 mod server;
 mod slowlog;
 mod snapshot;
@@ -32,6 +33,7 @@ mod transactions;
 mod wal;
 
 pub use clock::WallClock;
+pub use limits::open_files_limit;
 pub use server::{Server, explain, make_volume};
 
 use std::sync::OnceLock;

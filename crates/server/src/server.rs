@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use slimio_device::{DeviceError, LBA_SIZE, OpenError};
+use slimio_device::{DeviceError, LBA_SIZE, OpenError, Purpose, explain_refused_calls};
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{Error, FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
@@ -68,8 +68,9 @@ impl Server {
             port: addresses.first().map_or(0, SocketAddr::port),
             unix_path: (!unix_path.is_empty()).then(|| unix_path.to_owned()),
             net_name,
+            net_why_not_better: why_not,
             io_path: "none".into(),
-            io_path_why_not_better: why_not,
+            io_path_why_not_better: String::new(),
             volume: "none".into(),
         };
         if let Some(storage) = &storage {
@@ -146,8 +147,13 @@ impl Server {
         ready();
         log::info!("Ready to accept connections");
         loop {
-            while self.core.shutdown.is_none() {
+            while self.core.shutdown.is_none() && self.net.broken().is_none() {
                 self.turn();
+            }
+            if let Some(why) = self.net.broken() {
+                // Nobody can be served; what was executed is kept all the same.
+                log::error!("{why}");
+                return self.finish().and(Err(why));
             }
             if self.may_end() {
                 break;
@@ -186,6 +192,9 @@ impl Server {
         }
         if !facts.io_path_why_not_better.is_empty() {
             log::info!("no better I/O path: {}", facts.io_path_why_not_better);
+        }
+        if !facts.net_why_not_better.is_empty() {
+            log::info!("no io_uring for sockets: {}", facts.net_why_not_better);
         }
         for name in core.config.without_effect() {
             log::warn!("directive {name} has no effect here");
@@ -258,10 +267,16 @@ impl Server {
                 Event::Accepted(conn, _) => self.accepted(conn),
                 Event::AcceptFailed(errno) => {
                     self.accept_failed = true;
-                    log::warn!(
-                        "cannot accept connections: {errno}; clients wait until some close. Raise \
-                         the limit of open files (ulimit -n), or lower maxclients"
-                    );
+                    let remedy = match errno {
+                        Errno::PERM | Errno::NOSYS => {
+                            "a filter (seccomp) refuses it: allow accept4 in its profile"
+                        }
+                        _ => {
+                            "clients wait until some close. Raise the limit of open files (ulimit \
+                             -n), or lower maxclients"
+                        }
+                    };
+                    log::warn!("cannot accept connections: {errno}; {remedy}");
                 }
                 Event::Ready(STOP) => {
                     if self.core.shutdown.is_none() {
@@ -431,6 +446,10 @@ fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), Config
             }
             Err(why) => why_not = why,
         }
+    }
+    if let Some(refused) = explain_refused_calls(&[Purpose::Epoll]) {
+        // Some of it would show only when the first client comes.
+        return Err(ConfigError(format!("cannot serve sockets: {refused}")));
     }
     let net = EpollNet::new()
         .map_err(|errno: Errno| ConfigError(format!("cannot make an event queue: {errno}")))?;

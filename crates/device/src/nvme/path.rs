@@ -21,6 +21,7 @@ use crate::bulk::{Extras, Refusal, path_setup};
 use crate::claim::Claim;
 use crate::pool::{Pool, pooled_or_own};
 use crate::target::buffer_of;
+use crate::uring::{enter, untaken};
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
 /// A namespace through the driver's own commands.
@@ -91,15 +92,6 @@ impl NvmePath {
             in_flight: 0,
             reaped: Vec::new(),
         })
-    }
-
-    fn enter(&mut self, min: usize, timeout: Option<Duration>) {
-        match self.ring.submit_and_wait(min, timeout) {
-            Ok(()) => {}
-            // What the kernel has no memory for now stays queued for the next call.
-            Err(errno) if errno.number() == libc::EAGAIN => {}
-            Err(errno) => panic!("the kernel no longer takes operations: {errno}"),
-        }
     }
 
     /// Makes commands of all that is queued.
@@ -285,7 +277,7 @@ impl Device for NvmePath {
 
     fn kick(&mut self) {
         self.begin_all();
-        self.enter(0, None);
+        enter(&mut self.ring, 0, None);
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
@@ -295,11 +287,12 @@ impl Device for NvmePath {
             match outcome {
                 Outcome::Commanded { memory, result } => {
                     let result = result_of(payload.opcode, result);
-                    let result = self.namespace.explain(result);
+                    let result = untaken(&self.ring, self.namespace.explain(result));
                     self.settle(payload, memory, result, completions);
                 }
                 Outcome::Done(result) => {
-                    self.settle(payload, None, result.map_err(DeviceError::from), completions);
+                    let result = untaken(&self.ring, result.map_err(DeviceError::from));
+                    self.settle(payload, None, result, completions);
                 }
                 other => unreachable!("a path asks for no such thing: {other:?}"),
             }
@@ -313,7 +306,7 @@ impl Device for NvmePath {
         self.begin_all();
         while self.in_flight > 0 {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            self.enter(1, left);
+            enter(&mut self.ring, 1, left);
             self.poll(completions);
             if completions.len() > before || left.is_some_and(|left| left.is_zero()) {
                 return;

@@ -5,5 +5,6 @@ mod commands;
 mod common;
 mod files;
 mod held;
+mod refused;
 mod registered;
 mod sockets;

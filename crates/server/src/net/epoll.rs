@@ -44,6 +44,8 @@ pub struct EpollNet {
     accept_retry_at: Option<Instant>,
     /// Accepted in this turn.
     accepted: usize,
+    /// Why nothing can be waited for any more.
+    broken: Option<Errno>,
     syscalls: u64,
 }
 
@@ -83,6 +85,7 @@ impl EpollNet {
             scratch: vec![0; RECEIVE_SIZE],
             accept_retry_at: None,
             accepted: 0,
+            broken: None,
             syscalls: 0,
         })
     }
@@ -360,8 +363,11 @@ impl Net for EpollNet {
         self.ready.clear();
         self.syscalls += 1;
         let spare = rustix::buffer::spare_capacity(&mut self.ready);
-        // An interrupted wait is a turn without events.
-        let _ = epoll::wait(&self.epoll, spare, timespec.as_ref());
+        match epoll::wait(&self.epoll, spare, timespec.as_ref()) {
+            // An interrupted wait is a turn without events.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => self.broken = Some(errno),
+        }
         for event in &self.ready {
             self.todo.push_back((event.data.u64(), event.flags));
         }
@@ -421,6 +427,14 @@ impl Net for EpollNet {
                 }
             }
         }
+    }
+
+    fn broken(&self) -> Option<String> {
+        let errno = self.broken?;
+        Some(format!(
+            "the kernel takes nothing for sockets any more: epoll_pwait: {errno}; allow it to this \
+             process, or start it with io-backend auto"
+        ))
     }
 
     fn syscalls(&self) -> u64 {

@@ -117,6 +117,10 @@ pub trait Net {
     /// The next event that is there; `None` ends the turn.
     fn next(&mut self) -> Option<Event<'_>>;
 
+    /// Why no event will ever come again: the kernel takes nothing any more, because of a filter that
+    /// was put on the process while it ran, for example.
+    fn broken(&self) -> Option<String>;
+
     /// System calls made so far, for measurement.
     fn syscalls(&self) -> u64;
 }

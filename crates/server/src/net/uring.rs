@@ -80,7 +80,7 @@ struct Conn {
 }
 
 impl UringNet {
-    /// Makes a ring with its buffers.
+    /// Makes a ring with its buffers, and sees that it works. It belongs to the calling thread.
     ///
     /// # Errors
     /// Why there is none here.
@@ -88,6 +88,7 @@ impl UringNet {
         let mut ring = Ring::new(Setup::default()).map_err(|refused| refused.to_string())?;
         ring.provide_buffers(BUFFERS, BUFFER_SIZE)
             .map_err(|errno| format!("no buffers for io_uring: {errno}"))?;
+        ring.try_out().map_err(|refused| refused.to_string())?;
         Ok(Self {
             ring,
             listeners: Vec::new(),
@@ -392,7 +393,8 @@ impl Net for UringNet {
         }
         let must_not_sleep = !self.ended.is_empty() || timeout.is_some_and(|t| t.is_zero());
         self.syscalls += 1;
-        // What can fail here is a kernel without memory: what was asked for stays queued.
+        // A kernel without memory leaves what was asked for queued; one that refuses for good, `broken`
+        // tells of.
         let result =
             if must_not_sleep { self.ring.submit() } else { self.ring.submit_and_wait(1, timeout) };
         if let Err(errno) = result {
@@ -403,6 +405,10 @@ impl Net for UringNet {
     }
 
     fn next(&mut self) -> Option<Event<'_>> {
+        if self.ring.refused().is_some() {
+            // What ends because of that says nothing of a connection.
+            return None;
+        }
         if let Some(provided) = self.lent.take() {
             self.ring.give_back(provided);
         }
@@ -428,6 +434,14 @@ impl Net for UringNet {
                 None => {}
             }
         }
+    }
+
+    fn broken(&self) -> Option<String> {
+        let errno = self.ring.refused()?;
+        Some(format!(
+            "the kernel takes nothing for sockets any more: io_uring_enter: {errno}; allow it to this \
+             process, or start it with io-backend plain"
+        ))
     }
 
     fn syscalls(&self) -> u64 {

@@ -91,7 +91,7 @@ impl Server {
         self.core.tick();
         self.core.forget_durable();
         self.core.flush(&mut *self.net);
-        while self.core.has_output() && Instant::now() < deadline {
+        while self.core.has_output() && self.net.broken().is_none() && Instant::now() < deadline {
             self.net.wait(Some(deadline.saturating_duration_since(Instant::now())));
             self.core.tick();
             while let Some(event) = self.net.next() {

@@ -1,0 +1,190 @@
+//! Which of the system calls that SlimIO makes are refused to it, by name.
+//!
+//! A filter (seccomp) answers a call before the kernel looks at its arguments. So each call is made
+//! with arguments that the kernel takes for nothing: what is allowed fails for those, or does nothing.
+
+#![expect(unsafe_code, reason = "system calls are foreign functions")]
+
+use std::fmt;
+use std::io;
+
+/// What a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Volumes and threads, and sockets whichever way they are served: nothing replaces it.
+    Serving,
+    /// Sockets without io_uring: nothing replaces it there.
+    Epoll,
+    /// Something that can be done otherwise, or not at all.
+    Better {
+        /// What is so without it, as the end of a sentence.
+        without: &'static str,
+    },
+}
+
+/// A system call that is refused to this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedCall {
+    /// As a filter's profile has it.
+    pub name: &'static str,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// `EPERM` or `ENOSYS`.
+    pub errno: i32,
+}
+
+/// "fallocate is refused (Operation not permitted (os error 1))", and what that means.
+impl fmt::Display for RefusedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = io::Error::from_raw_os_error(self.errno);
+        write!(f, "{} is refused: {error}", self.name)?;
+        match self.purpose {
+            Purpose::Better { without } => write!(f, ": {without}"),
+            Purpose::Serving | Purpose::Epoll => Ok(()),
+        }
+    }
+}
+
+/// A call, and arguments that do nothing.
+struct Call(&'static str, Purpose, libc::c_long, [libc::c_long; 6]);
+
+/// No descriptor.
+const NONE: libc::c_long = -1;
+
+/// Arguments of a call that begins with a descriptor.
+const OF_NOTHING: [libc::c_long; 6] = [NONE, 0, 0, 0, 0, 0];
+
+/// Arguments of a call that begins with a path, or takes flags that do not exist.
+const NOWHERE: [libc::c_long; 6] = [0, 0, 0, 0, 0, 0];
+
+const fn better(without: &'static str) -> Purpose {
+    Purpose::Better { without }
+}
+
+/// Found by tracing a server; `tests/faults/test_refused_calls.py` does that again, and refuses each.
+const CALLS: &[Call] = &[
+    Call("flock", Purpose::Serving, libc::SYS_flock, OF_NOTHING),
+    Call("ftruncate", Purpose::Serving, libc::SYS_ftruncate, OF_NOTHING),
+    Call("lseek", Purpose::Serving, libc::SYS_lseek, OF_NOTHING),
+    Call("fsync", Purpose::Serving, libc::SYS_fsync, OF_NOTHING),
+    Call("fdatasync", Purpose::Serving, libc::SYS_fdatasync, OF_NOTHING),
+    Call("pread64", Purpose::Serving, libc::SYS_pread64, OF_NOTHING),
+    Call("pwrite64", Purpose::Serving, libc::SYS_pwrite64, OF_NOTHING),
+    Call("preadv", Purpose::Serving, libc::SYS_preadv, OF_NOTHING),
+    #[cfg(target_arch = "x86_64")]
+    Call("readlink", Purpose::Serving, libc::SYS_readlink, NOWHERE),
+    #[cfg(target_arch = "x86_64")]
+    Call("mkdir", Purpose::Serving, libc::SYS_mkdir, NOWHERE),
+    #[cfg(target_arch = "x86_64")]
+    Call("rename", Purpose::Serving, libc::SYS_rename, NOWHERE),
+    #[cfg(not(target_arch = "x86_64"))]
+    Call("readlinkat", Purpose::Serving, libc::SYS_readlinkat, OF_NOTHING),
+    #[cfg(not(target_arch = "x86_64"))]
+    Call("mkdirat", Purpose::Serving, libc::SYS_mkdirat, OF_NOTHING),
+    #[cfg(not(target_arch = "x86_64"))]
+    Call("renameat", Purpose::Serving, libc::SYS_renameat, OF_NOTHING),
+    Call("clone3", Purpose::Serving, libc::SYS_clone3, NOWHERE),
+    Call("eventfd2", Purpose::Serving, libc::SYS_eventfd2, [0, NONE, 0, 0, 0, 0]),
+    Call("fcntl", Purpose::Serving, libc::SYS_fcntl, [NONE, DUPLICATE, 0, 0, 0, 0]),
+    Call("socket", Purpose::Serving, libc::SYS_socket, OF_NOTHING),
+    Call("socketpair", Purpose::Serving, libc::SYS_socketpair, OF_NOTHING),
+    Call("bind", Purpose::Serving, libc::SYS_bind, OF_NOTHING),
+    Call("listen", Purpose::Serving, libc::SYS_listen, OF_NOTHING),
+    Call("setsockopt", Purpose::Serving, libc::SYS_setsockopt, OF_NOTHING),
+    Call("getsockname", Purpose::Serving, libc::SYS_getsockname, OF_NOTHING),
+    Call("epoll_create1", Purpose::Epoll, libc::SYS_epoll_create1, OF_NOTHING),
+    Call("epoll_ctl", Purpose::Epoll, libc::SYS_epoll_ctl, OF_NOTHING),
+    Call("epoll_pwait", Purpose::Epoll, libc::SYS_epoll_pwait, OF_NOTHING),
+    Call("accept4", Purpose::Epoll, libc::SYS_accept4, OF_NOTHING),
+    Call("sendto", Purpose::Epoll, libc::SYS_sendto, OF_NOTHING),
+    Call("sendmsg", Purpose::Epoll, libc::SYS_sendmsg, OF_NOTHING),
+    Call("ioctl", Purpose::Epoll, libc::SYS_ioctl, [NONE, libc::FIONBIO as _, 0, 0, 0, 0]),
+    Call(
+        "pwritev2",
+        better("a flush of everything follows each write that is to be durable"),
+        libc::SYS_pwritev2,
+        OF_NOTHING,
+    ),
+    Call(
+        "fallocate",
+        better("space is reserved by writing zeros, and none is given back to a device"),
+        libc::SYS_fallocate,
+        OF_NOTHING,
+    ),
+    Call(
+        "madvise",
+        better("memory that is free stays the process's"),
+        libc::SYS_madvise,
+        [0, 0, libc::MADV_DONTNEED as _, 0, 0, 0],
+    ),
+    Call(
+        "sched_setattr",
+        better("threads that write snapshots do not give way to others"),
+        libc::SYS_sched_setattr,
+        NOWHERE,
+    ),
+    Call(
+        "prlimit64",
+        better("the limit of open files stays as it is"),
+        libc::SYS_prlimit64,
+        [0, NONE, 0, 0, 0, 0],
+    ),
+];
+
+const DUPLICATE: libc::c_long = libc::F_DUPFD_CLOEXEC as libc::c_long;
+
+impl Call {
+    fn refusal(&self) -> Option<RefusedCall> {
+        let Self(name, purpose, number, [a, b, c, d, e, f]) = *self;
+        // SAFETY: no argument is a descriptor that is open, a pointer that is not null, or a length
+        // that is not zero.
+        if unsafe { libc::syscall(number, a, b, c, d, e, f) } != -1 {
+            return None;
+        }
+        let errno = io::Error::last_os_error().raw_os_error()?;
+        let is_refused = match errno {
+            libc::EPERM => true,
+            // The C library makes threads by an older call then.
+            libc::ENOSYS => name != "clone3",
+            _ => false,
+        };
+        is_refused.then_some(RefusedCall { name, purpose, errno })
+    }
+}
+
+/// The calls for these purposes that are refused to the calling thread. Makes a few dozen system
+/// calls, which change nothing.
+pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
+    CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
+}
+
+/// Why files and devices are not reached in a better way, as far as a filter is to blame.
+pub(crate) fn notes() -> impl Iterator<Item = String> {
+    let is_better = |purpose| matches!(purpose, Purpose::Better { .. });
+    refused_calls(is_better).into_iter().map(|call| call.to_string())
+}
+
+/// What is refused of what these purposes need, as a sentence without a full stop that says what to
+/// do; `None` when all is allowed.
+pub fn explain_refused_calls(purposes: &[Purpose]) -> Option<String> {
+    let refused = refused_calls(|purpose| purposes.contains(&purpose));
+    let last = refused.last()?;
+    let names: Vec<_> = refused.iter().map(|call| call.name).collect();
+    Some(format!(
+        "a filter (seccomp) refuses {} to this process ({}): allow {} in its profile",
+        names.join(", "),
+        io::Error::from_raw_os_error(last.errno),
+        if names.len() == 1 { "it" } else { "them" }
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allowed_is_not_called_refused() {
+        assert_eq!(refused_calls(|_| true), []);
+        assert_eq!(explain_refused_calls(&[Purpose::Serving, Purpose::Epoll]), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! System calls of a ring refused by a filter: all of them, one of them, or from some moment on.
+//!
+//! A filter is on one thread, and for good: each test puts it on one that it starts.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use slimio_ring::{Cause, Completion, Errno, Features, Outcome, Polling, Setup};
+
+use crate::common::{PATIENCE, connection, ring};
+
+/// `IORING_REGISTER_PROBE` and `IORING_REGISTER_ENABLE_RINGS`.
+const PROBE: u64 = 8;
+const ENABLE_RINGS: u64 = 12;
+
+/// A system call, and the value of its second argument if only that is refused.
+type Call = (i64, Option<u64>);
+
+/// Makes a call fail with an error number, on this thread; with zero it seems to succeed.
+fn refuse((number, second): Call, errno: i32) {
+    let rules = second.map(|value| {
+        let is_that = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
+        SeccompRule::new(vec![is_that.expect("there is such an argument")])
+            .expect("the rule has a condition")
+    });
+    let filter = SeccompFilter::new(
+        BTreeMap::from([(number, rules.into_iter().collect())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno.unsigned_abs()),
+        ARCH.try_into().expect("the crate knows this architecture"),
+    );
+    let program: BpfProgram =
+        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
+    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+}
+
+fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+}
+
+#[test]
+fn a_ring_that_could_be_made_and_not_used_is_none() {
+    if let Err(refused) = slimio_ring::probe() {
+        eprintln!("SKIPPED: {refused}");
+        return;
+    }
+    let calls: [Call; 5] = [
+        (libc::SYS_io_uring_setup, None),
+        (libc::SYS_io_uring_enter, None),
+        (libc::SYS_io_uring_register, None),
+        (libc::SYS_io_uring_register, Some(PROBE)),
+        (libc::SYS_io_uring_register, Some(ENABLE_RINGS)),
+    ];
+    for call in calls {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let polling = Polling { submissions_idle_ms: Some(1), completions: false };
+            let all = on_a_thread(|| {
+                refuse(call, errno);
+                let polled = slimio_ring::probe_polling(polling).err();
+                [slimio_ring::probe().err(), slimio_ring::probe_wide().err(), polled]
+            });
+            for refused in all {
+                let refused = refused.unwrap_or_else(|| panic!("{call:?} is refused"));
+                assert_eq!(refused.cause, Cause::Seccomp, "{call:?}: {refused}");
+                assert_eq!(refused.errno, Some(Errno::new(errno)), "{call:?}: {refused}");
+            }
+        }
+    }
+    let refused = on_a_thread(|| {
+        refuse((libc::SYS_io_uring_enter, None), 0);
+        slimio_ring::probe().expect_err("nothing is ever taken")
+    });
+    assert_eq!(refused.errno, Some(Errno::new(libc::EPROTO)), "{refused}");
+}
+
+/// Reaps until `count` have come, on a ring that can't be waited on any more.
+fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usize>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut completions = Vec::new();
+    while completions.len() < count {
+        assert!(Instant::now() < deadline, "only these came: {completions:?}");
+        ring.reap(&mut completions);
+        std::thread::yield_now();
+    }
+    completions
+}
+
+/// The kernel takes a receive, and then nothing any more.
+fn end_what_was_not_taken(setup: Setup) {
+    const RECEIVE: usize = 1000;
+    let mut ring = ring::<usize>(setup);
+    let (near, mut far) = connection(&mut ring);
+    let memory = Vec::with_capacity(16);
+    let address = memory.as_ptr();
+    ring.receive_into(near, memory, 16, RECEIVE);
+    ring.submit().expect("the ring works");
+
+    refuse((libc::SYS_io_uring_enter, None), libc::EPERM);
+    // More than the submission queue has room for.
+    let count = 3 * setup.submissions as usize;
+    for index in 0..count {
+        ring.send(near, b"never".to_vec(), index);
+    }
+    let not_permitted = Errno::new(libc::EPERM);
+    assert_eq!(ring.submit(), Err(not_permitted));
+    assert_eq!(ring.refused(), Some(not_permitted));
+    let is_untaken = |completion: &Completion<usize>| {
+        let Outcome::Sent { bytes, result } = &completion.outcome else {
+            panic!("the kernel has it: {completion:?}");
+        };
+        completion.is_last && *result == Err(not_permitted) && bytes == b"never"
+    };
+    let ended = reap(&mut ring, count);
+    assert!(ended.iter().all(is_untaken), "{ended:?}");
+    let mut payloads: Vec<_> = ended.iter().map(|completion| completion.payload).collect();
+    payloads.sort_unstable();
+    assert_eq!(payloads, (0..count).collect::<Vec<_>>(), "each once");
+    assert_eq!(ring.in_flight(), 1, "the kernel has it");
+
+    // Nothing that comes later is taken either, nor waited for.
+    ring.send(near, b"never".to_vec(), count);
+    let late = reap(&mut ring, 1);
+    assert!(late.iter().all(is_untaken), "{late:?}");
+    assert_eq!(ring.submit_and_wait(1, None), Err(not_permitted));
+
+    if ring.features().deferred {
+        // What the kernel has shows in no ring that can't be entered: it keeps the memory.
+        return;
+    }
+    far.write_all(b"late").expect("the connection is open");
+    let received = reap(&mut ring, 1).remove(0);
+    assert_eq!(received.payload, RECEIVE);
+    let Outcome::ReceivedInto { bytes, result: Ok(4) } = received.outcome else {
+        panic!("{received:?}");
+    };
+    assert_eq!((&bytes[..], bytes.as_ptr()), (&b"late"[..], address));
+    assert_eq!(ring.in_flight(), 0);
+    let began = Instant::now();
+    drop(ring);
+    assert!(began.elapsed() < Duration::from_secs(4), "there was nothing to wait for");
+}
+
+#[test]
+fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
+    if let Err(refused) = slimio_ring::probe() {
+        eprintln!("SKIPPED: {refused}");
+        return;
+    }
+    let no_deferred = Features { deferred: true, ..Features::NONE };
+    for avoid in [Features::NONE, no_deferred, Features::ALL] {
+        let setup = Setup { submissions: 8, completions: 16, avoid, ..Setup::default() };
+        on_a_thread(|| end_what_was_not_taken(setup));
+    }
+}

@@ -1,0 +1,35 @@
+//! Limits of this process, from where no filter keeps them.
+
+/// How many files may be open now, and how far that can be raised; `u64::MAX` where there is no
+/// limit. `None` where the kernel does not tell.
+pub fn open_files_limit() -> Option<(u64, u64)> {
+    // getrlimit(2) is a call that a filter may refuse, and the wrappers at hand panic then.
+    parse(&std::fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+/// The line of open files in proc_pid_limits(5).
+fn parse(text: &str) -> Option<(u64, u64)> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let mut values = line.split_whitespace().map(|value| match value {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    });
+    Some((values.next()??, values.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Resource, getrlimit};
+
+    use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_is_the_kernels() {
+        let limit = getrlimit(Resource::Nofile);
+        let expected = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+        assert_eq!(open_files_limit(), Some(expected));
+        let without = "Limit  Soft Limit  Hard Limit  Units\nMax open files  unlimited  9  files\n";
+        assert_eq!(parse(without), Some((u64::MAX, 9)));
+        assert_eq!(parse("Max file size  1  2  bytes\n"), None);
+    }
+}

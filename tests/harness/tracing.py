@@ -1,0 +1,46 @@
+"""Which system calls a server makes, by strace."""
+
+import os
+import re
+import shutil
+import tempfile
+
+from .server import Server
+
+# Calls that are many: by the argument that says which, from zero on.
+KINDS = {"io_uring_register": 1, "fcntl": 1, "ioctl": 1, "fallocate": 1, "madvise": 2, "prctl": 0}
+
+LINE = re.compile(r"^\d+ +\[ *(\d+)\] (\w+)\((.*)")
+
+
+def strace():
+    """The program, or None."""
+    return shutil.which("strace")
+
+
+def calls_of(use, **flags):
+    """Every call that a server makes which `use` is shown, as {name: call} (see `refusing`); of calls
+    that are many, also each kind that occurs, as `name:value`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace")
+        launcher = [strace(), "-f", "-n", "-X", "raw", "-s", "0", "-o", path]
+        with Server(launcher=launcher, **flags) as server:
+            use(server)
+            # Killed, strace would leave the server behind.
+            with server.client() as client:
+                client.socket.sendall(b"SHUTDOWN\r\n")
+                server.process.wait(30)
+        with open(path) as trace:
+            return dict(call for line in trace for call in parse(line))
+
+
+def parse(line):
+    found = LINE.match(line)
+    if not found:
+        return
+    number, name, rest = int(found[1]), found[2], found[3]
+    yield name, (number, None)
+    if name in KINDS:
+        index = KINDS[name]
+        value = re.split(r"[,) ]+", rest)[index]
+        yield f"{name}:{value}", (number, (index, int(value, 0) & 0xFFFFFFFF))
