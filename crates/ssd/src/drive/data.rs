@@ -163,7 +163,8 @@ fn temporary(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens or makes a file that no other drive has.
+/// Opens or makes a file that no other drive has. All is written through this one opening, by system
+/// calls and a mapping: those keep a killed process, and with it the lock, until they are over.
 fn open_alone(path: &Path) -> Result<File, OpenError> {
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     let file = opened.map_err(|error| failed("opening", path, &error))?;
