@@ -19,6 +19,9 @@ DEVICE_SIZE = 160 << 20
 XFS_SIZE = 320 << 20
 VALUE = "x" * 3000
 
+# A user who has no process, and may look at nobody's.
+NOBODY_ELSE = 54_321
+
 TRIES = 5
 QUIET_TIMES = 20
 # What a process takes to end that nothing keeps.
@@ -148,6 +151,23 @@ class DeadWrites(TestCase):
     def test_in_a_directory_on_xfs(self):
         self.check(self.file_system("xfs", "-q"), log_size_max="64mb")
 
+    def test_who_may_not_look_is_refused_at_once(self):
+        device = self.make_device()
+        os.chmod(device, 0o666)
+        self.addCleanup(os.chmod, device, 0o660)
+        server = Server(volume=device, log_segment_size="1mb")
+        self.addCleanup(server.close)
+        for user, who in ((0, f"process {server.process.pid}"), (NOBODY_ELSE, "another process")):
+            refused = subprocess.run(
+                [TARGET.command[0], "verify", "--volume", device],
+                capture_output=True,
+                cwd="/",
+                user=user,
+                timeout=20,
+            )
+            self.assertIn(f"in use by {who}", refused.stderr.decode())
+            self.assertNotIn(WAITING, refused.stderr.decode())
+
 
 @slimio_only
 class Claims(TestCase):
@@ -207,9 +227,8 @@ class Claims(TestCase):
         if "through io_uring" not in self.server.info("slimio").get("io_path", ""):
             self.skipTest("there is no io_uring here")
         held = []
-        fds = f"/proc/{self.server.process.pid}/fd"
-        for fd in os.listdir(fds):
-            if "io_uring" in os.readlink(os.path.join(fds, fd)):
+        for fd, name in descriptors(self.server).items():
+            if "io_uring" in name:
                 with open(f"/proc/{self.server.process.pid}/fdinfo/{fd}") as file:
                     about = dict(line.split(":", 1) for line in file if ":" in line)
                 held.append(int(about["UserFiles"]))
@@ -219,15 +238,21 @@ class Claims(TestCase):
 
 def opened(server, volume):
     """What a server has open of a volume: names of files, or the device's own."""
-    found = set()
+    names = descriptors(server).values()
+    of_volume = (n for n in names if n.startswith(volume + "/") or n.startswith("/dev/loop"))
+    return {os.path.basename(name) for name in of_volume}
+
+
+def descriptors(server):
+    """What each descriptor of a server is open to."""
     fds = f"/proc/{server.process.pid}/fd"
+    found = {}
     for fd in os.listdir(fds):
         try:
-            name = os.readlink(os.path.join(fds, fd))
-        except OSError:
-            continue
-        if name.startswith(volume) and name != volume or name.startswith("/dev/loop"):
-            found.add(os.path.basename(name))
+            found[fd] = os.readlink(os.path.join(fds, fd))
+        except FileNotFoundError:
+            # It was closed meanwhile: a connection, say.
+            pass
     return found
 
 

@@ -1,6 +1,6 @@
 //! A whole block device, or a partition: one linear space of blocks.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl BlockDevice {
             return Err(OpenError::unsuitable(path, "it is no block device".into()));
         }
         let flags = if options.direct { libc::O_DIRECT } else { 0 };
-        let claim = Claim::of(open_exclusively(path, flags)?);
+        let claim = claim(path, flags)?;
         let holder = claim.file();
         let sector_size = sys::logical_block_size(holder).map_err(failed("measuring"))?;
         if sector_size > LBA_SIZE as u64 {
@@ -130,8 +130,12 @@ impl WholeDevice for BlockDevice {
     }
 
     fn contents(&self) -> Result<Contents, OpenError> {
-        Contents::of_file(self.claim.file(), self.size)
-            .map_err(|error| OpenError::io("reading", &self.path, &error))
+        Contents::of_file(self.claim.file(), self.size).map_err(|error| {
+            // Past the cache, the kernel says of a sector that can't be read that there are no data.
+            let is_unreadable = error.raw_os_error() == Some(libc::ENODATA);
+            let unreadable = io::Error::from_raw_os_error(libc::EIO);
+            OpenError::io("reading", &self.path, if is_unreadable { &unreadable } else { &error })
+        })
     }
 
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
@@ -209,11 +213,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Opens a block device for oneself alone, with these flags beside. One that nobody has who could be
 /// found is waited for: the kernel keeps it for what a process that has ended has in flight.
-pub(crate) fn open_exclusively(path: &Path, flags: i32) -> Result<File, OpenError> {
+pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL | flags);
     let mut looked_at: Option<Instant> = None;
-    Patience::DEFAULT.wait_for(path, || match options.open(path) {
+    let file = Patience::DEFAULT.wait_for(path, || match options.open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             if looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
@@ -223,7 +227,9 @@ pub(crate) fn open_exclusively(path: &Path, flags: i32) -> Result<File, OpenErro
             Ok(None)
         }
         Err(error) => Err(refused(path, &error)),
-    })
+    })?;
+    // Who may look at our descriptors does without.
+    Ok(Claim::of(file, holders::show(path).ok()))
 }
 
 /// Says who has a device, if that can be found out.
@@ -233,7 +239,7 @@ fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
         return Err(OpenError::unsuitable(path, format!("it is in use: {}", found.join(", "))));
     }
     match holders::process(path) {
-        None => Ok(()),
+        None if !holders::is_shown(path) => Ok(()),
         holder => Err(OpenError::InUse { path: path.to_path_buf(), holder }),
     }
 }

@@ -37,12 +37,19 @@ pub const CLAIM_FILE_NAME: &str = "claim";
 /// A description that nobody else has. It is let go of when all that share it have: nothing unlocks it,
 /// because an operation in flight may be what keeps it.
 #[derive(Clone, Debug)]
-pub(crate) struct Claim(Arc<File>);
+pub(crate) struct Claim(Arc<Claimed>);
+
+#[derive(Debug)]
+struct Claimed {
+    file: File,
+    /// What shows that a living process has it, where nothing else does.
+    _shown: Option<File>,
+}
 
 impl Claim {
-    /// A file that was opened or locked as nobody else can.
-    pub(crate) fn of(file: File) -> Self {
-        Self(Arc::new(file))
+    /// A file that was opened or locked as nobody else can, and what shows that a living process has it.
+    pub(crate) fn of(file: File, shown: Option<File>) -> Self {
+        Self(Arc::new(Claimed { file, _shown: shown }))
     }
 
     /// Takes that of a directory whose lock is had, and waits for it as long as that is sensible.
@@ -61,18 +68,18 @@ impl Claim {
             .open(&path)
             .map_err(failed)?;
         if is_planted("claim-not-awaited") {
-            return Ok(Self::of(file));
+            return Ok(Self::of(file, None));
         }
         Patience::DEFAULT.wait_for(&path, || match file.try_lock() {
             Ok(()) => Ok(Some(())),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         })?;
-        Ok(Self::of(file))
+        Ok(Self::of(file, None))
     }
 
     pub(crate) fn file(&self) -> &File {
-        &self.0
+        &self.0.file
     }
 
     /// Lets a ring keep it until its last operation is over.
@@ -89,7 +96,7 @@ impl Claim {
 
 impl AsFd for Claim {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.file.as_fd()
     }
 }
 

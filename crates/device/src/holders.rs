@@ -6,9 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use crate::sys;
 
 /// A device and those that overlap it: its partitions, or the disk that it is a partition of.
 struct Family {
@@ -113,6 +116,28 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
     })
 }
 
+/// Shows others that a living process has a device, as long as the result is open and the process
+/// lives: also to those who may not look at its descriptors. Nobody is kept out by it, and udev takes no
+/// notice of locks of this kind.
+///
+/// # Errors
+/// When the kernel can't lock.
+pub(crate) fn show(path: &Path) -> io::Result<File> {
+    let file = open_for_look(path)?;
+    sys::lock_for_reading(&file)?;
+    Ok(file)
+}
+
+/// Whether somebody [shows](show) that he has a device. In another container he may do so on a node of
+/// its own, which is not seen here.
+pub(crate) fn is_shown(path: &Path) -> bool {
+    open_for_look(path).and_then(|file| sys::is_locked_for_reading(&file)).unwrap_or(false)
+}
+
+fn open_for_look(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
 /// The process that has locked a file which could not be locked.
 pub(crate) fn of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
@@ -193,6 +218,19 @@ mod tests {
         assert_eq!(of_lock(&file), None);
         file.lock().expect("nobody else has it");
         assert_eq!(of_lock(&file), Some(std::process::id()));
+    }
+
+    #[test]
+    fn who_shows_itself_is_seen_until_it_ends() {
+        let file = tempfile::NamedTempFile::new().expect("a file for the test");
+        assert!(!is_shown(file.path()));
+        let first = show(file.path()).expect("it can be locked");
+        let second = show(file.path()).expect("nobody is kept out");
+        drop(first);
+        assert!(is_shown(file.path()));
+        drop(second);
+        assert!(!is_shown(file.path()));
+        assert!(!is_shown(Path::new("/missing")));
     }
 
     #[test]

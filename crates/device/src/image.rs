@@ -17,7 +17,9 @@ use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};
 
-/// A file of blocks that nobody else has as long as this, or a piece of what is mapped of it, lives.
+/// A file of blocks that nobody else has as long as this, or a piece of what is mapped of it, lives. All is
+/// written through this one opening, by system calls and a mapping: those keep a killed process, and with
+/// it the lock, until they are over.
 pub struct ImageFile {
     lock: Arc<Lock>,
     path: PathBuf,

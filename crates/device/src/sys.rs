@@ -186,6 +186,34 @@ impl Drop for Lock {
     }
 }
 
+/// A lock on the whole of a file for reading, as `fcntl` has them, or the question for what is in the way
+/// of one for writing.
+fn lock_whole(kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// Locks a file for reading, as long as it is open. It keeps out only who wants to lock it for writing,
+/// and is seen by [`is_locked_for_reading`].
+pub(crate) fn lock_for_reading(file: &File) -> io::Result<()> {
+    let lock = lock_whole(libc::F_RDLCK);
+    // SAFETY: the kernel reads a `flock`.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }).map(drop)
+}
+
+/// Whether another opening of a file has [locked it](lock_for_reading).
+pub(crate) fn is_locked_for_reading(file: &File) -> io::Result<bool> {
+    let mut lock = lock_whole(libc::F_WRLCK);
+    // SAFETY: the kernel reads and stores a `flock`.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) })?;
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
 /// `fallocate`, again when a signal interrupts it.
 pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Result<()> {
     loop {

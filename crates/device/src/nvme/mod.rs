@@ -116,7 +116,7 @@ impl NvmeDevice {
         }
         slimio_ring::probe_wide()
             .map_err(|refused| unsuitable(format!("passthrough needs io_uring: {refused}")))?;
-        let claim = Claim::of(block::open_exclusively(&nodes.block, 0)?);
+        let claim = block::claim(&nodes.block, 0)?;
         let generic = OpenOptions::new().read(true).write(true).open(&nodes.generic);
         let generic = generic.map_err(|error| block::refused(&nodes.generic, &error))?;
         let refused = |doing| {
