@@ -1,4 +1,4 @@
-"""What a killed server has in flight lands later than its process ends. No successor reads before."""
+"""What a killed server has in flight lands after its process has ended. Nobody reads before."""
 
 import fcntl
 import os
@@ -103,8 +103,8 @@ class DeadWrites(TestCase):
             self.values[key] = value.encode()
 
     def kill_in_flight(self, server):
-        """Kills a server that has writes in flight. Returns whether they have outlived it: those of a
-        system call keep it until they are over."""
+        """Kills a server that has writes in flight. Returns whether they have outlived it: those of
+        a system call keep it until they are over."""
         server.preexec = self.held.enter
         server.flags |= {"appendfsync": "everysec"}
         server.start()
@@ -145,7 +145,8 @@ class DeadWrites(TestCase):
 
     @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
     def test_in_a_directory_on_ext4(self):
-        self.check(self.file_system("ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"), log_size_max="64mb")
+        at_once = ("-E", "lazy_itable_init=0,lazy_journal_init=0")
+        self.check(self.file_system("ext4", "-q", *at_once), log_size_max="64mb")
 
     @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
     def test_in_a_directory_on_xfs(self):

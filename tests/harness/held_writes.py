@@ -2,6 +2,7 @@
 process that has asked for them: as on a device that hangs."""
 
 import os
+import subprocess
 import tempfile
 import uuid
 
@@ -48,7 +49,8 @@ class HeldWrites:
                 return group, kind == "cgroup2"
             tried.append(f"{hierarchy}: it has no {limits}")
             os.rmdir(group)
-        return test.skipTest(f"no cgroup that holds up writes: {'; '.join(tried) or 'none is mounted'}")
+        why = "; ".join(tried) or "none is mounted"
+        return test.skipTest(f"no cgroup that holds up writes: {why}")
 
     def hierarchies(self, test):
         """Those that are mounted, and one that is mounted for the test."""
@@ -62,7 +64,7 @@ class HeldWrites:
             test.addCleanup(os.rmdir, place)
             try:
                 run("mount", "-t", "cgroup", "-o", "blkio", "slimio-test", place)
-            except Exception:
+            except subprocess.CalledProcessError:
                 return
             test.addCleanup(run, "umount", "-l", place)
             yield "cgroup", place, "blkio"
