@@ -11,7 +11,6 @@ use crate::net::ConnId;
 
 /// A transaction that is being queued.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct Multi {
     pub(crate) requests: Vec<OwnedRequest>,
     /// A request could not be queued: `EXEC` will refuse.

@@ -57,12 +57,14 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
 /// Bytes that the payload of a record takes at most that says what `DEBUG POPULATE` with these
 /// arguments has done at once, as it does in a transaction.
 pub fn populate_log_size_max(args: Args<'_>) -> u64 {
-    let number = |index: usize| match index < args.len() {
-        true => args.get(index).to_i64().and_then(|value| usize::try_from(value).ok()),
-        false => Some(0),
+    let number = |index: usize| {
+        if index == args.len() {
+            return Some(0);
+        }
+        args.get(index).to_i64().and_then(|value| usize::try_from(value).ok())
     };
     // What is refused makes nothing.
-    let (Some(count), Some(size)) = (number(2), number(4)) else { return 0 };
+    let (Some(count), Some(size)) = (number(2), number(4.min(args.len()))) else { return 0 };
     let populate = Populate { next: 0, count: count as u64, prefix: prefix(args), size };
     populate.size_of(populate.count, size.max(TEXT_SIZE_MAX))
 }

@@ -196,12 +196,18 @@ impl Running {
         let mut client = self.connect();
         client.send(&["SHUTDOWN"]);
         assert_eq!(client.read_to_end(), b"");
-        self.thread.join().unwrap().unwrap();
+        self.ended().unwrap();
     }
 
     /// Ends a server that may have lost its volume, and returns what it says of that.
-    pub(crate) fn abandon(self) -> Result<(), String> {
-        drop(self.stop);
+    pub(crate) fn abandon(mut self) -> Result<(), String> {
+        drop(std::mem::replace(&mut self.stop, UnixStream::pair().unwrap().0));
+        self.ended()
+    }
+
+    /// Waits for its end.
+    fn ended(self) -> Result<(), String> {
+        until("it does not end", || self.thread.is_finished());
         self.thread.join().unwrap()
     }
 }

@@ -10,7 +10,8 @@ use slimio_server::config::Config;
 use slimio_sim::{Image, Limits, SimConfig, SimDisk};
 
 use super::media::{Kind, SimMedia};
-use super::script::{End, FIRST_MS, Life, NEAR_MS, Step, Unit, encode_line};
+use super::oracle::Oracle;
+use super::script::{CLIENT_COUNT, End, FIRST_MS, Life, NEAR_MS, Step, Unit, encode_line};
 use super::state::{State, read};
 use super::volume::storage;
 use crate::common::{Client, Running, Starting, config, launch_at};
@@ -31,6 +32,15 @@ enum Log {
     /// It will count when a snapshot is in its place.
     Resuming,
     Off,
+}
+
+/// Whether the disk has space for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    Enough,
+    None,
+    /// It had none for a while.
+    Again,
 }
 
 /// A volume, and all that is known of what it holds.
@@ -57,6 +67,12 @@ pub(crate) struct World {
     log: Log,
     is_log_wanted: bool,
     policy: &'static str,
+    space: Space,
+    /// For each of the clients, how many units there were behind the last with which it changed
+    /// anything.
+    wrote: [usize; CLIENT_COUNT],
+    /// Units that were not executed, because there was no room for them.
+    pub(crate) refused: u32,
 }
 
 impl World {
@@ -78,6 +94,9 @@ impl World {
             log: Log::On,
             is_log_wanted: true,
             policy: "everysec",
+            space: Space::Enough,
+            wrote: [0; CLIENT_COUNT],
+            refused: 0,
         }
     }
 
@@ -90,6 +109,9 @@ impl World {
             None => SimMedia::new(self.config, self.kind),
         };
         let disk = media.disk.clone();
+        if self.space == Space::None {
+            self.space = Space::Again;
+        }
         if exists {
             disk.crash_after(life.dies_after);
         }
@@ -164,9 +186,11 @@ impl World {
     }
 
     fn serve(&mut self, server: &Running, disk: &SimDisk, life: &Life) -> Result<(), String> {
-        let mut client = server.connect();
-        client.set_patience(SILENCE_MAX);
-        let Some(found) = read(&mut client) else {
+        let mut clients: Vec<Client> = (0..CLIENT_COUNT).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.set_patience(SILENCE_MAX);
+        }
+        let Some(found) = read(&mut clients[0]) else {
             return if disk.has_crashed() { Ok(()) } else { Err("nobody can read".into()) };
         };
         let count = self.find(&found)?;
@@ -179,18 +203,56 @@ impl World {
         self.states.truncate(count + 1);
         self.oracle.reset(&self.units, self.now_ms());
         self.ended_at = None;
+        self.wrote = [0; CLIENT_COUNT];
         self.log = if self.is_log_wanted { Log::Resuming } else { Log::Off };
         for batch in &life.batches {
             self.pass(batch.passes_ms);
-            self.look_at_log(&mut client);
-            if !self.batch(&mut client, disk, &batch.steps)? {
-                return Ok(());
+            self.look_at_log(&mut clients[batch.client]);
+            // Where all depends on what is refused, each step is a batch of its own.
+            let fills = batch.steps.iter().any(|step| matches!(step, Step::Full(_)));
+            let is_step_by_step = self.space != Space::Enough || fills;
+            let at_once = if is_step_by_step { 1 } else { batch.steps.len() };
+            for (number, steps) in batch.steps.chunks(at_once).enumerate() {
+                let index = (batch.client + number) % CLIENT_COUNT;
+                let client = &mut clients[index];
+                let is_alive = match steps {
+                    [Step::Full(is_full)] => self.set_full(client, disk, *is_full),
+                    steps => self.batch((client, index), disk, steps)?,
+                };
+                if !is_alive {
+                    return Ok(());
+                }
             }
         }
         match life.end {
-            Some(end) => self.end(&mut client, disk, end),
+            // There is no space for a snapshot.
+            Some(_) if self.space == Space::None => self.end(&mut clients[0], disk, End::Plain),
+            Some(end) => self.end(&mut clients[0], disk, end),
             None => Ok(()),
         }
+    }
+
+    /// Takes what is left of the disk's space, or gives it back. A log needs a second segment, for
+    /// one that has a single one cannot leave it. False when the end of this life has come.
+    fn set_full(&mut self, client: &mut Client, disk: &SimDisk, is_full: bool) -> bool {
+        if is_full && self.log != Log::Off {
+            let asked = Instant::now();
+            loop {
+                let mut request = Vec::new();
+                encode_line("INFO slimio", &mut request);
+                let reply = client.try_send_bytes(&request).then(|| client.try_read()).flatten();
+                let Some(reply) = reply.filter(|_| !disk.has_crashed()) else { return false };
+                let text = String::from_utf8_lossy(&reply).into_owned();
+                let capacity = text.lines().find_map(|l| l.strip_prefix("log_capacity_bytes:"));
+                if capacity.is_some_and(|bytes| bytes.trim().parse::<u64>().unwrap() > 1 << 20) {
+                    break;
+                }
+                assert!(asked.elapsed() < SILENCE_MAX, "no second segment is prepared");
+            }
+        }
+        self.space = if is_full { Space::None } else { Space::Again };
+        disk.faults(|faults| faults.full = is_full);
+        true
     }
 
     /// Tells the server to end, and waits for that.
@@ -215,7 +277,11 @@ impl World {
         let promised = if self.was_cut { self.durable } else { self.kept };
         // What expired meanwhile is gone, whoever deleted it.
         let now_ms = self.now_ms();
-        let states: Vec<State> = self.states.iter().map(|state| state.at(now_ms)).collect();
+        let seen = |state: &State| {
+            if self.space != Space::Enough { state.clone().uncounted() } else { state.clone() }
+        };
+        let found = &seen(found);
+        let states: Vec<State> = self.states.iter().map(|state| seen(state).at(now_ms)).collect();
         let (older, states) = states.split_at(promised);
         let behind = states.iter().rposition(|state| state == found).ok_or_else(|| {
             let (first, last) = (&states[0], &states[states.len() - 1]);
@@ -249,10 +315,18 @@ impl World {
     /// Sends steps at once, and takes their replies. False when the end of this life has come.
     fn batch(
         &mut self,
-        client: &mut Client,
+        (client, index_of_client): (&mut Client, usize),
         disk: &SimDisk,
         steps: &[Step],
     ) -> Result<bool, String> {
+        // For a snapshot there is no space, and whether one fails depends on what there was before.
+        let told = |step: &Step| match step {
+            Step::Save | Step::SaveInBackground | Step::Log(_) if self.space == Space::None => {
+                Step::Rewrite
+            }
+            step => step.clone(),
+        };
+        let steps: Vec<Step> = steps.iter().map(told).collect();
         let mut requests = Vec::new();
         let counts: Vec<usize> = steps.iter().map(|step| encode(step, &mut requests)).collect();
         let mut is_alive = client.try_send_bytes(&requests);
@@ -265,9 +339,25 @@ impl World {
             }
             // What is acknowledged behind the crash was never said.
             is_alive &= replies.is_some() && !disk.has_crashed();
+            if is_refused(replies.as_deref()) {
+                match step {
+                    Step::Run(unit) if unit.commands == ["FLUSHALL"] => {
+                        return Err("there is no way out of a full log".into());
+                    }
+                    Step::Run(_) if self.space != Space::Enough => {
+                        self.refused += 1;
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
             let expected = if let Step::Run(unit) = step {
                 self.units.push((self.now_ms(), unit.clone()));
                 let (expected, state) = self.oracle.run(unit);
+                let before = self.states.last().map(|before| before.at(self.now_ms()));
+                if before.as_ref() != Some(&state) {
+                    self.wrote[index_of_client] = self.units.len();
+                }
                 self.states.push(state);
                 Some(expected)
             } else {
@@ -287,7 +377,7 @@ impl World {
             let is_always =
                 |step: &Step| !matches!(step, Step::Policy(policy) if *policy != "always");
             let stays_always = steps[index..].iter().all(is_always);
-            self.acknowledged(step, &replies, stays_always)?;
+            self.acknowledged(step, index_of_client, &replies, stays_always)?;
         }
         if !is_alive && !disk.has_crashed() {
             return Err("the server closed the connection".into());
@@ -299,14 +389,18 @@ impl World {
     fn acknowledged(
         &mut self,
         step: &Step,
+        client: usize,
         replies: &[Vec<u8>],
         stays_always: bool,
     ) -> Result<(), String> {
         let executed = self.units.len();
         let reply = replies.last().map_or(&b""[..], |reply| &reply[..]);
         match step {
-            Step::Run(_) => {
-                if let Some(ended_at) = self.ended_at.take() {
+            Step::Run(unit) => {
+                // A read does not wait for the log to end.
+                if unit.writes()
+                    && let Some(ended_at) = self.ended_at.take()
+                {
                     self.kept = self.kept.max(ended_at);
                     self.durable = self.durable.max(ended_at);
                 }
@@ -320,7 +414,9 @@ impl World {
             Step::Save if reply == b"+OK\r\n" => (self.kept, self.durable) = (executed, executed),
             Step::Save if reply.starts_with(b"-ERR Background save already") => {}
             Step::WaitUntilDurable if reply.starts_with(b"*2\r\n:1\r\n") => {
-                (self.kept, self.durable) = (executed, executed);
+                // What others wrote is not asked for.
+                let wrote = self.wrote[client];
+                (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
             }
             Step::WaitUntilDurable
                 if self.log == Log::Off && reply.starts_with(b"-ERR WAITAOF") => {}
@@ -335,7 +431,7 @@ impl World {
                 }
             }
             // Refused or not: it promises nothing.
-            Step::Rewrite | Step::SaveInBackground => {}
+            Step::Rewrite | Step::SaveInBackground | Step::Full(_) => {}
             Step::Save | Step::WaitUntilDurable | Step::Policy(_) | Step::Log(_) => {
                 return Err(format!("{step:?} is answered {}", shown(replies)));
             }
@@ -354,10 +450,21 @@ pub(crate) fn launch_on(
     launch_at(config, clock, move |_| Ok(Some(storage(media, exists))))
 }
 
+/// Whether a unit was not executed, because there is no room for it.
+fn is_refused(replies: Option<&[Vec<u8>]>) -> bool {
+    let reply = replies.and_then(<[_]>::last).map_or(&b""[..], |reply| &reply[..]);
+    let full = [
+        "-MISCONF The log is full",
+        "-EXECABORT Transaction discarded because of: MISCONF The log is full",
+    ];
+    full.iter().any(|text| reply.starts_with(text.as_bytes()))
+}
+
 /// The requests of a step, and how many replies they get.
 fn encode(step: &Step, requests: &mut Vec<u8>) -> usize {
     let line = match step {
         Step::Run(unit) => return unit.encode(requests),
+        Step::Full(_) => return 0,
         Step::Rewrite => "BGREWRITEAOF",
         Step::SaveInBackground => "BGSAVE",
         Step::Save => "SAVE",
@@ -373,44 +480,4 @@ fn encode(step: &Step, requests: &mut Vec<u8>) -> usize {
 fn shown(replies: &[Vec<u8>]) -> String {
     let text: Vec<_> = replies.iter().map(|reply| String::from_utf8_lossy(reply)).collect();
     format!("{text:?}")
-}
-
-/// A server without a volume: what it holds is what should be in memory.
-struct Oracle {
-    client: Client,
-    /// Its own time of day: units are run again at the time at which they ran.
-    clock: Arc<AtomicI64>,
-    _server: Running,
-}
-
-impl Oracle {
-    fn start() -> Self {
-        let clock = Arc::new(AtomicI64::new(FIRST_MS));
-        let config = config("plain", Path::new("none"), "appendonly no");
-        let given = WallClock::Given(Arc::clone(&clock));
-        let server = launch_at(config, given, |_| Ok(None)).serving();
-        Self { client: server.connect(), clock, _server: server }
-    }
-
-    /// Runs a unit: its replies, and what is in memory behind it.
-    fn run(&mut self, unit: &Unit) -> (Vec<Vec<u8>>, State) {
-        let mut requests = Vec::new();
-        let count = unit.encode(&mut requests);
-        self.client.send_bytes(&requests);
-        let replies = (0..count).map(|_| self.client.read()).collect();
-        (replies, read(&mut self.client).unwrap())
-    }
-
-    /// Goes back to what is in memory now behind these units, which ran at their times.
-    fn reset(&mut self, units: &[(i64, Unit)], now_ms: i64) {
-        self.client.call(&["FLUSHALL"]);
-        for at_once in units.chunk_by(|(at_ms, _), (next_ms, _)| at_ms == next_ms) {
-            self.clock.store(at_once[0].0, Ordering::SeqCst);
-            let mut requests = Vec::new();
-            let count: usize = at_once.iter().map(|(_, unit)| unit.encode(&mut requests)).sum();
-            self.client.send_bytes(&requests);
-            (0..count).for_each(|_| drop(self.client.read()));
-        }
-        self.clock.store(now_ms, Ordering::SeqCst);
-    }
 }

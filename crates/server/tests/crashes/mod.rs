@@ -10,6 +10,7 @@ mod life;
 #[path = "../../../storage/tests/suite/common/media.rs"]
 #[expect(dead_code, reason = "the storage's own tests use the rest")]
 mod media;
+mod oracle;
 mod script;
 mod state;
 mod volume;
@@ -73,6 +74,7 @@ fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
     };
     let batch = |(passes_ms, lines): &(i64, &[&str])| Batch {
         passes_ms: *passes_ms,
+        client: 0,
         steps: lines.iter().map(step).collect(),
     };
     let batches = batches.iter().map(batch).collect();
@@ -106,6 +108,35 @@ fn databases_that_change_places_do_not_change_a_snapshot_that_runs() {
         // `SAVE` begins when the rewrite is over.
         check(&[killed(0, &[(0, &fill), (0, swap), (0, &["SAVE"])])], 1, is_device).unwrap();
     }
+}
+
+#[test]
+fn a_full_log_refuses_and_a_flush_gives_its_room_back() {
+    let unit = |commands: &[&str]| {
+        let is_transaction = commands.len() > 1;
+        let commands = commands.iter().map(|line| (*line).to_owned()).collect();
+        Step::Run(Unit { db: 0, commands, is_transaction })
+    };
+    let large = unit(&["SET k0 @290000"]);
+    let reads = unit(&["GET k1", "GET k2", "EXISTS k1 k2"]);
+    let mut steps = vec![unit(&["SET k1 1 PX 50"]), unit(&["SET k2 1 PX 50"]), Step::Full(true)];
+    steps.extend(std::iter::repeat_n(large, 12));
+    let behind = vec![
+        reads,
+        unit(&["EXPIRE k0 9"; 2000]),
+        Step::Rewrite,
+        unit(&["FLUSHALL"]),
+        unit(&["FLUSHALL"]),
+        unit(&["SET k3 1"]),
+        Step::WaitUntilDurable,
+    ];
+    let batch = |passes_ms, steps| Batch { passes_ms, client: 0, steps };
+    let full = Life { batches: vec![batch(0, steps), batch(60, behind)], ..killed(0, &[]) };
+    let mut world = World::new(1, false);
+    world.live(&full).unwrap();
+    assert!(world.refused > 3, "{} were refused", world.refused);
+    world.live(&killed(0, &[(0, &["SET k4 1"])])).unwrap();
+    world.check_last().unwrap();
 }
 
 #[test]

@@ -17,6 +17,12 @@ const FAR_MS: i64 = 4_102_444_800_000;
 pub(crate) const NEAR_MS: i64 = 2000;
 /// Longest value, in bytes: more than one batch of the log, and than one piece of a large string.
 const VALUE_SIZE_MAX: usize = 300_000;
+/// Commands that write nothing.
+const READS: [&str; 5] = ["GET", "EXISTS", "STRLEN", "HLEN", "TYPE"];
+/// Most commands of a transaction.
+const MANY_COMMANDS: usize = 3000;
+/// Connections by which it is told what to do, one after the other.
+pub(crate) const CLIENT_COUNT: usize = 3;
 /// Fields of a hash that is no longer kept packed.
 const MANY_FIELDS: u16 = 600;
 
@@ -29,6 +35,12 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
+    /// Whether it may write.
+    pub(crate) fn writes(&self) -> bool {
+        let is_read = |line: &String| READS.iter().any(|read| line.split(' ').next() == Some(read));
+        !self.commands.iter().all(is_read)
+    }
+
     /// Its requests, and how many replies they get.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) -> usize {
         let mut count = 0;
@@ -64,6 +76,9 @@ pub(crate) fn encode_line(line: &str, bytes: &mut Vec<u8>) {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Run(Unit),
+    /// The disk has no more space, or has some again. Until then each step waits for the one before:
+    /// which of them are refused is known by their replies alone.
+    Full(bool),
     /// `BGREWRITEAOF`
     Rewrite,
     /// `BGSAVE`
@@ -82,6 +97,8 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) passes_ms: i64,
+    /// Which client sends them.
+    pub(crate) client: usize,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -156,7 +173,15 @@ fn string_command() -> impl Strategy<Value = String> {
         2 => (key(), -99..99_i8).prop_map(|(key, by)| format!("INCRBY {key} {by}")),
         1 => (key(), value(), key(), value()).prop_map(|(k, v, l, w)| format!("MSET {k} {v} {l} {w}")),
         1 => key().prop_map(|key| format!("GETDEL {key}")),
+        1 => (key(), 1..3_u8).prop_map(|(key, seconds)| format!("GETEX {key} EX {seconds}")),
+        1 => (key(), 1..3_u8, value()).prop_map(|(k, s, v)| format!("SETEX {k} {s} {v}")),
+        // A sum has as many digits.
+        1 => (key(), 0..4900_u16).prop_map(|(key, ten)| format!("INCRBYFLOAT {key} 1e{ten}")),
     ]
+}
+
+fn read_command() -> impl Strategy<Value = String> {
+    (0..READS.len(), key()).prop_map(|(read, key)| format!("{} {key}", READS[read]))
 }
 
 fn hash_command() -> impl Strategy<Value = String> {
@@ -190,6 +215,7 @@ fn command() -> impl Strategy<Value = String> {
         12 => string_command(),
         8 => hash_command(),
         8 => key_command(),
+        4 => read_command(),
         3 => (db(), db()).prop_map(|(db, other)| format!("SWAPDB {db} {other}")),
         1 => Just("FLUSHDB".to_owned()),
         1 => Just("FLUSHALL".to_owned()),
@@ -204,7 +230,42 @@ fn unit() -> impl Strategy<Value = Unit> {
     });
     let several = (db(), proptest::collection::vec(command(), 2..5))
         .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
-    prop_oneof![5 => one, 1 => several]
+    let reads = (db(), proptest::collection::vec(read_command(), 2..8))
+        .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
+    // What they do is longer than what they say.
+    let longer = (db(), key(), 100..MANY_COMMANDS).prop_map(|(db, key, count)| Unit {
+        db,
+        commands: vec![format!("EXPIRE {key} 9"); count],
+        is_transaction: true,
+    });
+    prop_oneof![40 => one, 8 => several, 2 => reads, 1 => longer]
+}
+
+/// Values until the log is full or nearly so, a few more steps, and space again, or not in this life.
+fn filling() -> impl Strategy<Value = Vec<Batch>> {
+    let fill = (db(), key(), 100_000..VALUE_SIZE_MAX).prop_map(|(db, key, size)| {
+        let commands = vec![format!("SET {key} @{size}")];
+        Step::Run(Unit { db, commands, is_transaction: false })
+    });
+    let many = proptest::collection::vec(fill, 6..20);
+    let rest = proptest::collection::vec(batch(), 1..6);
+    (many, rest, any::<bool>()).prop_map(|(mut steps, mut batches, ends)| {
+        steps.insert(0, Step::Full(true));
+        batches.insert(0, Batch { passes_ms: 0, client: 0, steps });
+        if ends {
+            batches.push(Batch { passes_ms: 0, client: 0, steps: vec![Step::Full(false)] });
+        }
+        batches
+    })
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let steps = proptest::collection::vec(step(), 1..10);
+    (while_ms(), 0..CLIENT_COUNT, steps).prop_map(|(passes_ms, client, steps)| Batch {
+        passes_ms,
+        client,
+        steps,
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -221,9 +282,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 pub(crate) fn life() -> impl Strategy<Value = Life> {
-    let steps = proptest::collection::vec(step(), 1..10);
-    let batch = (while_ms(), steps).prop_map(|(passes_ms, steps)| Batch { passes_ms, steps });
-    let batches = proptest::collection::vec(batch, 0..10);
+    let batches = || proptest::collection::vec(batch(), 0..10);
+    let full = (batches(), filling(), batches());
+    let full = full.prop_map(|(before, full, behind)| [before, full, behind].concat());
+    let batches = prop_oneof![3 => batches(), 1 => full];
     // Few enough to die in recovery, or so many that all is done before.
     let dies_after = prop_oneof![1 => 0..40_u64, 3 => 0..400_u64, 1 => Just(u64::MAX / 2)];
     let end = prop_oneof![3 => Just(None), 1 => Just(Some(End::Plain)), 1 => Just(Some(End::Save))];

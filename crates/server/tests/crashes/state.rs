@@ -26,10 +26,19 @@ impl State {
         let mut left = self.clone();
         left.keys.retain(|(db, _), (_, expires_at)| {
             let is_over = *expires_at >= 0 && now_ms > *expires_at;
-            left.sizes[usize::from(*db)] -= i64::from(is_over);
+            if let Some(size) = left.sizes.get_mut(usize::from(*db)) {
+                *size -= i64::from(is_over);
+            }
             !is_over
         });
         left
+    }
+
+    /// The same without what databases say of their sizes: where the log is full, keys are counted
+    /// that nobody reads any more.
+    pub(crate) fn uncounted(mut self) -> Self {
+        self.sizes.clear();
+        self
     }
 
     /// Everything in it that `other` does not say, too.

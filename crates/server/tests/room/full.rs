@@ -80,7 +80,9 @@ impl Full {
     fn each(&mut self, names: &[String], words: &[&str]) -> Vec<String> {
         let mut replies = Vec::new();
         for names in names.chunks(AT_ONCE) {
-            names.iter().for_each(|name| self.client.send(&[words, &[name]].concat()));
+            for name in names {
+                self.client.send(&[words, &[name]].concat());
+            }
             let read = |_: &String| String::from_utf8_lossy(&self.client.read()).into_owned();
             replies.extend(names.iter().map(read));
         }
@@ -286,4 +288,91 @@ fn deletes_leave_room_for_a_flush() {
             assert_eq!(full.client.call(&["FLUSHDB"]), "+OK\r\n");
         }
     });
+}
+
+/// Small numbers that look random; the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What one of several clients does to names of its own and of all.
+fn random_requests(random: &mut Random) -> Vec<Vec<String>> {
+    let name = |random: &mut Random| {
+        let (number, size) = (random.below(300), [3, 30, 600, 4000][random.below(4) as usize]);
+        format!("{number:0>size$}")
+    };
+    let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let one = |random: &mut Random| match random.below(20) {
+        0..=4 => format!("SET {} {} PX 400", name(random), "v".repeat(random.below(3000) as usize)),
+        5 | 6 => format!("SET {} {}", name(random), "w".repeat(random.below(9000) as usize)),
+        7 => format!("APPEND {} more", name(random)),
+        8 => format!("DEL {} {}", name(random), name(random)),
+        9 | 10 => format!("EXPIRE {} 1", name(random)),
+        11 => format!("RENAME {} {}", name(random), name(random)),
+        12 => format!("INCRBYFLOAT {} 1e4000", name(random)),
+        13 => format!("COPY {} {} REPLACE", name(random), name(random)),
+        14 => "RANDOMKEY".to_owned(),
+        15 => "SCAN 0 COUNT 100".to_owned(),
+        _ => format!("MGET {} {} {}", name(random), name(random), name(random)),
+    };
+    if random.below(8) > 0 {
+        return vec![words(one(random))];
+    }
+    let count = [3, 30, 300][random.below(3) as usize];
+    let mut all = vec![words("MULTI".to_owned())];
+    let is_same = random.below(2) == 0;
+    let first = one(random);
+    all.extend((0..count).map(|_| words(if is_same { first.clone() } else { one(random) })));
+    all.push(words("EXEC".to_owned()));
+    all
+}
+
+#[test]
+fn several_clients_fill_a_log_and_nobody_hangs() {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let seed = std::env::var("SLIMIO_SEED").map_or(seed, |seed| seed.parse().unwrap());
+    eprintln!("repeat with SLIMIO_SEED={seed}, as far as threads let it be repeated");
+    for policy in ["always", "everysec", "no"] {
+        let mut full = Full::new(policy);
+        assert_eq!(full.client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]), "+OK\r\n");
+        let refused: u32 = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..3)
+                .map(|number| {
+                    let (mut client, clock) = (full.server.connect(), Arc::clone(&full.clock));
+                    let mut random = Random(seed.wrapping_add(number));
+                    scope.spawn(move || {
+                        let mut refused = 0;
+                        for _ in 0..150 {
+                            let requests: Vec<_> =
+                                (0..10).flat_map(|_| random_requests(&mut random)).collect();
+                            for words in &requests {
+                                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                                client.send(&words);
+                            }
+                            for _ in &requests {
+                                let reply = client.read();
+                                let text = String::from_utf8_lossy(&reply);
+                                refused += u32::from(text.contains("MISCONF The log is full"));
+                            }
+                            clock.fetch_add(20, Ordering::SeqCst);
+                            if random.below(60) == 0 {
+                                assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
+                            }
+                        }
+                        refused
+                    })
+                })
+                .collect();
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        assert!(refused > 0, "the log was never full");
+        full.check().leave();
+    }
 }
