@@ -10,8 +10,8 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 use slimio_device::{EngineChoice, PathOptions, Polling};
-use slimio_server::Server;
 use slimio_server::config::Config;
+use slimio_server::{Server, explain_system};
 use slimio_storage::Storage;
 
 use crate::volume;
@@ -35,12 +35,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         // Shown and written as a path that is the same from everywhere.
         config.set("dir", here).map_err(|e| e.to_string())?;
     }
-    let (stop, signal) = UnixStream::pair().map_err(|e| format!("cannot watch signals: {e}"))?;
+    let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
     for number in [SIGTERM, SIGINT] {
         signal
             .try_clone()
             .and_then(|writer| pipe::register(number, writer))
-            .map_err(|e| format!("cannot watch signals: {e}"))?;
+            .map_err(|e| explain_system("watch signals", &e))?;
     }
     raise_file_limit(config.int("maxclients") as u64);
     let storage = Some(open_volume(&config)?);

@@ -207,7 +207,8 @@ impl Media for DirectoryMedia {
                 log::warn!("the log's buffers are in private memory: {error}");
                 // Whoever comes next finds that there is nothing to miss.
                 self.directory.create_mapped(BUFFERS, 0)?;
-                (MappedFile::anonymous(count * size)?, false)
+                // Where there is no memory either, the error above is the one to tell.
+                (MappedFile::anonymous(count * size).map_err(|_| error)?, false)
             }
         };
         self.outlives_process = outlives;
