@@ -14,7 +14,7 @@ use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::low_level::pipe;
 use slimio_device::{EngineChoice, PathOptions, Polling};
 use slimio_server::config::Config;
-use slimio_server::{Server, open_files_limit};
+use slimio_server::{Server, explain_system, open_files_limit};
 use slimio_storage::Storage;
 
 use crate::volume;
@@ -38,14 +38,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         // Shown and written as a path that is the same from everywhere.
         config.set("dir", here).map_err(|e| e.to_string())?;
     }
-    let (stop, signal) = UnixStream::pair().map_err(|e| format!("cannot watch signals: {e}"))?;
+    let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
     // A volume may be waited for, and nobody looks at the socket meanwhile.
     let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
         register_conditional_shutdown(number, 0, is_opening.clone())
             .and_then(|_| signal.try_clone())
             .and_then(|writer| pipe::register(number, writer))
-            .map_err(|e| format!("cannot watch signals: {e}"))?;
+            .map_err(|e| explain_system("watch signals", &e))?;
     }
     raise_file_limit(config.int("maxclients") as u64);
     let storage = Some(open_volume(&config)?);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use slimio_device::{OpenError, PathOptions};
+use slimio_server::open_remedy;
 use slimio_storage::Storage;
 
 /// Opens the volume that `spec` names, making a directory that is missing if `create`. The log's
@@ -36,19 +37,6 @@ pub(crate) fn open_traced(
 
 /// A sentence with a remedy.
 pub(crate) fn explain(error: &OpenError, spec: &str) -> String {
-    let remedy = match error {
-        OpenError::InUse { .. } => "stop the program that has it, or choose another --volume",
-        OpenError::StillInFlight { .. } => {
-            "see what its device does (dmesg, /sys/block/*/inflight), and start again when it has \
-             answered"
-        }
-        OpenError::Missing { .. } => "check --volume, or make one with slimio format",
-        OpenError::NoSpace { .. } => "make room on the file system, or choose another --volume",
-        OpenError::Unsuitable { .. } => "choose another --volume",
-        OpenError::Incomplete { .. } => "restore it from a backup",
-        OpenError::Forbidden { .. } => "docs/fdp.md has the steps",
-        OpenError::Device { .. } => "check the device (nvme smart-log), or choose another --volume",
-        OpenError::Io { .. } => "check its permissions and its device",
-    };
+    let remedy = open_remedy(error);
     format!("cannot open the volume {spec}: {error}; {remedy}")
 }

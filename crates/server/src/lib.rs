@@ -20,6 +20,7 @@ mod commands;
 mod core;
 mod cpu;
 mod errand;
+mod explain;
 mod freeing;
 mod gate;
 mod info;
@@ -33,8 +34,9 @@ mod transactions;
 mod wal;
 
 pub use clock::WallClock;
+pub use explain::{explain, explain_system, open_remedy};
 pub use limits::open_files_limit;
-pub use server::{Server, explain, make_volume};
+pub use server::{Server, make_volume};
 
 use std::sync::OnceLock;
 

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use slimio_device::{DeviceError, LBA_SIZE, OpenError, Purpose, explain_refused_calls};
+use slimio_device::{LBA_SIZE, Purpose, explain_refused_calls};
 use slimio_storage::layout::WAL_SLOTS_MAX;
-use slimio_storage::{Error, FormatOptions, Pool, Storage, Volume, VolumeId, format};
+use slimio_storage::{FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError};
 use crate::core::{Core, Facts, Shutdown};
+use crate::explain::{explain, explain_system};
 use crate::net::epoll::EpollNet;
 use crate::net::uring::UringNet;
 use crate::net::{ConnId, Event, Net, Peer, WatchId, listen};
@@ -122,10 +123,12 @@ impl Server {
 
     fn serve(&mut self, ready: impl FnOnce()) -> Result<(), String> {
         if let Some(fd) = &self.stop {
-            self.net.watch(fd.as_fd(), STOP).map_err(|errno| format!("cannot watch: {errno}"))?;
+            self.net
+                .watch(fd.as_fd(), STOP)
+                .map_err(|e| explain_system("watch signals", &e.into()))?;
         }
         if let Some(fd) = self.core.errands.readiness() {
-            self.net.watch(fd, ERRAND).map_err(|errno| format!("cannot watch: {errno}"))?;
+            self.net.watch(fd, ERRAND).map_err(|e| explain_system("watch a thread", &e.into()))?;
         }
         self.banner();
         if let Some(mut storage) = self.storage.take() {
@@ -323,15 +326,15 @@ impl Server {
 
     fn start_log(&mut self, volume: Volume) -> Result<(), String> {
         let (wal, slot_paths) =
-            Wal::new(volume).map_err(|e| format!("cannot start the keeper: {e}"))?;
+            Wal::new(volume).map_err(|e| explain_system("start the keeper", &e))?;
         let snapshots = SnapshotThread::start(slot_paths)
-            .map_err(|e| format!("cannot start the snapshot thread: {e}"))?;
+            .map_err(|e| explain_system("start the snapshot thread", &e))?;
         let (device, keeper) = wal.readiness();
         let watched = device.map_or(Ok(()), |fd| self.net.watch_on_demand(fd, LOG));
         watched
             .and_then(|()| self.net.watch(keeper, KEEPER))
             .and_then(|()| self.net.watch(snapshots.readiness(), SNAPSHOT))
-            .map_err(|errno| format!("cannot watch the volume: {errno}"))?;
+            .map_err(|e| explain_system("watch the volume", &e.into()))?;
         self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
         self.core.policy_changed();
@@ -391,48 +394,6 @@ fn segment_size(pool: Option<&Pool>, wanted: u64, batch_size: u64) -> u64 {
     (2 * batch_size).next_power_of_two().max(size)
 }
 
-/// What is wrong with a volume, and what can be done about it.
-pub fn explain(error: &Error) -> String {
-    let remedy = match error {
-        Error::Open(OpenError::Incomplete { .. }) => {
-            "restore it from a backup, or accept the loss of what only it held with --salvage yes"
-        }
-        Error::Open(_) => "check that nothing else uses it, its permissions and its device",
-        Error::NoVolume => {
-            "check --volume, restore a backup, or replace what is there with slimio format --force"
-        }
-        Error::AlreadyFormatted => "use --force to replace it",
-        Error::OtherVersion { .. } => {
-            "export it with the version of SlimIO that made it, make a new one with slimio format \
-             --force, and import"
-        }
-        Error::OtherSize { .. } => "give the device back the size that it had",
-        Error::OtherDevice { .. } => {
-            "look for that one (names such as nvme0n1 may change), or, where this is a copy made on \
-             purpose, start the server (or go back with slimio rollback) once with \
-             --volume-identity accept"
-        }
-        Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
-        Error::Truncated { .. } => "restore the missing end of its file, or a backup",
-        Error::Damaged { .. } => {
-            "restore a backup, or accept the loss of everything behind that point with --salvage yes"
-        }
-        Error::SnapshotDamaged { .. } => {
-            "restore a backup, go back to the on-demand snapshot if there is one with slimio \
-             rollback, or accept the loss of what was damaged with --salvage yes"
-        }
-        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; start the server as it is",
-        Error::ChunkRefused { .. } => "use the version of SlimIO that wrote it",
-        Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
-        Error::Device { error: DeviceError::NoSpace, .. } => {
-            "make room on the volume, delete keys, or move to a larger one"
-        }
-        Error::Device { .. } => "check the device and the kernel's messages",
-        Error::TooSmall { .. } => "make room, or choose a smaller log-segment-size",
-    };
-    format!("{error}; {remedy}")
-}
-
 /// The socket layer that `io-backend` asks for: its name, and why not the better one.
 fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), ConfigError> {
     let mut why_not = "io-backend is plain".to_owned();
@@ -451,8 +412,9 @@ fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), Config
         // Some of it would show only when the first client comes.
         return Err(ConfigError(format!("cannot serve sockets: {refused}")));
     }
-    let net = EpollNet::new()
-        .map_err(|errno: Errno| ConfigError(format!("cannot make an event queue: {errno}")))?;
+    let net = EpollNet::new().map_err(|errno: Errno| {
+        ConfigError(explain_system("make an event queue", &errno.into()))
+    })?;
     Ok((Box::new(net), "epoll", why_not))
 }
 

@@ -246,7 +246,7 @@ impl Core {
             }
             Answer::Failed(error) if self.goes_behind_rewrite(&error) => {}
             Answer::Failed(error) => {
-                let why = crate::server::explain(&error);
+                let why = crate::explain::explain(&error);
                 self.snapshot_failed(&why);
             }
         }

@@ -16,7 +16,8 @@ use slimio_storage::{
 use super::{Heard, keep_usage, now_ms};
 use crate::config::Config;
 use crate::core::Core;
-use crate::server::{explain, make_volume};
+use crate::explain::explain;
+use crate::server::make_volume;
 
 /// Fields that are put into a hash at once.
 const FIELDS_AT_ONCE: usize = 64;

@@ -12,7 +12,7 @@ use slimio_storage::{
 use super::Heard;
 use super::source::Filling;
 use crate::config::Config;
-use crate::server::explain;
+use crate::explain::explain;
 
 /// Makes the on-demand snapshot of a volume the root, with an empty log behind it: what was written
 /// since it was taken is lost, with the WAL-snapshot. The snapshot is read, checked and decoded as a

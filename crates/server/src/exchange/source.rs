@@ -11,7 +11,7 @@ use slimio_storage::{
 
 use super::export::Exporter;
 use super::{Heard, keep_usage, now_ms, roomy_keyspace};
-use crate::server::explain;
+use crate::explain::explain;
 
 /// Fills a keyspace.
 pub(super) struct Filling<'a> {

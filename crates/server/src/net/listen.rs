@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::config::{Config, ConfigError};
+use crate::explain::explain_system;
 
 /// How long an address may be taken still: the kernel closes what a killed server's io_uring held a
 /// moment after the process has gone.
@@ -52,6 +53,10 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
                 .map_or(port, |a| a.port());
             match listen_when_free(SocketAddr::new(ip, chosen), backlog) {
                 Ok(listener) => listeners.push(listener),
+                Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                    let doing = format!("listen on {ip} port {port}");
+                    return Err(ConfigError(explain_system(&doing, &errno.into())));
+                }
                 Err(errno) if optional && !matches!(errno, Errno::ADDRINUSE) => {
                     log::debug!("not listening on {ip}: {errno}");
                 }
@@ -116,7 +121,11 @@ fn listen_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
 
 fn listen_unix(path: &str, permissions: u32, backlog: i32) -> Result<Listener, ConfigError> {
     let failed = |e: std::io::Error| {
-        ConfigError(format!("cannot listen on the Unix socket {path}: {e}; check unixsocket"))
+        let doing = format!("listen on the Unix socket {path}");
+        ConfigError(match Errno::from_io_error(&e) {
+            Some(Errno::MFILE | Errno::NFILE) => explain_system(&doing, &e),
+            _ => format!("cannot {doing}: {e}; check unixsocket"),
+        })
     };
     // A socket that a killed server left behind is in nobody's way; one that answers is.
     if UnixStream::connect(path).is_ok() {

@@ -7,8 +7,9 @@ use slimio_storage::{
     Area, Chunk, Error, Progress, Record, RecoverOptions, RecoverSink, Storage, Volume, recover,
 };
 
-use super::{Server, explain, make_volume};
+use super::{Server, make_volume};
 use crate::core::{Core, Loading, policy};
+use crate::explain::{explain, explain_system};
 use crate::snapshot::Decoders;
 
 /// Batches under way at once under `always` before records gather for the next one.
@@ -43,7 +44,7 @@ impl Server {
         });
         keyspace.set_replay_time(self.core.now_ms);
         let decoders = Decoders::start(keyspace.decode_context(self.core.now_ms))
-            .map_err(|e| format!("cannot start the threads that decode snapshots: {e}"))?;
+            .map_err(|e| explain_system("start the threads that decode snapshots", &e))?;
         let mut recovery =
             Recovery { server: self, keyspace, decoders, next_turn: began, said_percent: 0 };
         let result = recover(&mut *storage.media, &options, &mut recovery);

@@ -1,0 +1,150 @@
+//! What is wrong, and what can be done about it, in a sentence.
+
+use std::io;
+
+use rustix::io::Errno;
+use slimio_device::{DeviceError, OpenError};
+use slimio_storage::Error;
+
+/// Where nothing better is known.
+const LOOK_AT_DEVICE: &str = "check the device and the kernel's messages (dmesg)";
+
+/// What is wrong with a volume, and what can be done about it.
+pub fn explain(error: &Error) -> String {
+    let remedy = match error {
+        Error::Open(OpenError::Incomplete { .. }) => {
+            "restore it from a backup, or accept the loss of what only it held with --salvage yes"
+        }
+        Error::Open(error) => open_remedy(error),
+        Error::NoVolume => {
+            "check --volume, restore a backup, or replace what is there with slimio format --force"
+        }
+        Error::AlreadyFormatted => "use --force to replace it",
+        Error::OtherVersion { .. } => {
+            "export it with the version of SlimIO that made it, make a new one with slimio format \
+             --force, and import"
+        }
+        Error::OtherSize { .. } => "give the device back the size that it had",
+        Error::OtherDevice { .. } => {
+            "look for that one (names such as nvme0n1 may change), or, where this is a copy made on \
+             purpose, start the server (or go back with slimio rollback) once with \
+             --volume-identity accept"
+        }
+        Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
+        Error::Truncated { .. } => "restore the missing end of its file, or a backup",
+        Error::Damaged { .. } => {
+            "restore a backup, or accept the loss of everything behind that point with --salvage yes"
+        }
+        Error::SnapshotDamaged { .. } => {
+            "restore a backup, go back to the on-demand snapshot if there is one with slimio \
+             rollback, or accept the loss of what was damaged with --salvage yes"
+        }
+        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; start the server as it is",
+        Error::ChunkRefused { .. } => "use the version of SlimIO that wrote it",
+        Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
+        Error::Device { error: DeviceError::NoSpace, .. } => {
+            "make room on the volume, delete keys, or move to a larger one"
+        }
+        Error::Device { error: DeviceError::Io { errno }, .. } => {
+            system_remedy(*errno).unwrap_or(LOOK_AT_DEVICE)
+        }
+        Error::Device { .. } => LOOK_AT_DEVICE,
+        Error::TooSmall { .. } => "make room, or choose a smaller log-segment-size",
+    };
+    format!("{error}; {remedy}")
+}
+
+/// What can be done where something could not be opened or made.
+pub fn open_remedy(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::InUse { .. } => "stop the program that has it, or choose another --volume",
+        OpenError::StillInFlight { .. } => {
+            "see what its device does (dmesg, /sys/block/*/inflight), and start again when it has \
+             answered"
+        }
+        OpenError::Missing { .. } => "check --volume, or make one with slimio format",
+        OpenError::NoSpace { .. } => {
+            "make room on its file system (df and df -i show how much there is), raise the quota if \
+             there is one, or choose another --volume"
+        }
+        OpenError::Unsuitable { .. } => "choose another --volume",
+        OpenError::Incomplete { .. } => "restore it from a backup",
+        OpenError::Forbidden { .. } => "docs/fdp.md has the steps",
+        OpenError::Device { .. } => "check the device (nvme smart-log), or choose another --volume",
+        OpenError::Io { errno, .. } => system_remedy(*errno).unwrap_or(LOOK_AT_DEVICE),
+    }
+}
+
+/// What the kernel refused to somebody who wanted to do that, with a remedy where there is one.
+pub fn explain_system(doing: &str, error: &io::Error) -> String {
+    match error.raw_os_error().and_then(system_remedy) {
+        Some(remedy) => format!("cannot {doing}: {error}; {remedy}"),
+        None => format!("cannot {doing}: {error}"),
+    }
+}
+
+/// What can be done about an error of the kernel; `None` where its number does not tell.
+fn system_remedy(errno: i32) -> Option<&'static str> {
+    Some(match Errno::from_raw_os_error(errno) {
+        Errno::MFILE => {
+            "raise the number of files that this process may have open (ulimit -n, LimitNOFILE of a \
+             service)"
+        }
+        Errno::NFILE => {
+            "close other programs, or raise the number of files that the machine may have open \
+             (sysctl fs.file-max)"
+        }
+        Errno::FBIG => {
+            "files may not become longer here: raise the limit of this process (ulimit -f, \
+             LimitFSIZE of a service), or choose a --volume on a file system with longer files"
+        }
+        Errno::ROFS => "mount it for writing, or choose another --volume",
+        Errno::ACCESS | Errno::PERM => {
+            "give this user the right to read and write it (docs/fdp.md has the steps for an NVMe \
+             namespace), or choose another --volume"
+        }
+        Errno::NOMEM => "free some memory, or let this process have more",
+        Errno::AGAIN => {
+            "raise the number of threads that this user may have (ulimit -u, TasksMax of a service)"
+        }
+        Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG => "check --volume",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(errno: Errno) -> String {
+        let path = "/data/wal".into();
+        explain(&Error::Open(OpenError::Io { doing: "opening", path, errno: errno.raw_os_error() }))
+    }
+
+    #[test]
+    fn each_refusal_of_the_kernel_has_a_remedy_of_its_own() {
+        let remedies = [
+            (Errno::MFILE, "ulimit -n"),
+            (Errno::NFILE, "fs.file-max"),
+            (Errno::FBIG, "ulimit -f"),
+            (Errno::ROFS, "mount it for writing"),
+            (Errno::ACCESS, "give this user the right"),
+            (Errno::IO, "dmesg"),
+        ];
+        for (errno, remedy) in remedies {
+            let said = said(errno);
+            for (_, other) in remedies {
+                assert_eq!(said.contains(other), other == remedy, "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_matter_of_the_volume_is_said_in_the_same_words() {
+        let said = explain_system("watch signals", &Errno::MFILE.into());
+        assert!(said.starts_with("cannot watch signals: Too many open files"), "{said}");
+        assert!(said.contains("LimitNOFILE"), "{said}");
+        let said = explain_system("watch signals", &Errno::IO.into());
+        assert!(!said.contains(';'), "nothing is known that would help: {said}");
+    }
+}
