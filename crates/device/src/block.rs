@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::bulk::Bulk;
-use crate::claimed::MappedRange;
 use crate::contents::Contents;
 use crate::engine::Engine;
+use crate::mapped_range::MappedRange;
 use crate::polling;
 use crate::surroundings::{queue_of_file, write_cache_of_block_device, write_streams};
 use crate::target::{Target, TargetKind};
 use crate::{
     Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, PlacementId, WholeDevice,
-    WriteCache, claimed, identity, nvme, sys,
+    WriteCache, identity, mapped_range, nvme, sys,
 };
 
 /// A block device that no other program has, by the kernel's word, as long as this lives: neither
@@ -138,7 +138,7 @@ impl WholeDevice for BlockDevice {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        claimed::map_device(&self.path, &self.holder, &self.mapped, offset, size)
+        mapped_range::map_device(&self.path, &self.holder, &self.mapped, offset, size)
     }
 
     fn placements(&self) -> &[PlacementId] {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::bulk::Bulk;
-use crate::claimed::{self, is_mapped};
 use crate::engine::Engine;
+use crate::mapped_range::{self, is_mapped};
 use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
@@ -255,7 +255,7 @@ impl Directory {
     /// When `size` is not a whole number of blocks.
     pub fn create_mapped(&mut self, name: &str, size: usize) -> Result<MappedFile, OpenError> {
         // It is new, so that no path is open to it, and none will be while it is mapped.
-        claimed::create_mapped(&self.file_path(name), size, &self.lock)
+        mapped_range::create_mapped(&self.file_path(name), size, &self.lock)
     }
 
     /// Maps a file that [`create_mapped`](Self::create_mapped) made, with what is in it.
@@ -268,7 +268,7 @@ impl Directory {
         if self.lba_counts.get(name).is_some_and(|shared| Arc::strong_count(shared) > 1) {
             return Err(OpenError::unsuitable(&path, "a path to it is open".into()));
         }
-        claimed::open_mapped(&path, &self.lock)
+        mapped_range::open_mapped(&path, &self.lock)
     }
 
     /// Why no mapped file here is to be stored to, as the end of a sentence; `None` where nothing speaks

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slimio_ring::Errno;
 
-use crate::claimed::{MappedRange, is_mapped};
+use crate::mapped_range::{MappedRange, is_mapped};
 use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};

@@ -30,7 +30,6 @@
 mod block;
 mod buffer;
 mod bulk;
-mod claimed;
 mod contents;
 mod directory;
 mod engine;
@@ -40,6 +39,7 @@ mod identity;
 mod image;
 mod layer;
 mod mapped;
+mod mapped_range;
 mod nvme;
 mod plain;
 mod polling;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slimio_ring::{Errno, TransferError, transferred};
 
-use crate::claimed::MappedRange;
 use crate::mapped::write_zeroes;
+use crate::mapped_range::MappedRange;
 use crate::sys::{self, Transfer};
 use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache};
 

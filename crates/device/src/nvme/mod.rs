@@ -24,8 +24,8 @@ use self::sysfs::Nodes;
 pub(crate) use self::sysfs::{holders, nodes};
 use self::wire::{IdentifyController, IdentifyNamespace, opcode};
 use crate::bulk::{Bulk, Extras, Refusal};
-use crate::claimed::{self, MappedRange};
 use crate::contents::{self, Contents};
+use crate::mapped_range::{self, MappedRange};
 use crate::polling;
 use crate::target::check_range;
 use crate::{
@@ -276,7 +276,13 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        claimed::map_device(&self.nodes.block, &self.holder, &self.namespace.mapped, offset, size)
+        mapped_range::map_device(
+            &self.nodes.block,
+            &self.holder,
+            &self.namespace.mapped,
+            offset,
+            size,
+        )
     }
 
     fn placements(&self) -> &[PlacementId] {
