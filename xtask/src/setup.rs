@@ -22,6 +22,11 @@ const BY_HAND: &str = "install the packages redis-server, redis-tools, strace an
 pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
+    match install_file_systems() {
+        Ok(()) => println!("ready: ext4, XFS and btrfs to try volumes on"),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests on file systems: {why}"),
+        Err(failure) => return Err(failure),
+    }
     match clients::install() {
         Ok(()) => println!("ready: go-redis and Jedis in {}", clients::dir().display()),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: go-redis and Jedis: {why}"),
@@ -68,6 +73,24 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("python3", "python3"),
     ("strace", "strace"),
 ];
+
+/// Programs that make file systems, and the Debian package each comes in.
+const FILE_SYSTEMS: &[(&str, &str)] = &[
+    ("mkfs.ext4", "e2fsprogs"),
+    ("losetup", "mount"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+];
+
+/// Installs what makes the file systems that volumes are tried on.
+fn install_file_systems() -> Result<(), Failure> {
+    let missing = FILE_SYSTEMS.iter().filter(|(program, _)| !is_installed(program));
+    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    install_packages(&packages, "install the packages e2fsprogs, xfsprogs and btrfs-progs")
+}
 
 fn missing_packages() -> Vec<&'static str> {
     let mut packages: Vec<&str> = PROGRAMS

@@ -277,9 +277,8 @@ unsafe fn replace_page(
             let (to, at) = (new.byte_add(done), offset as libc::off_t + done as libc::off_t);
             libc::pread(descriptor, to, page_size - done, at)
         };
-        // SAFETY: this thread's own error number.
         match read {
-            -1 if unsafe { *libc::__errno_location() } == libc::EINTR => {}
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             -1 | 0 => break,
             read => done += read as usize,
         }

@@ -46,11 +46,11 @@ pub(crate) struct Mapping {
     /// Where nothing is mapped, there is nothing to watch. Ends before the mapping does.
     watch: Option<Watch>,
     /// What keeps others from the bytes.
-    claim: Option<Claim>,
+    held: Option<Held>,
 }
 
 /// What keeps others from the bytes that are mapped, until it is dropped.
-pub(crate) type Claim = Box<dyn Any + Send + Sync>;
+pub(crate) type Held = Box<dyn Any + Send + Sync>;
 
 // SAFETY: the pointer is never dereferenced here; the buffers that share the memory own disjoint
 // ranges of it.
@@ -104,7 +104,7 @@ impl MappedFile {
     ///
     /// # Safety
     /// As long as this or one of its buffers lives, nothing else changes the file's bytes: slices point
-    /// at them. The caller holds what keeps others away, and passes it to [`hold`](Self::hold).
+    /// at them. The caller holds what keeps others away, and passes it to [`holding`](Self::holding).
     ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
@@ -289,8 +289,8 @@ impl MappedFile {
         } else {
             NonNull::dangling()
         };
-        let (watch, claim) = (None, None);
-        let mut mapping = Mapping { file, offset, size, memory, outlives_process, watch, claim };
+        let (watch, held) = (None, None);
+        let mut mapping = Mapping { file, offset, size, memory, outlives_process, watch, held };
         if size > 0 {
             // SAFETY: it was mapped just now, and lasts as long as `mapping`, as does the file.
             let watch = unsafe { Watch::begin(memory, size, &mapping.file, offset) };
@@ -306,9 +306,9 @@ impl MappedFile {
     ///
     /// # Panics
     /// When it was cut.
-    pub(crate) fn holding(mut self, claim: Claim) -> Self {
+    pub(crate) fn holding(mut self, held: Held) -> Self {
         let mapping = Arc::get_mut(&mut self.mapping).expect("it is held before it is cut");
-        mapping.claim = Some(claim);
+        mapping.held = Some(held);
         self
     }
 
@@ -533,6 +533,7 @@ mod tests {
         file.set_len(4 * SIZE as u64).expect("it can be made longer");
         let path = Path::new("file");
         let map = || {
+            // SAFETY: the file is the test's own, and has no name.
             unsafe { MappedFile::file_range(&file, path, SIZE as u64, SIZE) }
                 .expect("there is room")
         };
@@ -580,6 +581,7 @@ mod tests {
         file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
         let refused = open(&path);
         assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "a hole: {refused:?}");
+        // SAFETY: the file is the test's own.
         let refused = unsafe { MappedFile::device_range(&path, 0, SIZE) };
         assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
     }

@@ -16,6 +16,8 @@ struct FileMedia {
     sim: SimMedia,
     directory: Directory,
     place: PathBuf,
+    /// The file is cut off as soon as it was mapped at a start.
+    loses_when_opened: bool,
 }
 
 impl FileMedia {
@@ -25,6 +27,7 @@ impl FileMedia {
             sim: formatted(SimConfig::default(), Kind::Files),
             directory: directory.expect("it is the test's own"),
             place: place.path().join("buffers"),
+            loses_when_opened: false,
         }
     }
 }
@@ -46,7 +49,11 @@ impl Media for FileMedia {
         if !self.place.exists() {
             return Ok(Vec::new());
         }
-        Ok(self.directory.open_mapped("buffers")?.buffers(size))
+        let buffers = self.directory.open_mapped("buffers")?.buffers(size);
+        if self.loses_when_opened {
+            cut(&self.place, 0);
+        }
+        Ok(buffers)
     }
 
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
@@ -202,34 +209,8 @@ fn buffers_that_can_not_be_read_at_a_start_are_no_end_of_the_log() {
     drop(client);
     media.sim = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
 
-    /// Loses the file when it is mapped.
-    struct Losing(FileMedia);
-    impl Media for Losing {
-        fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-            self.0.open_path(area)
-        }
-        fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
-            self.0.make_slot(slot)
-        }
-        fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
-            self.0.create(super_lbas, wal_lbas)
-        }
-        fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
-            let buffers = self.0.open_buffers(size);
-            cut(&self.0.place, 0);
-            buffers
-        }
-        fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
-            self.0.make_buffers(count, size)
-        }
-        fn buffers_outlive_process(&self) -> bool {
-            true
-        }
-        fn fresh_blocks_need_zeroing(&self) -> bool {
-            true
-        }
-    }
-    let refused = reopen(&mut Losing(media), &options(Policy::EverySec)).err();
+    media.loses_when_opened = true;
+    let refused = reopen(&mut media, &options(Policy::EverySec)).err();
     let said = refused.expect("it must not open with less").to_string();
     assert!(said.contains("reading the log's buffers"), "{said}");
 }
