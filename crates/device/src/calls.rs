@@ -135,10 +135,11 @@ const DUPLICATE: libc::c_long = libc::F_DUPFD_CLOEXEC as libc::c_long;
 
 impl Call {
     fn refusal(&self) -> Option<RefusedCall> {
-        let Self(name, purpose, number, [a, b, c, d, e, f]) = *self;
+        let Self(name, purpose, number, arguments) = *self;
+        let [first, second, third, fourth, fifth, sixth] = arguments;
         // SAFETY: no argument is a descriptor that is open, a pointer that is not null, or a length
         // that is not zero.
-        if unsafe { libc::syscall(number, a, b, c, d, e, f) } != -1 {
+        if unsafe { libc::syscall(number, first, second, third, fourth, fifth, sixth) } != -1 {
             return None;
         }
         let errno = io::Error::last_os_error().raw_os_error()?;

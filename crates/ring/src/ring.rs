@@ -406,7 +406,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             self.submit_and_wait(1, Some(left)).map_err(Refused::diagnose)?;
             self.collect_all();
             if self.arrived.pop_front().is_some() {
-                return Ok(());
+                // A thread of the kernel's may have done it without a call of ours. The next time it may
+                // sleep.
+                let entered = self.enter_once(0, 0, None, true);
+                return entered.map(drop).map_err(|error| Refused::diagnose(Errno::of(&error)));
             }
             if left.is_zero() {
                 return Err(Refused { cause: Cause::Silent, errno: None });
