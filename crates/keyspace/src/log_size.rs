@@ -2,7 +2,7 @@
 
 use slimio_resp::Args;
 
-use crate::command::{Command, Flags};
+use crate::command::{Command, Flags, KeyRange};
 
 /// What an effect may have that its request has not: a `SELECT` before it, a date in place of a
 /// number of seconds, the word that says so, and the count of its arguments.
@@ -21,10 +21,19 @@ impl<F> Command<F> {
     pub fn log_size_max(&self, args: Args<'_>) -> u64 {
         let request: u64 = args.iter().map(|arg| arg_size(arg.size())).sum();
         let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
-        let keys = self.keys.indices(args.len());
-        let over: u64 = keys.map(|index| finds * deletion_size_max(args.get(index).size())).sum();
+        let over: u64 = match self.keys {
+            KeyRange { first: 0, .. } => 0,
+            // Most have one, and this is done for every write.
+            KeyRange { first: 1, last: 1, .. } if args.len() > 1 => {
+                deletion_size_max(args.get(1).size())
+            }
+            keys => {
+                let keys = keys.indices(args.len());
+                keys.map(|index| deletion_size_max(args.get(index).size())).sum()
+            }
+        };
         let computed = if self.flags.has(Flags::LONG_EFFECT) { LONG_DOUBLE_SIZE_MAX } else { 0 };
-        BESIDE_SIZE_MAX + request + over + computed
+        BESIDE_SIZE_MAX + request + finds * over + computed
     }
 }
 
@@ -33,8 +42,7 @@ pub(crate) fn deletion_size_max(key_size: usize) -> u64 {
     DELETION_SIZE + arg_size(key_size)
 }
 
-/// Bytes that an argument of a logged command takes, its size included.
+/// Bytes that an argument of a logged command takes at most, its size included.
 fn arg_size(size: usize) -> u64 {
-    let bits = u64::from(usize::BITS - size.leading_zeros());
-    size as u64 + bits.div_ceil(7).max(1)
+    size as u64 + if size < 1 << 7 { 1 } else { 10 }
 }

@@ -278,7 +278,7 @@ impl World {
         // What expired meanwhile is gone, whoever deleted it.
         let now_ms = self.now_ms();
         let seen = |state: &State| {
-            if self.space != Space::Enough { state.clone().uncounted() } else { state.clone() }
+            if self.space == Space::Enough { state.clone() } else { state.clone().uncounted() }
         };
         let found = &seen(found);
         let states: Vec<State> = self.states.iter().map(|state| seen(state).at(now_ms)).collect();

@@ -22,8 +22,8 @@ use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 /// Bytes that each batch and each fragment take beside their payload, at most.
 const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
 
-/// Bytes of payload that what empties the data set may have at any time.
-const LAST_PAYLOAD_SIZE: u64 = 4096;
+/// Bytes that are kept for what empties the data set: a record of a block, wherever it lies.
+const LAST_SHARE: u64 = 4 * LBA_SIZE as u64;
 
 /// No deletion that nobody asked for is larger, in bytes of payload, whatever room there is.
 const UNASKED_SIZE_MAX: u64 = 1 << 30;
@@ -77,11 +77,11 @@ impl Log {
         if self.latch.is_some() {
             return 0;
         }
-        let (lba, batch_size) = (LBA_SIZE as u64, self.geometry.batch_size() as u64);
         let space = self.usable().saturating_sub(self.last_share()).min(UNASKED_SIZE_MAX);
-        // The largest payload for which `space_for` is no more than that, or a little less.
-        let left = space.saturating_sub(lba + 2 * OVERHEAD);
-        let placed = left * (batch_size - OVERHEAD) / (batch_size + lba);
+        // Not the largest payload for which `space_for` is no more than that, but found without a
+        // division, for reads ask for it. In batches of two blocks or more, none takes twice its
+        // size and what is taken off here; who comes again has half of the rest.
+        let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         if self.buffer_count == 0 || !self.free.is_empty() {
             return placed;
         }
@@ -136,7 +136,7 @@ impl Log {
             return 0;
         }
         let part_max = self.reserve() / 4;
-        self.space_for(LAST_PAYLOAD_SIZE).min(part_max - part_max % LBA_SIZE as u64)
+        LAST_SHARE.min(part_max - part_max % LBA_SIZE as u64)
     }
 
     /// Bytes of the log's area that nothing appended will need.
