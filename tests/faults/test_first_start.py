@@ -9,7 +9,7 @@ import unittest
 
 from harness.faults import compiler
 from harness.kill_at import Killer
-from harness.loop_device import LoopDevice, run
+from harness.loop_device import LoopDevice, run, unmount
 from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only
 from harness.tool import tool
@@ -226,7 +226,7 @@ class PowerCut(Killed):
 
     def unmount(self):
         if self.is_mounted:
-            run("umount", self.mount)
+            unmount(self.mount)
             self.is_mounted = False
 
     def empty(self):

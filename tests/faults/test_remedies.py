@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 
-from harness.loop_device import run
+from harness.loop_device import run, unmount
 from harness.server import START_SECONDS, Server, StartError
 from harness.target import TARGET, TestCase, slimio_only
 from harness.tool import tool
@@ -104,7 +104,7 @@ class Remedies(TestCase):
         try:
             yield
         finally:
-            run("umount", self.volume)
+            unmount(self.volume)
 
     def test_no_room_for_a_new_volume(self):
         """With each size that is too little; with more of it the same directory serves."""

@@ -3,6 +3,8 @@
 import os
 import subprocess
 
+from .wait import until
+
 
 def run(*command):
     out = subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
@@ -14,6 +16,17 @@ def attach(test, image):
     path = run("losetup", "--find", "--show", image)
     test.addCleanup(run, "losetup", "--detach", path)
     return path
+
+
+def unmount(folder):
+    """Waits until nobody holds it: what a killed process had in its rings is let go of a little after
+    the process is gone."""
+
+    def is_unmounted():
+        line = ["umount", folder]
+        return subprocess.run(line, capture_output=True, check=False).returncode == 0
+
+    until(is_unmounted, what=f"unmounting {folder}")
 
 
 class LoopDevice:
