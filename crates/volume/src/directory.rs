@@ -160,12 +160,6 @@ impl DirectoryMedia {
         (self.directory.describe(), notes.join("; "))
     }
 
-    /// Whether there were buffers before.
-    fn has_buffers(&self) -> bool {
-        let metadata = self.directory.file_path(BUFFERS).metadata();
-        metadata.is_ok_and(|metadata| metadata.len() > LBA_SIZE as u64)
-    }
-
     /// Private buffers.
     fn private_buffers(
         &mut self,
@@ -246,8 +240,7 @@ impl Media for DirectoryMedia {
                 self.outlives_process = true;
                 Ok(file.buffers(size))
             }
-            // Where there were some, a full file system is no reason to stop.
-            Err(error @ OpenError::NoSpace { .. }) if !self.has_buffers() => Err(error),
+            // A full file system is no reason not to start.
             Err(error) => self.private_buffers(error.to_string(), count, size),
         }
     }
