@@ -20,7 +20,7 @@ const UNDER_MIRI: &[(&str, &[&str])] = &[
     ("slimio-ring", &[]),
     (
         "slimio-device",
-        &["buffer::", "pool::", "nvme::data", "nvme::wire", "nvme::status", "uring::", "polling::"],
+        &["buffer::", "pool::", "nvme::data", "nvme::wire", "nvme::status", "polling::"],
     ),
 ];
 
