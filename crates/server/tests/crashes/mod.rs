@@ -15,8 +15,10 @@ mod script;
 mod state;
 mod volume;
 
+use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
@@ -30,6 +32,8 @@ use slimio_sim::SimConfig;
 
 /// Cases of one run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 24;
+/// Seconds of a long run, in the environment; `cargo x sim` sets it.
+const SECONDS: &str = "SLIMIO_SIM_SECONDS";
 /// Most lives of one volume.
 const LIVES_MAX: usize = 5;
 /// Most tries at making a case that fails smaller: each is a few servers' lives.
@@ -49,16 +53,29 @@ fn config() -> ProptestConfig {
 
 #[test]
 fn what_comes_back_was_in_memory_and_was_promised() {
-    let config = config();
-    let seed = config.rng_seed;
-    let lives = proptest::collection::vec(life(), 1..LIVES_MAX);
-    let input = (lives, any::<u64>(), any::<bool>());
-    let outcome = TestRunner::new(config).run(&input, |(lives, seed, is_device)| {
-        check(&lives, seed, is_device).map_err(TestCaseError::fail)
-    });
-    if let Err(error) = outcome {
-        panic!("PROPTEST_RNG_SEED={seed}: {error}");
+    let began = Instant::now();
+    let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+    let long = seconds.map(Duration::from_secs);
+    let (volumes, lived) = (Cell::new(0_u64), Cell::new(0_u64));
+    loop {
+        let config = config();
+        let seed = config.rng_seed;
+        let lives = proptest::collection::vec(life(), 1..LIVES_MAX);
+        let input = (lives, any::<u64>(), any::<bool>());
+        let outcome = TestRunner::new(config).run(&input, |(lives, seed, is_device)| {
+            volumes.set(volumes.get() + 1);
+            lived.set(lived.get() + lives.len() as u64);
+            check(&lives, seed, is_device).map_err(TestCaseError::fail)
+        });
+        if let Err(error) = outcome {
+            panic!("PROPTEST_RNG_SEED={seed}: {error}");
+        }
+        if long.is_none_or(|long| began.elapsed() >= long) {
+            break;
+        }
     }
+    let took = began.elapsed().as_secs();
+    println!("server: {} lives on {} volumes in {took} s", lived.get(), volumes.get());
 }
 
 /// A life that ends by SIGKILL: lines in database 0, those of one batch sent at once, each behind so
