@@ -142,10 +142,15 @@ fn fill(client: &mut Client) -> (usize, usize) {
 /// Fills a log with deletions: first those that are asked for, then those that nobody asked for, each
 /// as large as there is room for.
 fn fill_with_deletions(client: &mut Client) {
-    while client.volume.log.room(700) != Room::Last {
-        if client.volume.log.room(700) == Room::Wait {
-            client.turn(true);
-            continue;
+    loop {
+        match client.volume.log.room(700) {
+            Room::Last => break,
+            Room::Wait => {
+                client.turn(true);
+                continue;
+            }
+            Room::Free | Room::Scarce => {}
+            Room::Full => panic!("deletions have taken all"),
         }
         client.volume.log.append(0, &[&[7; 700]]);
         assert!(client.volume.log.has_place());
