@@ -203,7 +203,7 @@ impl Chain {
                 // Both blocks of a pair.
                 Some((other, _)) => {
                     let pair = Pair { at, newer: &header, older: other };
-                    self.is_left_behind(ahead, device, superblock, pair, idle)?
+                    is_left_behind(ahead, device, superblock, &pair, idle)?
                 }
                 None => false,
             };
@@ -212,42 +212,6 @@ impl Chain {
             }
         }
         Ok(None)
-    }
-
-    /// Whether a later epoch has gone on behind the older of two commits of a pair: then the newer one
-    /// was not there, and nobody was told of it. Where nothing was written behind the pair since, the
-    /// cut of the last recovery says so, and it [is not next](Self::is_next).
-    fn is_left_behind(
-        &self,
-        ahead: &mut ReadAhead,
-        device: &mut dyn Device,
-        superblock: &Superblock,
-        pair: Pair<'_>,
-        idle: &mut dyn FnMut(),
-    ) -> Result<bool, Error> {
-        let Pair { at, newer, older } = pair;
-        if newer.epoch == superblock.epoch || is_planted("tail-left-behind") {
-            return Ok(false);
-        }
-        let segment_lbas = superblock.geometry.segment_lbas;
-        let behind = at + 2;
-        let next_segment = (at / segment_lbas + 1) * segment_lbas;
-        // A batch that does not fit behind the pair is at the start of the next segment.
-        for place in [behind, next_segment] {
-            if place >= ahead.end() {
-                break;
-            }
-            let found = find_from(ahead, device, superblock, at, place, idle)?;
-            let goes_on = |header: &Header| {
-                header.epoch > newer.epoch
-                    && header.parent == older.checksum
-                    && header.first_lsn == older.end()
-            };
-            if found.iter().flatten().any(|(header, _)| goes_on(header)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Whether a later epoch has gone on without this batch, in the next segment: its first batch
@@ -389,6 +353,41 @@ struct Pair<'a> {
     at: u64,
     newer: &'a Header,
     older: &'a Header,
+}
+
+/// Whether a later epoch has gone on behind the older of two commits of a pair: then the newer one
+/// was not there, and nobody was told of it. Where nothing was written behind the pair since, the
+/// cut of the last recovery says so, and it is not next.
+fn is_left_behind(
+    ahead: &mut ReadAhead,
+    device: &mut dyn Device,
+    superblock: &Superblock,
+    pair: &Pair<'_>,
+    idle: &mut dyn FnMut(),
+) -> Result<bool, Error> {
+    let &Pair { at, newer, older } = pair;
+    if newer.epoch == superblock.epoch || is_planted("tail-left-behind") {
+        return Ok(false);
+    }
+    let segment_lbas = superblock.geometry.segment_lbas;
+    let behind = at + 2;
+    let next_segment = (at / segment_lbas + 1) * segment_lbas;
+    // A batch that does not fit behind the pair is at the start of the next segment.
+    for place in [behind, next_segment] {
+        if place >= ahead.end() {
+            break;
+        }
+        let found = find_from(ahead, device, superblock, at, place, idle)?;
+        let goes_on = |header: &Header| {
+            header.epoch > newer.epoch
+                && header.parent == older.checksum
+                && header.first_lsn == older.end()
+        };
+        if found.iter().flatten().any(|(header, _)| goes_on(header)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The whole batches that start at a position: a plain one, or the two blocks of a tail pair. Each

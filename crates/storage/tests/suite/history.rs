@@ -215,7 +215,7 @@ fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     assert!(first.append(&record(1)));
     let log = &mut first.volume.log;
     // At once, so that it begins in the same batch.
-    log.append(0, &[&[2; 3 * crate::common::BATCH_SIZE]]);
+    log.append(0, &[&vec![2; 3 * crate::common::BATCH_SIZE]]);
     if log.drive(&mut *first.volume.log_path, first.now) {
         first.volume.log_path.kick();
     }

@@ -232,7 +232,7 @@ impl World<'_> {
                     client.history = recovered;
                     return client;
                 }
-                Err(interrupted) => crash = interrupted,
+                Err(interrupted) => crash = *interrupted,
             }
         }
     }
@@ -249,12 +249,12 @@ impl World<'_> {
     }
 
     /// A start; `Err` when it was interrupted.
-    fn start(&self, media: &mut SimMedia, image: &Image) -> Result<(Volume, Script), Crash> {
+    fn start(&self, media: &mut SimMedia, image: &Image) -> Result<(Volume, Script), Box<Crash>> {
         add(&self.tally.starts);
         match reopen(media, &self.options()) {
             Ok(opened) => match media.disk.crashed() {
                 // What it was told then is not true.
-                Some(crash) => Err(crash),
+                Some(crash) => Err(Box::new(crash)),
                 None => Ok(opened),
             },
             Err(error) => {
