@@ -258,7 +258,8 @@ impl World<'_> {
                 None => Ok(opened),
             },
             Err(error) => {
-                Err(media.disk.crashed().unwrap_or_else(|| panic!("{error}; {}", image.origin)))
+                let crash = media.disk.crashed();
+                Err(Box::new(crash.unwrap_or_else(|| panic!("{error}; {}", image.origin))))
             }
         }
     }
