@@ -121,7 +121,12 @@ first {open} bytes, the open half, are written when the batch is opened in its b
 it is submitted. At most {in_flight} are in flight.
 
 A tail pair is two blocks that hold the same growing batch by turns: the one with more records
-counts, and what follows lies behind both.
+counts, and what follows lies behind both. Where a batch of a later epoch follows the one with fewer,
+that one counts: the other was written by a server that had died, and landed late.
+
+The log is read from parent to parent, from its start. It must come to a batch whose checksum is
+`cut_parent` of the superblock; behind that, batches of older epochs do not count. A log that does not
+lead there is damaged: something else stands where the last recovery went on.
 
 ",
         open = layout::batch::FIELDS[5].offset,

@@ -1,0 +1,200 @@
+//! What mapped files do, on real ones.
+
+use super::*;
+
+const SIZE: usize = 8 * LBA_SIZE;
+
+fn create(path: &Path, size: usize) -> Result<MappedFile, OpenError> {
+    // SAFETY: the file is the test's own, and so is its directory.
+    unsafe { MappedFile::create(path, size) }
+}
+
+fn open(path: &Path) -> Result<MappedFile, OpenError> {
+    // SAFETY: as above.
+    unsafe { MappedFile::open(path) }
+}
+
+#[test]
+fn what_is_stored_is_in_the_file_at_once() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    let mut mapped = create(&path, SIZE).expect("there is room");
+    let mut buffers = mapped.buffers(2 * LBA_SIZE);
+    assert_eq!(buffers.len(), 4);
+    for (index, buffer) in buffers.iter_mut().enumerate() {
+        assert_eq!(buffer.index(), Some(index));
+        assert_eq!(buffer.len_lbas(), 2);
+        assert!(buffer.outlives_process());
+        buffer.fill(index as u8 + 1);
+    }
+    let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
+    assert_eq!(mapped.read_all().expect("readable"), expected);
+    assert_eq!(std::fs::read(&path).expect("readable")[..SIZE], expected);
+
+    // The buffers keep the memory when the file's owner is gone, and a second life finds it.
+    drop(mapped);
+    buffers[3].fill(9);
+    assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "a slice has one owner");
+    drop(buffers);
+    let second = open(&path).expect("it exists");
+    assert_eq!(second.size(), SIZE);
+    assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
+}
+
+/// Bytes of a file that this process has in its memory.
+fn resident(path: &Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let mut lines = maps.lines().skip_while(|line| !line.ends_with(&*path.to_string_lossy()));
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("it is mapped");
+    let kib: usize = rss.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib * 1024
+}
+
+#[test]
+fn memory_is_taken_by_what_is_used_and_can_be_let_go() {
+    const LARGE: usize = 256 * LBA_SIZE;
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    let mut mapped = create(&path, LARGE).expect("there is room");
+    assert_eq!(resident(&path), 0);
+    let mut buffers = mapped.buffers(LARGE / 4);
+    for buffer in &mut buffers {
+        buffer.fill(3);
+    }
+    assert_eq!(resident(&path), LARGE);
+    for buffer in &mut buffers[1..] {
+        buffer.let_go();
+    }
+    assert_eq!(resident(&path), LARGE / 4, "one is kept");
+    for buffer in &buffers {
+        assert!(buffer.iter().all(|&byte| byte == 3), "what was let go comes back");
+    }
+    assert_eq!(resident(&path), LARGE);
+}
+
+#[test]
+fn nobody_else_may_read_it() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    let left = directory.path().join("buffers.new");
+    std::fs::write(&left, b"part of it").expect("there is room");
+    drop(create(&path, SIZE).expect("there is room"));
+    let mode = std::fs::metadata(&path).expect("it is there").mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn making_it_again_empties_it() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
+    let again = create(&path, 2 * SIZE).expect("there is room");
+    assert_eq!(again.read_all().expect("readable"), vec![0; 2 * SIZE]);
+}
+
+#[test]
+fn a_file_that_can_not_be_made_leaves_the_old_one() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
+    let unfinished = directory.path().join("buffers.new");
+    std::fs::create_dir(&unfinished).expect("there is room");
+    assert!(create(&path, 2 * SIZE).is_err());
+    let old = open(&path).expect("it is still there");
+    assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
+
+    // What a process left that died while it made one is in nobody's way.
+    std::fs::remove_dir(&unfinished).expect("it is empty");
+    std::fs::write(&unfinished, b"part of it").expect("there is room");
+    let new = create(&path, 2 * SIZE).expect("there is room");
+    assert_eq!(new.read_all().expect("readable"), vec![0; 2 * SIZE]);
+    assert!(!unfinished.exists());
+}
+
+#[test]
+fn one_that_holds_nothing_says_so() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    drop(create(&path, 0).expect("there is room"));
+    let mut none = open(&path).expect("it is there");
+    assert_eq!(none.size(), 0);
+    assert!(none.buffers(SIZE).is_empty());
+}
+
+#[test]
+fn a_range_of_a_file_is_a_part_of_it() {
+    let file = tempfile::tempfile().expect("a file for the test");
+    file.set_len(4 * SIZE as u64).expect("it can be made longer");
+    let path = Path::new("file");
+    let map = || {
+        // SAFETY: the file is the test's own, and has no name.
+        unsafe { MappedFile::file_range(&file, path, SIZE as u64, SIZE) }.expect("there is room")
+    };
+    let mut mapped = map();
+    mapped.buffers(SIZE)[0].fill(4);
+    let mut byte = [0];
+    for (offset, expected) in [(SIZE - 1, 0), (SIZE, 4), (2 * SIZE - 1, 4), (2 * SIZE, 0)] {
+        file.read_exact_at(&mut byte, offset as u64).expect("it is that long");
+        assert_eq!(byte, [expected], "at {offset}");
+    }
+    drop(mapped);
+    assert_eq!(map().buffers(SIZE)[0][5], 4);
+}
+
+#[test]
+fn an_anonymous_one_does_not_outlive_the_process() {
+    let mut mapped = MappedFile::anonymous(SIZE).expect("there is memory");
+    let mut buffers = mapped.buffers(SIZE);
+    buffers[0][5] = 5;
+    assert!(!buffers[0].outlives_process());
+    assert_eq!(mapped.read_all().expect("readable")[5], 5);
+}
+
+#[test]
+fn a_file_that_is_not_as_it_was_made_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    assert!(matches!(open(&path), Err(OpenError::Incomplete { .. })));
+    drop(create(&path, SIZE).expect("there is room"));
+    let whole = std::fs::read(&path).expect("it is there");
+    let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+    for cut in (0..whole.len() as u64).step_by(LBA_SIZE / 2) {
+        file.set_len(cut).expect("the length can be set");
+        let refused = open(&path);
+        assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{cut}: {refused:?}");
+    }
+    std::fs::write(&path, &whole).expect("there is room");
+    assert_eq!(open(&path).expect("it is whole again").size(), SIZE);
+    for longer in [1, LBA_SIZE as u64] {
+        file.set_len(whole.len() as u64 + longer).expect("the length can be set");
+        let refused = open(&path);
+        assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{longer}: {refused:?}");
+    }
+    file.set_len(0).expect("the length can be set");
+    file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
+    let refused = open(&path);
+    assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "a hole: {refused:?}");
+    // SAFETY: the file is the test's own.
+    let refused = unsafe { MappedFile::device_range(&path, 0, SIZE) };
+    assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_can_not_be_read_is_an_error_in_words() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    let mapped = create(&path, SIZE).expect("there is room");
+    assert_eq!(mapped.check_readable(&path), Ok(()));
+    let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+    file.set_len(SIZE as u64 / 2).expect("the length can be set");
+    let refused = mapped.check_readable(&path).expect_err("half of it is gone").to_string();
+    assert!(refused.starts_with("reading /"), "{refused}");
+}
+
+#[test]
+#[should_panic(expected = "cut once")]
+fn cutting_it_twice_is_a_bug() {
+    let mut mapped = MappedFile::anonymous(SIZE).expect("there is memory");
+    let _first = mapped.buffers(SIZE);
+    let _second = mapped.buffers(SIZE);
+}
