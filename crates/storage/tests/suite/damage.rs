@@ -92,16 +92,17 @@ fn a_superblock_is_missed_that_only_free_extents_know_of() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    let batch = vec![7; BATCH_SIZE - 200];
-    for number in 0..4 {
+    // The last block of the segment is left, into which the fourth does not fit.
+    let sizes = [BATCH_SIZE - 200, BATCH_SIZE - 200, 100, BATCH_SIZE - 200];
+    for (number, size) in sizes.into_iter().enumerate() {
         if number == 3 {
-            // The segment is full to its last block: only now there is another one.
+            // Only now there is another one.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log wants a segment");
             let outcome = keeper.run(keeper_paths, job);
             log.job_done(outcome, client.now);
         }
-        client.volume.log.append(0, &[&batch]);
+        client.volume.log.append(0, &[&vec![7; size]]);
         commit(&mut client);
     }
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
