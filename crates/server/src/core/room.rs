@@ -23,6 +23,8 @@ pub(crate) enum Purpose {
     /// Empties the data set, so that the log can start behind it.
     #[default]
     Empties,
+    /// Empties it where the log says already that it is empty: nothing is appended.
+    EmptiesAgain,
 }
 
 /// Whether a write may run.
@@ -45,21 +47,17 @@ impl Core {
                  and restart the server"
             ));
         }
-        let is_said = self.emptied_at == Some(wal.log().appended());
         let room = match wal.log().log_state() {
             LogState::Off => Room::Free,
             LogState::Ending => Room::Wait,
-            // A flush of nothing is not logged.
-            LogState::On | LogState::Resuming if is_said && purpose == Purpose::Empties => {
-                Room::Free
-            }
+            LogState::On | LogState::Resuming if purpose == Purpose::EmptiesAgain => Room::Free,
             LogState::On | LogState::Resuming => wal.room(size),
         };
         match room {
             Room::Free if purpose == Purpose::Any && self.is_snapshot_full() => Admission::Wait,
             Room::Free => Admission::Granted,
             Room::Scarce if purpose >= Purpose::Frees => Admission::Granted,
-            Room::Last if purpose == Purpose::Empties => Admission::Granted,
+            Room::Last if purpose >= Purpose::Empties => Admission::Granted,
             Room::Wait => Admission::Wait,
             Room::Scarce | Room::Last | Room::Full if self.may_gain_room() => Admission::Wait,
             Room::Scarce | Room::Last | Room::Full => Admission::Refused(
@@ -80,7 +78,12 @@ impl Core {
         }
         let others_are_empty =
             || self.dbs().all(|other| other == db || self.keyspace.dbsize(other) == 0);
-        if row.name == "flushall" || others_are_empty() { Purpose::Empties } else { Purpose::Frees }
+        if row.name != "flushall" && !others_are_empty() {
+            return Purpose::Frees;
+        }
+        let end = self.wal.as_ref().map(|wal| wal.log().appended());
+        let is_said = end.is_some() && self.emptied_at == end;
+        if is_said { Purpose::EmptiesAgain } else { Purpose::Empties }
     }
 
     /// Bytes that deletions which nobody asked for may take in a record's payload now.

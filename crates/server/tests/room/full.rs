@@ -18,6 +18,8 @@ const FIRST_MS: i64 = 1_700_000_000_000;
 const LIFE_MS: i64 = 1000;
 /// Bytes of a key's name.
 const NAME_SIZE: usize = 600;
+/// Transactions that flush, sent at once: more than fit into the room that is kept for a flush.
+const TRANSACTIONS: usize = 5000;
 /// Requests that are sent at once.
 const AT_ONCE: usize = 100;
 
@@ -373,6 +375,33 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
             clients.into_iter().map(|client| client.join().unwrap()).sum()
         });
         assert!(refused > 0, "the log was never full");
+        full.check().leave();
+    }
+}
+
+/// A flush alone need not be logged where the log says already that there is nothing. In a transaction it
+/// is, and needs room like any other.
+#[test]
+fn transactions_of_flushes_ask_for_room() {
+    for policy in POLICIES {
+        let mut full = Full::new(policy);
+        let names = full.fill(&["v"]);
+        full.each(&names, &["DEL"]);
+        let mut requests = encode(&[b"FLUSHALL"]);
+        for _ in 0..TRANSACTIONS {
+            for words in ["MULTI", "FLUSHALL", "EXEC"] {
+                requests.extend(encode(&[words.as_bytes()]));
+            }
+        }
+        full.client.send_bytes(&requests);
+        assert_eq!(full.client.read(), b"+OK\r\n");
+        for _ in 0..TRANSACTIONS {
+            assert_eq!(full.client.read(), b"+OK\r\n");
+            assert_eq!(full.client.read(), b"+QUEUED\r\n");
+            let reply = String::from_utf8_lossy(&full.client.read()).into_owned();
+            let is_refused = reply.contains("MISCONF The log is full");
+            assert!(reply == "*1\r\n+OK\r\n" || is_refused, "{reply}");
+        }
         full.check().leave();
     }
 }
