@@ -1,12 +1,15 @@
 """Under each file system: full while it serves, copied by reflink while it serves, and a limit on the size
 of files. No signal, nobody hangs, each in a sentence, and nothing acknowledged is lost."""
 
+import errno
 import os
 import resource
 
 from harness.file_system import SmallFileSystem
+from harness.loop_device import run
 from harness.server import Server, StartError
 from harness.target import TestCase, slimio_only
+from harness.tool import tool
 from harness.wait import until
 
 VALUE = "x" * 3000
@@ -196,3 +199,26 @@ class OnBtrfs(OnReflinks, TestCase):
         info = self.server().info()
         self.assertEqual(info["log_buffers"], "private")
         self.assertIn("when its record is written", info["io_path_why_not_better"])
+
+    def test_a_quota_that_is_used_up(self):
+        """Under a quota btrfs refuses to overwrite what is there, too, so that no server can start. What it
+        holds can be looked at and copied, and all of it is there when the quota is raised."""
+        run("btrfs", "quota", "enable", self.fs.mount)
+        server = self.server()
+        self.assertTrue(self.writer.write(server, 20))
+        run("btrfs", "qgroup", "limit", "24M", self.volume)
+        ballast = os.path.join(self.volume, "ballast")
+        with self.assertRaises(OSError) as raised, open(ballast, "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        self.assertEqual(raised.exception.errno, errno.EDQUOT)
+        server.kill()
+        with self.assertRaises(StartError) as refused:
+            server.start()
+        self.assertRegex(str(refused.exception), "writing .*no space left; make room")
+        for name in ("inspect", "verify"):
+            status, said = tool(name, "--volume", self.volume)
+            self.assertEqual(status, 0, said)
+        run("btrfs", "qgroup", "limit", "none", self.volume)
+        server.start()
+        self.writer.check(server)

@@ -9,6 +9,7 @@ mod tools;
 mod volume;
 mod waf;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -77,16 +78,21 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
-            eprintln!("slimio: {text}");
+            say(&text);
             // Said by name: an error of the kernel does not tell a filter from a permission.
             if let Some(refused) = explain_refused_calls(&[Purpose::Serving])
                 && !text.contains(&refused)
             {
-                eprintln!("slimio: {refused}");
+                say(&refused);
             }
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says why it ends. Where nobody can hear it, on a full disk say, that is no reason to panic.
+fn say(text: &str) {
+    let _: io::Result<()> = writeln!(io::stderr(), "slimio: {text}");
 }
 
 /// What is to be done, when it is not to serve. Warnings go to standard error: that a volume is waited
