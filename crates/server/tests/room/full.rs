@@ -405,3 +405,34 @@ fn transactions_of_flushes_ask_for_room() {
         full.check().leave();
     }
 }
+
+/// What was set while there was no log is flushed, though the log ended with a flush, too.
+#[test]
+fn a_flush_counts_behind_a_log_that_was_off() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let mut full = Full::start(media, "always", Arc::new(AtomicI64::new(FIRST_MS)));
+    let client = &mut full.client;
+    client.call(&["SET", "a", "b"]);
+    client.call(&["FLUSHALL"]);
+    assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
+    assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+    assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "yes"]), "+OK\r\n");
+    until("the log is not on", || info(client, "log_state") == "on");
+    assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
+    let next = full.restarted();
+    next.server.stop();
+}
+
+/// A transaction that empties the data set gives the room back as a flush alone does.
+#[test]
+fn a_transaction_that_flushes_is_a_way_out() {
+    for policy in POLICIES {
+        let mut full = Full::new(policy);
+        full.fill(&["v"]);
+        full.client.call(&["MULTI"]);
+        full.client.call(&["FLUSHALL"]);
+        assert_eq!(full.client.call(&["EXEC"]), "*1\r\n+OK\r\n");
+        assert_eq!(full.client.call(&["SET", "k", "v"]), "+OK\r\n");
+        full.check().leave();
+    }
+}

@@ -229,8 +229,8 @@ impl Chain {
         let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
         let rest = segment_lbas - at % segment_lbas;
         let next_at = at + rest;
-        if rest >= u64::from(batch_lbas_max) || next_at >= ahead.end() || is_planted("passed-over")
-        {
+        let longest = if is_planted("passed-over-by-one") { 2 } else { u64::from(batch_lbas_max) };
+        if rest >= longest || next_at >= ahead.end() || is_planted("passed-over") {
             return Ok(false);
         }
         let bytes = &ahead.view(device, at, rest + 1, idle)?[rest as usize * LBA_SIZE..];
@@ -253,7 +253,11 @@ impl Chain {
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
         // A commit of a pair that is written later has the records before it, too.
-        let is_grown = header.kind != Kind::Plain && !is_planted("tail-kind-forgotten");
+        let is_grown = match header.kind {
+            Kind::Plain => false,
+            Kind::TailFirst => !is_planted("tail-first-forgotten"),
+            Kind::TailSecond => !is_planted("tail-kind-forgotten"),
+        };
         let is_behind_cut = header.first_lsn >= cut || header.end() > cut && is_grown;
         let is_orphan = is_behind_cut && header.epoch != superblock.epoch && !is_planted("no-cut");
         let is_new_epoch = header.epoch > self.epoch;
@@ -369,11 +373,15 @@ fn is_left_behind(
     if newer.epoch == superblock.epoch || is_planted("tail-left-behind") {
         return Ok(false);
     }
-    let segment_lbas = superblock.geometry.segment_lbas;
+    let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
     let behind = at + 2;
     let next_segment = (at / segment_lbas + 1) * segment_lbas;
-    // A batch that does not fit behind the pair is at the start of the next segment.
-    for place in [behind, next_segment] {
+    // A batch that does not fit behind the pair is at the start of the next segment. Looking there from
+    // each pair of a segment would be work that grows with its square.
+    let may_not_fit =
+        next_segment - behind < u64::from(batch_lbas_max) && !is_planted("pair-beside-only");
+    let places = [Some(behind), (may_not_fit && next_segment > behind).then_some(next_segment)];
+    for place in places.into_iter().flatten() {
         if place >= ahead.end() {
             break;
         }

@@ -162,27 +162,94 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     }
 }
 
-/// The pair is at the end of its segment, so that the next epoch begins in the next one.
+/// The pair is near the end of its segment, so that what the next epoch begins with is in the next one:
+/// with nothing left behind the pair, and with too little.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
-    let layout = FormatOptions { segment_lbas: 8, batch_lbas_max: 2, ..SMALL };
+    for left in [0, 2] {
+        let layout = FormatOptions { segment_lbas: 8 + left, batch_lbas_max: 4, ..SMALL };
+        let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+        let mut first = client(&mut media, Policy::Always);
+        // Four blocks, two lone commits of a block each, and the pair.
+        let before = [(0, vec![1; 5000]), (0, vec![2; 5000]), record(3), record(4), record(5)];
+        for record in &before {
+            assert!(first.append(record));
+            first.settle();
+        }
+        assert!(first.append(&record(6)));
+        let [mut media, landed] = dies_in_flight(&mut first);
+        assert_eq!(
+            landed.disk.peek(WAL, 7)[..4],
+            *b"SlWB",
+            "the pair is where it is thought to be"
+        );
+        let mut expected = before.to_vec();
+        for large in [(0, vec![7; 10_000]), record(8)] {
+            let mut client = client(&mut media, Policy::Always);
+            assert!(client.append(&large));
+            client.settle();
+            expected.push(large);
+        }
+        copy_block(&landed, &media, 7);
+        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        assert_eq!(recovered, expected, "{left} blocks are left");
+    }
+}
+
+/// What is in flight is a commit to the first block of a pair, which holds more than the second.
+#[test]
+fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
+    for recoveries in 1..3 {
+        let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
+        let mut first = client(&mut media, Policy::Always);
+        for byte in 1..=6 {
+            assert!(first.append(&record(byte)));
+            first.settle();
+        }
+        assert!(first.append(&record(7)));
+        let [mut media, landed] = dies_in_flight(&mut first);
+        let mut expected = records(&[1, 2, 3, 4, 5, 6]);
+        drop(client(&mut media, Policy::Always));
+        if recoveries == 2 {
+            expected.push(record(8));
+            assert_eq!(appends(&mut media, 8), expected);
+        }
+        copy_block(&landed, &media, PAIR_SECOND - 1);
+        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        assert_eq!(recovered, expected);
+    }
+}
+
+/// The rest of the segment, in which a dead write stands, is longer than a block: a large batch has not
+/// fitted there either.
+#[test]
+fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
+    let layout = FormatOptions { segment_lbas: 16, batch_lbas_max: 4, ..SMALL };
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
     let mut first = client(&mut media, Policy::Always);
-    // Four blocks, two lone commits of a block each, and the pair.
-    let before = [(0, vec![1; 5000]), (0, vec![2; 5000]), record(3), record(4), record(5)];
+    // Three and a half of four batches of four blocks.
+    let before: Vec<_> = (1..=6).map(|byte| (0, vec![byte; 5000])).collect();
     for record in &before {
         assert!(first.append(record));
         first.settle();
     }
-    assert!(first.append(&record(6)));
+    let next = (0, vec![13; 3000]);
+    assert!(first.append(&next));
+    first.settle();
+    assert!(first.append(&(0, vec![14; 9000])));
     let [mut media, landed] = dies_in_flight(&mut first);
-    assert_eq!(landed.disk.peek(WAL, 7)[..4], *b"SlWB", "the pair is where it is thought to be");
-    let mut expected = before.to_vec();
-    for byte in [7, 8] {
-        expected.push(record(byte));
-        assert_eq!(appends(&mut media, byte), expected);
+    let mut expected = before;
+    expected.push(next);
+    for large in [(0, vec![15; 13_000]), record(16)] {
+        let mut client = client(&mut media, Policy::Always);
+        assert!(client.append(&large));
+        client.settle();
+        expected.push(large);
     }
-    copy_block(&landed, &media, 7);
+    assert_eq!(landed.disk.peek(WAL, 13)[..4], *b"SlWB", "it is where it is thought to be");
+    for lba in 13..16 {
+        copy_block(&landed, &media, lba);
+    }
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert_eq!(recovered, expected);
 }
