@@ -38,11 +38,12 @@ EXEMPT = {
 # Of which the server says what is so without them.
 MADE_UP_FOR = ("fallocate", "pwritev2", "madvise", "sched_setattr", "prlimit64")
 
-# IORING_REGISTER_PROBE, IORING_REGISTER_ENABLE_RINGS: without any of these there is no ring.
+# IORING_REGISTER_FILES, IORING_REGISTER_PROBE, IORING_REGISTER_ENABLE_RINGS: without any of these there is no ring.
 RINGS = (
     "io_uring_setup",
     "io_uring_enter",
     "io_uring_register",
+    "io_uring_register:0x2",
     "io_uring_register:0x8",
     "io_uring_register:0xc",
 )

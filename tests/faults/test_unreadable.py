@@ -5,7 +5,7 @@ import contextlib
 import os
 
 from harness.file_system import SIZE, mount_kind, run
-from harness.loop_device import attach
+from harness.loop_device import attach, unmount
 from harness.server import Server, refusal
 from harness.spoilt_image import SpoiltImage, place_of
 from harness.target import TestCase, slimio_only
@@ -140,7 +140,7 @@ class Directory(Unreadable):
     def nothing_cached(self):
         """What the kernel holds of a file system is forgotten with its mount."""
         yield
-        run("umount", self.mount)
+        unmount(self.mount)
         run("mount", self.device, self.mount)
 
 

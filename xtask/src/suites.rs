@@ -9,7 +9,9 @@ use crate::process::{cargo, command, is_installed, root, run, run_seeing, target
 use crate::report::Report;
 use crate::{clients, lab, lint, planted, setup};
 
-const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
+/// Built one by one: together, the server would have what the load generator wants of a library that
+/// both use, and not be the one that `cargo run` starts.
+const BINARIES: &[&str] = &["slimio-cli", "slimio-bench"];
 /// What makes and mounts file systems on a recorded device, and the Debian package each comes in.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
@@ -112,7 +114,7 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
 /// `cargo x bench [flag]…`: the flags are those of `slimio-bench compare`.
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     setup::install()?;
-    run(cargo(["build", "--release"]).args(BINARIES))?;
+    build(&["--release"])?;
     let slimio = ["--slimio".into(), program("release")];
     run(bench_command("release", "compare").args(slimio).args(args))
 }
@@ -162,7 +164,7 @@ fn prepare_recorder() -> Result<(), Failure> {
             "install e2fsprogs, xfsprogs, f2fs-tools, mount and util-linux",
         )?;
     }
-    run(cargo(["build", "--release"]).args(BINARIES))
+    build(&["--release"])
 }
 
 /// Each policy, each death; with and without snapshots in the middle.
@@ -191,7 +193,14 @@ pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
 }
 
 fn build_server() -> Result<(), Failure> {
-    run(cargo(["build"]).args(BINARIES))
+    build(&[])
+}
+
+fn build(flags: &[&str]) -> Result<(), Failure> {
+    for package in BINARIES {
+        run(cargo(["build", "--package", package]).args(flags))?;
+    }
+    Ok(())
 }
 
 fn bench_command(profile: &str, verb: &str) -> Command {

@@ -59,7 +59,7 @@ impl Directory {
         }
         let mut lock = lock(&path)?;
         let claim = Claim::of_directory(&path)?;
-        sign(&mut lock);
+        sign(&mut lock).map_err(failed("writing to the lock of"))?;
         let file_system = FileSystem::of(&handle).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
         let mut bulk = Bulk::of_files(&options);
@@ -436,13 +436,20 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
 /// Writes our process id to a lock. Only when the claim is had: the file may be one of those that the
 /// kernel is still writing for a process that has ended, and changing it would wait for that without a
 /// word.
-fn sign(lock: &mut Lock) {
+fn sign(lock: &mut Lock) -> io::Result<()> {
     let file = lock.file();
     let mut write_own = || {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "{}", std::process::id())
     };
-    // The lock holds without a name, too: a full disk or a quota is no reason not to open.
-    let _: io::Result<()> = write_own();
+    match write_own() {
+        // On a full file system, and at the end of a quota or a limit, the lock holds without a name.
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) =>
+        {
+            Ok(())
+        }
+        written => written,
+    }
 }

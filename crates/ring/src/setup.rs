@@ -4,7 +4,7 @@ use io_uring::{IoUring, Probe, opcode};
 
 use slimio_planted::is_planted;
 
-use crate::{Errno, Narrow, Refused, Ring, Wide, Width};
+use crate::{Errno, EventFd, Narrow, Refused, Ring, Wide, Width};
 
 /// Entries of the submission queue at most (the kernel's own limit).
 pub const SUBMISSIONS_MAX: u32 = 32_768;
@@ -119,6 +119,9 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
     if !is_planted("probe-runs-nothing") {
+        // Paths to a volume have theirs hold a file.
+        let file = EventFd::new().map_err(Refused::diagnose)?;
+        ring.hold(&file).map_err(Refused::diagnose)?;
         ring.try_out()?;
     }
     Ok(ring)

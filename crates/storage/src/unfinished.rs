@@ -48,3 +48,38 @@ pub(crate) fn is_unfinished_by(copies: &[SuperblockCopy]) -> bool {
     };
     copies.contains(&SuperblockCopy::Unfinished) && !copies.iter().any(counts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn damaged() -> SuperblockCopy {
+        SuperblockCopy::Damaged { why: "torn".into(), has_magic: true }
+    }
+
+    #[test]
+    fn a_mark_beside_a_volume_of_any_version_does_not_give_it_up() {
+        let marked = |other| [SuperblockCopy::Unfinished, SuperblockCopy::Empty, other];
+        for nothing in [SuperblockCopy::Empty, damaged()] {
+            assert!(is_unfinished_by(&marked(nothing)));
+        }
+        assert!(!is_unfinished_by(&marked(SuperblockCopy::OtherVersion(99))));
+        assert!(!is_unfinished_by(&[SuperblockCopy::Empty, damaged()]), "there is no mark");
+    }
+
+    #[test]
+    fn a_mark_that_is_not_whole_is_none() {
+        let mut mark = vec![0; at::SIZE];
+        mark[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::UNFINISHED_MAGIC);
+        put_u32(&mut mark, at::VERSION, layout::FORMAT_VERSION);
+        assert!(!is_mark(&mark), "its checksum is missing");
+        let checksum = hash(&mark[..at::CHECKSUM]);
+        put_u64(&mut mark, at::CHECKSUM, checksum);
+        assert!(is_mark(&mark));
+        for bit in 0..8 * at::SIZE {
+            mark[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_mark(&mark), "bit {bit}");
+            mark[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}

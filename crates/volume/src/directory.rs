@@ -241,7 +241,10 @@ impl Media for DirectoryMedia {
                 Ok(file.buffers(size))
             }
             // A full file system is no reason not to start.
-            Err(error) => self.private_buffers(error.to_string(), count, size),
+            Err(error) => {
+                // Where there is no memory either, this error is the one to tell.
+                self.private_buffers(error.to_string(), count, size).map_err(|_| error)
+            }
         }
     }
 

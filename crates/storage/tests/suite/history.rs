@@ -4,8 +4,8 @@ use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
 };
 use slimio_device::Device as _;
-use slimio_sim::{Crash, Image, Limits, SimConfig};
-use slimio_storage::{Error, FormatOptions, Policy, Room};
+use slimio_sim::{Crash, Image, Limits, SimConfig, SimDisk};
+use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, Room, recover};
 
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
@@ -194,6 +194,43 @@ fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
         let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
         assert_eq!(recovered, expected, "{left} blocks are left");
     }
+}
+
+/// Notes how many operations the disk had when each record came back.
+struct Pace {
+    disk: SimDisk,
+    ops: Vec<u64>,
+}
+
+impl RecoverSink for Pace {
+    fn chunk(&mut self, _: Chunk) -> Result<(), Error> {
+        unreachable!("there is no snapshot")
+    }
+
+    fn record(&mut self, _: Record<'_>) -> Result<(), String> {
+        self.ops.push(self.disk.ops());
+        Ok(())
+    }
+}
+
+/// Whether a pair was left behind is told by what is near it: a log of pairs does not cost the rest of a
+/// segment for each of them.
+#[test]
+fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
+    let config = SimConfig { transfer_lbas_max: 4, ..SimConfig::default() };
+    let layout = FormatOptions { segment_lbas: 256, batch_lbas_max: 2, ..SMALL };
+    let mut media = formatted_as(config, Kind::Files, &layout);
+    let mut first = client(&mut media, Policy::Always);
+    for byte in 0..200 {
+        assert!(first.append(&(0, vec![byte; 700])));
+        first.settle();
+    }
+    drop(first);
+    drop(client(&mut media, Policy::Always));
+    let mut pace = Pace { disk: media.disk.clone(), ops: Vec::new() };
+    recover(&mut media, &options(Policy::Always), &mut pace).expect("it opens");
+    let (early, last) = (pace.ops[9], pace.ops[199]);
+    assert!(3 * early < last, "of {last} operations {early} were before the tenth record");
 }
 
 /// What is in flight is a commit to the first block of a pair, which holds more than the second.
