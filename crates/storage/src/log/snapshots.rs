@@ -268,6 +268,11 @@ impl Log {
     pub(super) fn adopted(&mut self, adoption: &Adoption) {
         if let Some(start) = adoption.start {
             self.segments.released(start);
+            // The data set was empty there, but at the same LSN this snapshot may hold something: what
+            // was written while the log was off.
+            if self.release_to <= start.lsn && !is_planted("release-drops-new-root") {
+                self.release_to = Lsn(0);
+            }
         }
         self.snapshots.finished = None;
         self.snapshots.does_resume = false;

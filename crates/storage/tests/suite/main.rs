@@ -9,6 +9,7 @@ mod crash_making;
 mod crash_snapshots;
 mod damage;
 mod drive;
+mod ended_log;
 mod failing;
 mod faults;
 mod fixture;

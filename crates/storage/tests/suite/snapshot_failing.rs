@@ -9,24 +9,24 @@ use crate::common::{
 use slimio_device::{Device, DeviceError, LBA_SIZE, Layer, Layered, WriteCache};
 use slimio_sim::SimConfig;
 use slimio_storage::{
-    Error, FormatOptions, Job, LatchCause, LogState, Policy, RecoverOptions, Room, SlotName,
-    SlotWriter, SnapshotEvent, SnapshotKind, WriterOptions, give_back,
+    Error, FormatOptions, Job, LatchCause, Policy, Room, SlotName, SlotWriter, SnapshotEvent,
+    SnapshotKind, WriterOptions, give_back,
 };
 
-fn client(policy: Policy) -> (Client, SimMedia) {
+pub(crate) fn client(policy: Policy) -> (Client, SimMedia) {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
     (Client::new(volume, media.disk.clone(), 0), media)
 }
 
-fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
+pub(crate) fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
     for record in records {
         assert!(client.append(record));
         client.settle();
     }
 }
 
-fn root_entries(client: &Client) -> Option<u64> {
+pub(crate) fn root_entries(client: &Client) -> Option<u64> {
     client.volume.log.snapshots().root().map(|root| root.entry_count)
 }
 
@@ -181,7 +181,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
 }
 
 /// The next job that is no preparation, which fails meanwhile.
-fn next_job(client: &mut Client) -> Option<Job> {
+pub(crate) fn next_job(client: &mut Client) -> Option<Job> {
     loop {
         match client.volume.log.next_job(client.now) {
             Some(Job::Prepare) => {
@@ -218,112 +218,6 @@ fn nothing_is_adopted_before_it_is_durable() {
         assert!(client.volume.log.durable() >= plan.lsn);
         assert!(matches!(next_job(&mut client), Some(Job::Adopt(_))));
     }
-}
-
-#[test]
-fn the_log_ends_where_it_is_durable() {
-    let (mut client, mut media) = client(Policy::No);
-    let script = script(6);
-    for record in &script[..5] {
-        assert!(client.append(record));
-    }
-    let lsn = client.volume.log.appended();
-    client.volume.log.end();
-    assert_eq!(client.volume.log.log_state(), LogState::Ending);
-    assert_eq!(next_job(&mut client), None, "it is not durable yet");
-    client.settle();
-    assert_eq!(client.volume.log.log_state(), LogState::Off);
-    assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
-    // Not logged: gone, as everything behind the end.
-    assert!(client.append(&script[5]));
-    drop(client);
-    // Whichever way it is opened, it is what it was; and goes on only if that is wanted.
-    let off = RecoverOptions { is_log_on: false, ..options(Policy::No) };
-    for (options, state) in
-        [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
-    {
-        let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
-        assert_eq!(recovered, script[..5]);
-        assert_eq!(volume.log.log_state(), state);
-        assert_eq!(volume.log.snapshots().log_end().is_some(), state == LogState::Off);
-    }
-}
-
-#[test]
-fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
-    let (mut client, mut media) = client(Policy::Always);
-    let script = small_script(20);
-    write(&mut client, &script[..3]);
-    client.volume.log.end();
-    client.settle();
-    write(&mut client, &script[3..6]);
-    // Begun before the log was resumed: it becomes the root, but what is behind it was not logged.
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    client.volume.log.resume();
-    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
-    write(&mut client, &script[6..8]);
-    client.settle();
-    assert_eq!(root_entries(&client), Some(6));
-    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
-    let image = |client: &Client| {
-        let limits = slimio_sim::Limits { exhaustive_max: 0, random_count: 0, torn: false };
-        let crash = client.disk.clone().crash_now();
-        crash.power_images(&limits).swap_remove(0)
-    };
-    // One that fails, then the log is off again, then on: only the last one counts.
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    client.cancel();
-    client.volume.log.end();
-    client.settle();
-    assert_eq!(client.volume.log.log_state(), LogState::Off);
-    write(&mut client, &script[8..10]);
-    client.volume.log.resume();
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    write(&mut client, &script[10..12]);
-    client.settle();
-    assert_eq!(client.volume.log.log_state(), LogState::On);
-    write(&mut client, &script[12..]);
-    media = SimMedia::from_image(SimConfig::default(), media.kind, &image(&client));
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-    assert_eq!(recovered, script);
-}
-
-/// The log ends while the snapshot that would turn it on is written: it stays off.
-#[test]
-fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
-    let (mut client, mut media) = client(Policy::Always);
-    let script = small_script(8);
-    client.volume.log.end();
-    client.settle();
-    client.volume.log.resume();
-    write(&mut client, &script[..2]);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    client.volume.log.end();
-    client.settle();
-    assert!(client.append(&script[2]));
-    client.volume.log.resume();
-    write(&mut client, &script[3..]);
-    client.settle();
-    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
-    drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-    assert_eq!(recovered, script[..2]);
-}
-
-/// The log goes on before its end is in the superblock: a snapshot begun before that would not turn
-/// it on.
-#[test]
-fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
-    let (mut client, _media) = client(Policy::Always);
-    client.volume.log.end();
-    client.volume.log.resume();
-    assert_eq!(client.volume.log.log_state(), LogState::Ending);
-    assert!(client.begin(SnapshotKind::Wal).is_none(), "too early");
-    client.settle();
-    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
-    assert!(client.begin(SnapshotKind::Wal).is_some());
-    client.settle();
-    assert_eq!(client.volume.log.log_state(), LogState::On);
 }
 
 #[test]

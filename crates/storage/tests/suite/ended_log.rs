@@ -1,0 +1,144 @@
+//! A log that ends and goes on: what counts of the time between.
+
+use crate::common::{Client, SMALL, SimMedia, options, reopen, script, small_script};
+use crate::snapshot_failing::{client, next_job, root_entries, write};
+use slimio_device::LBA_SIZE;
+use slimio_sim::SimConfig;
+use slimio_storage::{LogState, Lsn, Policy, RecoverOptions, SnapshotKind};
+
+#[test]
+fn the_log_ends_where_it_is_durable() {
+    let (mut client, mut media) = client(Policy::No);
+    let script = script(6);
+    for record in &script[..5] {
+        assert!(client.append(record));
+    }
+    let lsn = client.volume.log.appended();
+    client.volume.log.end();
+    assert_eq!(client.volume.log.log_state(), LogState::Ending);
+    assert_eq!(next_job(&mut client), None, "it is not durable yet");
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Off);
+    assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
+    // Not logged: gone, as everything behind the end.
+    assert!(client.append(&script[5]));
+    drop(client);
+    // Whichever way it is opened, it is what it was; and goes on only if that is wanted.
+    let off = RecoverOptions { is_log_on: false, ..options(Policy::No) };
+    for (options, state) in
+        [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
+    {
+        let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+        assert_eq!(recovered, script[..5]);
+        assert_eq!(volume.log.log_state(), state);
+        assert_eq!(volume.log.snapshots().log_end().is_some(), state == LogState::Off);
+    }
+}
+
+#[test]
+fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(20);
+    write(&mut client, &script[..3]);
+    client.volume.log.end();
+    client.settle();
+    write(&mut client, &script[3..6]);
+    // Begun before the log was resumed: it becomes the root, but what is behind it was not logged.
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.volume.log.resume();
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    write(&mut client, &script[6..8]);
+    client.settle();
+    assert_eq!(root_entries(&client), Some(6));
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    let image = |client: &Client| {
+        let limits = slimio_sim::Limits { exhaustive_max: 0, random_count: 0, torn: false };
+        let crash = client.disk.clone().crash_now();
+        crash.power_images(&limits).swap_remove(0)
+    };
+    // One that fails, then the log is off again, then on: only the last one counts.
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.cancel();
+    client.volume.log.end();
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Off);
+    write(&mut client, &script[8..10]);
+    client.volume.log.resume();
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    write(&mut client, &script[10..12]);
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::On);
+    write(&mut client, &script[12..]);
+    media = SimMedia::from_image(SimConfig::default(), media.kind, &image(&client));
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script);
+}
+
+/// The log ends while the snapshot that would turn it on is written: it stays off.
+#[test]
+fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(8);
+    client.volume.log.end();
+    client.settle();
+    client.volume.log.resume();
+    write(&mut client, &script[..2]);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.volume.log.end();
+    client.settle();
+    assert!(client.append(&script[2]));
+    client.volume.log.resume();
+    write(&mut client, &script[3..]);
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script[..2]);
+}
+
+/// The log goes on before its end is in the superblock: a snapshot begun before that would not turn
+/// it on.
+#[test]
+fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
+    let (mut client, _media) = client(Policy::Always);
+    client.volume.log.end();
+    client.volume.log.resume();
+    assert_eq!(client.volume.log.log_state(), LogState::Ending);
+    assert!(client.begin(SnapshotKind::Wal).is_none(), "too early");
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    assert!(client.begin(SnapshotKind::Wal).is_some());
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::On);
+}
+
+/// The data set was emptied before the log ended, which had nothing to let go of then. When the next
+/// record begins a segment, that must not start behind the snapshot that the log goes on from: it
+/// holds what was written in between.
+#[test]
+fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(12);
+    // As much as leaves no place for one more batch of two blocks in the first segment.
+    let fill = (0, vec![7; 5000]);
+    while client.volume.log.stats().log_bytes < (SMALL.segment_lbas - 1) * LBA_SIZE as u64 {
+        write(&mut client, std::slice::from_ref(&fill));
+    }
+    client.volume.log.release_before(client.volume.log.appended());
+    client.history.clear();
+    client.settle();
+    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "there is nothing to let go of");
+    client.volume.log.end();
+    client.settle();
+    write(&mut client, &script[..3]);
+    client.volume.log.resume();
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::On);
+    write(&mut client, &script[3..]);
+    client.turn(true);
+    assert_eq!(root_entries(&client), Some(3));
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script);
+}
