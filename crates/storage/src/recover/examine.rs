@@ -113,10 +113,13 @@ pub(crate) fn examine(
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
-    // Fragments that the last recovery cut off are gone, unless it was interrupted before it could
-    // bring their rest from the buffers.
-    let was_cut = chain.epoch < superblock.epoch && superblock.buffers_epoch == superblock.epoch;
-    if was_cut && !is_planted("pending-kept") {
+    // Fragments older than what is in the buffers were cut off by the recovery that made those. Others
+    // may have their rest there.
+    let mut was_cut = chain.epoch < superblock.buffers_epoch && !is_planted("pending-kept");
+    if is_planted("pending-kept-by-interrupted") {
+        was_cut &= superblock.buffers_epoch == superblock.epoch;
+    }
+    if was_cut {
         chain.drop_pending();
     }
     let damage = damage(&superblock, &chain, &claims);

@@ -312,9 +312,8 @@ fn a_dead_write_over_what_was_acknowledged_is_refused() {
 }
 
 /// Power goes within a record; what the next life appends is only in its mapped buffers when it is
-/// killed. What stands of the torn record must not be taken for a part of the log then.
-#[test]
-fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
+/// killed.
+fn killed_behind_a_torn_record() -> Image {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let mut first = client(&mut media, Policy::Always);
     let large = vec![2; 3 * crate::common::BATCH_SIZE];
@@ -338,10 +337,36 @@ fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     }
     second.turn(false);
     assert_eq!((second.acknowledged, second.durable), (4, 1));
-    let image = second.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0);
-    let (_, recovered) =
-        reopen(&mut media_of(&image), &options(Policy::EverySec)).expect("it opens");
+    second.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0)
+}
+
+/// What stands of the torn record must not be taken for a part of the log.
+#[test]
+fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
+    let mut media = media_of(&killed_behind_a_torn_record());
+    let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     assert_eq!(recovered, records(&[1, 3, 4, 5]));
+}
+
+/// Nor when the recovery that brings the buffers into the log is killed as well.
+#[test]
+fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
+    let image = killed_behind_a_torn_record();
+    for ops in 0.. {
+        let mut media = media_of(&image);
+        media.disk.crash_after(ops);
+        let opened = reopen(&mut media, &options(Policy::EverySec));
+        let Some(crash) = media.disk.crashed() else {
+            assert_eq!(opened.expect("it opens").1, records(&[1, 3, 4, 5]));
+            assert!(ops > 20, "it was killed in all of its steps");
+            break;
+        };
+        for image in crash.process_images(&ALL_OR_NOTHING) {
+            let mut media = media_of(&image);
+            let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+            assert_eq!(recovered, records(&[1, 3, 4, 5]), "killed at operation {ops}");
+        }
+    }
 }
 
 /// Two histories go on from one image (a copy of the volume, say). A batch of one does not continue
