@@ -320,8 +320,12 @@ impl World {
         steps: &[Step],
     ) -> Result<bool, String> {
         // For a snapshot there is no space, and whether one fails depends on what there was before.
+        // Nothing is durable before the one with which a log goes on: who waits, waits for space.
         let told = |step: &Step| match step {
             Step::Save | Step::SaveInBackground | Step::Log(_) if self.space == Space::None => {
+                Step::Rewrite
+            }
+            Step::WaitUntilDurable if self.space == Space::None && self.log == Log::Resuming => {
                 Step::Rewrite
             }
             step => step.clone(),

@@ -172,6 +172,27 @@ fn who_waits_for_a_log_that_stops_is_answered() {
     assert!(server.abandon().is_err(), "what was not durable can't be");
 }
 
+#[test]
+fn who_waits_for_a_log_that_goes_on_is_answered_when_there_is_space() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let directives = World::new(0, false).directives();
+    let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
+    let mut client = server.connect();
+    assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
+    let value = "x".repeat(290_000);
+    for key in 0..8 {
+        assert_eq!(client.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
+    }
+    disk.faults(|faults| faults.full = true);
+    assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "yes"]), "+OK\r\n");
+    assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+    assert_eq!(client.call(&["WAITAOF", "1", "0", "200"]), "*2\r\n:0\r\n:0\r\n");
+    disk.faults(|faults| faults.full = false);
+    assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
+    server.stop();
+}
+
 fn check(lives: &[Life], seed: u64, is_device: bool) -> Result<(), String> {
     let mut world = World::new(seed, is_device);
     for (number, life) in lives.iter().enumerate() {
