@@ -9,6 +9,7 @@ mod lab;
 mod lint;
 mod planted;
 mod process;
+mod programs;
 mod report;
 mod sanitize;
 mod server;

@@ -4,12 +4,16 @@
 //! build of a test target holds all bugs, and a variable of the environment chooses: the run is
 //! green only if each test fails with its bug and passes, in the same program, without.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::{Command, Output};
+use std::num::NonZero;
+use std::process::Output;
+use std::sync::Mutex;
+use std::thread;
 
 use crate::Failure;
-use crate::process::{cargo, root};
+use crate::process::{command, root};
+use crate::programs::{self, Program};
 
 /// All bugs, from the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
@@ -43,23 +47,64 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     if planted.is_empty() {
         return Err("no planted bug of that name".into());
     }
-    let mut missed = Vec::new();
-    let mut healthy = BTreeSet::new();
+    let chosen = targets(&planted, words.is_empty());
+    let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
+    let programs = programs::build(&chosen)?;
+    let mut of_test: BTreeMap<&Test, Vec<&str>> = BTreeMap::new();
     for Planted { bug, test } in &planted {
-        match check(bug, test, &mut healthy) {
-            Ok(()) => println!("{bug}: caught by {}", test.name),
-            Err(Failure(why)) => {
-                println!("{bug}: {why}");
-                missed.push(bug.as_str());
-            }
-        }
+        of_test.entry(test).or_default().push(bug);
     }
+    let missed = check_all(&programs, of_test);
     println!("{} of {} planted bugs caught", planted.len() - missed.len(), planted.len());
     if missed.is_empty() {
         Ok(())
     } else {
         Err(format!("not caught: {}", missed.join(", ")).into())
     }
+}
+
+/// What cargo is to build: all that `cargo x test` has built already, or what a few bugs need.
+fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
+    let mut chosen = vec!["--features".to_owned(), FEATURE.to_owned()];
+    if are_all {
+        chosen.push("--workspace".into());
+        return chosen;
+    }
+    let tests = || planted.iter().map(|planted| &planted.test);
+    let packages: BTreeSet<&str> = tests().map(|test| &*test.package).collect();
+    chosen.extend(packages.into_iter().flat_map(|package| ["--package".into(), package.into()]));
+    let targets: BTreeSet<&str> = tests().map(|test| &*test.target).collect();
+    for target in targets {
+        match target {
+            "lib" => chosen.push("--lib".into()),
+            target => chosen.extend(["--test".into(), target.into()]),
+        }
+    }
+    chosen
+}
+
+/// Checks as many tests at a time as there are cores. Returns the bugs that were not caught.
+fn check_all<'a>(programs: &[Program], of_test: BTreeMap<&Test, Vec<&'a str>>) -> Vec<&'a str> {
+    let (tests, missed) = (Mutex::new(of_test), Mutex::new(Vec::new()));
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let work = || {
+        loop {
+            let next = tests.lock().expect("nobody panics with it").pop_first();
+            let Some((test, bugs)) = next else { break };
+            let is_healthy = check_healthy(programs, test);
+            for bug in bugs {
+                match is_healthy.clone().and_then(|()| check(programs, bug, test)) {
+                    Ok(()) => println!("{bug}: caught by {}", test.name),
+                    Err(why) => {
+                        println!("{bug}: {why}");
+                        missed.lock().expect("nobody panics with it").push(bug);
+                    }
+                }
+            }
+        }
+    };
+    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    missed.into_inner().expect("nobody panics with it")
 }
 
 /// `bug package target test`, one per line, no line twice; `#` starts a comment.
@@ -86,29 +131,26 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
     Ok(all)
 }
 
-/// `healthy` holds the tests that are known to pass without a bug: several bugs may share one.
-fn check<'a>(bug: &str, test: &'a Test, healthy: &mut BTreeSet<&'a Test>) -> Result<(), Failure> {
-    if !healthy.contains(test) {
-        let output = run_test(test, None)?;
-        if !passed(&output) {
-            let text = text_of(&output);
-            return Err(format!("{} does not pass without the bug:\n{text}", test.name).into());
-        }
-        healthy.insert(test);
+/// Sees that a test passes without a bug.
+fn check_healthy(programs: &[Program], test: &Test) -> Result<(), String> {
+    let output = run_test(programs, test, None)?;
+    if output.status.success() && text_of(&output).contains("test result: ok. 1 passed") {
+        return Ok(());
     }
-    let bitten = run_test(test, Some(bug))?;
-    if passed(&bitten) {
-        return Err(format!("NOT CAUGHT: {} passes with the bug in", test.name).into());
-    }
-    if !text_of(&bitten).contains("test result: FAILED. 0 passed; 1 failed") {
-        let text = text_of(&bitten);
-        return Err(format!("{} did not run with the bug in:\n{text}", test.name).into());
-    }
-    Ok(())
+    Err(format!("{} does not pass without the bug:\n{}", test.name, text_of(&output)))
 }
 
-fn passed(output: &Output) -> bool {
-    output.status.success() && text_of(output).contains("test result: ok. 1 passed")
+/// Sees that a test fails with a bug.
+fn check(programs: &[Program], bug: &str, test: &Test) -> Result<(), String> {
+    let output = run_test(programs, test, Some(bug))?;
+    if output.status.success() {
+        return Err(format!("NOT CAUGHT: {} passes with the bug in", test.name));
+    }
+    if !text_of(&output).contains("test result: FAILED. 0 passed; 1 failed") {
+        let text = text_of(&output);
+        return Err(format!("{} did not run with the bug in:\n{text}", test.name));
+    }
+    Ok(())
 }
 
 fn text_of(output: &Output) -> String {
@@ -117,25 +159,18 @@ fn text_of(output: &Output) -> String {
     text
 }
 
-fn run_test(test: &Test, bug: Option<&str>) -> Result<Output, Failure> {
-    let mut command = test_command(test, bug);
-    command.output().map_err(|error| format!("cargo did not start: {error}").into())
-}
-
-fn test_command(test: &Test, bug: Option<&str>) -> Command {
-    let mut command = cargo(["test", "--quiet", "--package", &test.package]);
-    command.args(["--features", FEATURE]);
+fn run_test(programs: &[Program], test: &Test, bug: Option<&str>) -> Result<Output, String> {
+    let Test { package, target, name } = test;
+    let mut programs = programs.iter();
+    let program = programs.find(|one| one.package == *package && one.target == *target);
+    let program = program.ok_or_else(|| format!("{package} has no test target {target}"))?;
+    let mut command = command(&program.path);
+    command.current_dir(&program.folder).args(["--exact", name]);
     match bug {
         Some(bug) => command.env(VARIABLE, bug),
         None => command.env_remove(VARIABLE),
     };
-    if test.target == "lib" {
-        command.arg("--lib");
-    } else {
-        command.args(["--test", &test.target]);
-    }
-    command.args(["--", "--exact", &test.name]);
-    command
+    command.output().map_err(|error| format!("{}: {error}", program.path.display()))
 }
 
 #[cfg(test)]

@@ -14,7 +14,13 @@ mod starving;
 mod transactions;
 mod undurable;
 
-use common::{BACK_ENDS, Client, Running, encode, start, until};
+use std::path::Path;
+use std::time::Duration;
+
+use common::{BACK_ENDS, Client, Running, config, encode, start, until};
+use crashes::{Kind, SimMedia, launch_on};
+use slimio_server::WallClock;
+use slimio_sim::SimConfig;
 
 /// Runs a check against a server with these directives, over both back ends.
 fn serving(directives: &str, check: impl Fn(&Running)) {
@@ -101,6 +107,30 @@ fn large_values_come_and_go_whole() {
             assert!(client.read() == whole, "GET of {size} bytes after MSET");
         }
     });
+}
+
+/// The client goes on between two looks at its socket, at the end of a turn, and what it is sent by
+/// then belongs into the argument's memory. Sending takes longer than a save.
+#[test]
+fn a_large_value_that_comes_while_a_save_ends_is_whole() {
+    let value: Vec<u8> = (0..900 << 10).map(|i| (i * 7 % 251) as u8).collect();
+    let whole = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+    let bytes = [b"SAVE\r\n".to_vec(), encode(&[b"SET", b"large", &value])].concat();
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let config = config("plain", Path::new("simulated"), "log-buffers 4\nhz 500");
+    let server = launch_on(media, false, config, WallClock::System).served().unwrap();
+    let mut client = server.connect();
+    client.set_patience(Duration::from_secs(4));
+    for _ in 0..100 {
+        for piece in bytes.chunks(1 << 10) {
+            client.send_bytes(piece);
+        }
+        assert_eq!(client.read(), b"+OK\r\n");
+        assert_eq!(client.read(), b"+OK\r\n");
+        client.send_bytes(&encode(&[b"GET", b"large"]));
+        assert!(client.read() == whole, "it is another value");
+    }
+    server.stop();
 }
 
 #[test]

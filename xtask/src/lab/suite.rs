@@ -26,6 +26,7 @@ use super::{MEMORY_MIB, built_or_given, folder, names};
 use crate::Failure;
 use crate::planted::{FEATURE, VARIABLE};
 use crate::process::{cargo, root, run, target_dir};
+use crate::programs;
 use crate::report::Report;
 
 const FOLDER: &str = "tests/lab";
@@ -292,26 +293,9 @@ fn build_planted() -> Result<PathBuf, Failure> {
 
 /// Builds a test target. Returns its program.
 fn build_test(package: &str, target: &str) -> Result<PathBuf, Failure> {
-    let args = ["test", "--no-run", "--message-format=json", "--quiet", "--package", package];
-    let output = cargo(args).args(["--test", target]).output();
-    let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
-    if !output.status.success() {
-        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
-        return Err(format!("the test {target} of {package} does not build").into());
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let program = messages.lines().filter_map(parse_executable).next_back();
-    let program = program.ok_or_else(|| format!("cargo named no program for the test {target}"))?;
-    Ok(target_dir().join(program))
-}
-
-/// The program that a message of cargo names, if it is that of a test.
-fn parse_executable(message: &str) -> Option<&str> {
-    if !message.contains(r#""kind":["test"]"#) {
-        return None;
-    }
-    let (_, rest) = message.split_once(r#""executable":""#)?;
-    rest.split('"').next()
+    let built = programs::build(&["--package", package, "--test", target])?;
+    let program = built.into_iter().next_back().map(|program| program.path);
+    program.ok_or_else(|| format!("cargo named no program for the test {target}").into())
 }
 
 #[cfg(test)]
@@ -375,13 +359,5 @@ mod tests {
         assert!(late.contains("`# record: PLAIN` stands behind the head"), "{late}");
         let idle = refused("# tests: package:target\nverdict\n");
         assert!(idle.contains("package:target is packed and never run"), "{idle}");
-    }
-
-    #[test]
-    fn the_program_of_a_test_is_found_in_what_cargo_says() {
-        let message = r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"nvme"},"executable":"/t/debug/deps/nvme-1","fresh":true}"#;
-        assert_eq!(parse_executable(message), Some("/t/debug/deps/nvme-1"));
-        assert_eq!(parse_executable(&message.replace("[\"test\"]", "[\"lib\"]")), None);
-        assert_eq!(parse_executable(r#"{"kind":["test"],"executable":null}"#), None);
     }
 }

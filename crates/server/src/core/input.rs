@@ -23,6 +23,7 @@ impl Core {
             return;
         }
         if client.is_running() {
+            debug_assert!(client.large.is_none(), "what comes is the argument's");
             self.requests(&mut client, bytes);
         } else {
             client.input.extend_from_slice(bytes);

@@ -55,7 +55,7 @@ impl Core {
     /// Whether something came up since the last [`flush`](Self::flush): what the end of a snapshot
     /// says to clients that waited for it.
     pub(crate) fn has_unflushed(&self) -> bool {
-        !self.dirty.is_empty() || !self.wishes.is_empty()
+        !self.dirty.is_empty()
     }
 
     /// Does what is wanted of the network.
