@@ -238,8 +238,10 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         zero(&mut *superblock_path, lifetime, lba, lbas).map_err(failed)?;
     }
     let mut wal = media.open_path(Area::Wal)?;
-    let first = LbaRange { start: Lba(0), end: Lba(geometry.segment_lbas) };
-    wal.reserve(first).map_err(failed)?;
+    // A device has both segments from here on.
+    let segments = if media.pool().is_some() { 2 } else { 1 };
+    let reserved = LbaRange { start: Lba(0), end: Lba(segments * geometry.segment_lbas) };
+    wal.reserve(reserved).map_err(failed)?;
     zero(&mut *wal, Lifetime::Wal, Lba(0), geometry.segment_lbas).map_err(failed)?;
 
     let start = LogStart { segment: layout::FIRST_SEGMENT, ..LogStart::default() };

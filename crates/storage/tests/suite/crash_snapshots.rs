@@ -68,7 +68,7 @@ fn snapshots_of_both_kinds_when_power_is_cut() {
 #[test]
 fn snapshots_of_both_kinds_when_the_process_dies() {
     let plan = plan(Policy::EverySec, [Death::Process, Death::Power], BOTH_KINDS);
-    assert_counts(enumerate(&plan), (479, 1720));
+    assert_counts(enumerate(&plan), (344, 3020));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_log_goes_off_and_on_when_power_is_cut() {
 fn the_log_goes_off_and_on_when_the_process_dies() {
     let deaths = [Death::Process, Death::Process];
     let plan = Plan { first_life: 20, ..plan(Policy::EverySec, deaths, OFF_AND_ON) };
-    assert_counts(enumerate(&plan), (250, 307));
+    assert_counts(enumerate(&plan), (226, 337));
 }
 
 /// Flushes of the whole data set drop the root; snapshots make new ones.

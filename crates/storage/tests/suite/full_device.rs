@@ -126,7 +126,7 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     give_back(&mut client);
     assert_eq!(pool(&client).usage().slots, before.slots, "all is as it was");
     // With a smaller data set there is room for both.
-    client.history.truncate(count / 3);
+    client.history.truncate(count / 8);
     client.turn(false);
     assert!(take(&mut client, SnapshotKind::OnDemand));
     assert!(client.append(&(0, vec![1; LBA_SIZE])), "and the log goes on");
@@ -191,4 +191,26 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     let before = client.now;
     assert!(gets_room(&mut client));
     assert!(client.now - before < Duration::from_secs(1));
+}
+
+/// The last segment of a log is let go of only where there is another one to go on in. A snapshot may
+/// take all that is free before the log has asked for it.
+#[test]
+fn a_log_keeps_a_segment_to_go_on_in() {
+    let mut media = made();
+    let (mut client, _) = open(&mut media);
+    fill(&mut client);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    while client.volume.log.snapshots().root().is_none() {
+        client.turn(true);
+    }
+    let mut path = client.disk.open_slot(client.volume.log.pool(), SlotName::C);
+    while path.grow(path.geometry().lba_count + 3).is_ok() {}
+    assert_eq!(pool(&client).usage().free, 0);
+    for _ in 0..20 {
+        client.volume.log.release_before(client.volume.log.appended());
+        client.history.clear();
+        assert!(client.append(&(0, vec![1; LBA_SIZE])), "{:?}", pool(&client).usage());
+        client.settle();
+    }
 }
