@@ -303,7 +303,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         if self.refused.replace(errno).is_some() {
             return;
         }
-        if self.polling.submissions_idle_ms.is_some() && self.is_enabled {
+        let may_be_taken = self.polling.submissions_idle_ms.is_some() && self.is_enabled;
+        if may_be_taken && !is_planted("refused-ends-polled") {
             // A thread of the kernel's may take it at any moment, without a call: nobody but that
             // thread knows what it has. So all of it stays the kernel's.
             return;
@@ -480,11 +481,11 @@ impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
     fn drop(&mut self) {
         // Otherwise what the kernel may still touch is leaked, and what is held stays so.
         let is_over = self.finish();
+        if self.is_holding && (is_over || is_planted("claim-dropped-in-flight")) {
+            // At once, where the kernel closes a ring some 30 ms later.
+            drop(self.uring.submitter().unregister_files());
+        }
         if is_over {
-            if self.is_holding {
-                // At once, where the kernel closes a ring some 30 ms later.
-                drop(self.uring.submitter().unregister_files());
-            }
             if let Some(pool) = self.pool.as_mut() {
                 pool.unregister(&self.uring.submitter());
             }

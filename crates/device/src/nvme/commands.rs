@@ -111,13 +111,13 @@ impl Namespace {
 const RANGE_BLOCKS_MAX: u32 = 1 << 31;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use slimio_ring::{Errno, NvmeStatus};
 
     use super::*;
     use crate::Lba;
 
-    fn namespace(blocks_shift: u32) -> Namespace {
+    pub(in crate::nvme) fn namespace(blocks_shift: u32) -> Namespace {
         Namespace {
             node: "/sys".into(),
             generic: std::fs::File::open("/dev/null").expect("every Linux has it"),

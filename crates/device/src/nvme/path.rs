@@ -11,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use slimio_planted::is_planted;
 use slimio_ring::{Fd, NvmeCommand, Outcome, Ring, Wide};
 
 use super::Namespace;
@@ -78,7 +79,9 @@ impl NvmePath {
         if let Some(pool) = &extras.pool {
             pool.register(&mut ring).map_err(Refusal::Memory)?;
         }
-        claim.be_held_by(&mut ring)?;
+        if !is_planted("nvme-claim-not-registered") {
+            claim.be_held_by(&mut ring)?;
+        }
         let fd = ring.adopt(file);
         Ok(Self {
             namespace,
@@ -324,5 +327,35 @@ impl Device for NvmePath {
 
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         if lba_count <= self.namespace.lba_count { Ok(()) } else { Err(DeviceError::NoSpace) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, TryLockError};
+
+    use super::*;
+    use crate::CLAIM_FILE_NAME;
+    use crate::nvme::commands::tests::namespace;
+
+    #[test]
+    fn its_ring_alone_keeps_the_claim() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let claim = Claim::of_directory(place.path()).expect("nobody has it");
+        let other = File::open(place.path().join(CLAIM_FILE_NAME)).expect("it was made");
+        let file = File::open("/dev/null").expect("every Linux has it").into();
+        let path = NvmePath::new(Arc::new(namespace(0)), file, &claim, 4, &Extras::default());
+        let path = match path {
+            Ok(path) => path,
+            Err(refused) => {
+                eprintln!("SKIPPED: {refused:?}");
+                return;
+            }
+        };
+        drop(claim);
+        assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(path);
+        // A program that is just being started by another test has it for a moment.
+        Claim::of_directory(place.path()).expect("it is let go of");
     }
 }

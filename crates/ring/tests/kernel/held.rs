@@ -2,7 +2,10 @@
 
 use std::fs::{File, TryLockError};
 
+use slimio_ring::{Features, Setup};
+
 use crate::common::{connection, ring, with_each_setup};
+use crate::refused::{on_a_thread, refuse};
 
 fn is_locked(file: &File) -> bool {
     matches!(file.try_lock(), Err(TryLockError::WouldBlock))
@@ -29,6 +32,35 @@ fn a_ring_holds_a_file_until_it_is_dropped() {
             drop(ring);
             assert!(!is_locked(&other), "it is let go of at once");
         }
+    });
+}
+
+/// The kernel takes nothing while a ring is dropped, so that does not see the end of what is in flight.
+#[test]
+fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
+    if let Err(refused) = slimio_ring::probe() {
+        eprintln!("SKIPPED: {refused}");
+        return;
+    }
+    on_a_thread(|| {
+        let avoid = Features { deferred: true, ..Features::NONE };
+        let mut ring = ring(Setup { avoid, ..Setup::default() });
+        let place = tempfile::NamedTempFile::new().expect("a file for the test");
+        let other = place.reopen().expect("it is there");
+        let held = place.reopen().expect("it is there");
+        held.lock().expect("nobody has it");
+        ring.hold(&held).expect("it can be registered");
+        drop(held);
+        let (fd, _far) = connection(&mut ring);
+        ring.receive_into(fd, Vec::with_capacity(16), 16, "nothing comes");
+        ring.submit().expect("the ring works");
+        // The kernel closes it with the last of its descriptors, and ends what is in flight.
+        let readiness = ring.readiness().expect("this ring has it");
+        let descriptor = readiness.try_clone_to_owned().expect("there is room for one");
+        refuse((libc::SYS_io_uring_enter, None), libc::EBUSY);
+        drop(ring);
+        assert!(is_locked(&other), "something is in flight");
+        drop(descriptor);
     });
 }
 

@@ -11,7 +11,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
 };
-use slimio_ring::{Cause, Completion, Errno, Features, Outcome, Polling, Setup};
+use slimio_ring::{Cause, Completion, Errno, Features, Outcome, Polling, Setup, probe_polling};
 
 use crate::common::{PATIENCE, connection, ring};
 
@@ -20,10 +20,10 @@ const PROBE: u64 = 8;
 const ENABLE_RINGS: u64 = 12;
 
 /// A system call, and the value of its second argument if only that is refused.
-type Call = (i64, Option<u64>);
+pub(crate) type Call = (i64, Option<u64>);
 
 /// Makes a call fail with an error number, on this thread; with zero it seems to succeed.
-fn refuse((number, second): Call, errno: i32) {
+pub(crate) fn refuse((number, second): Call, errno: i32) {
     let rules = second.map(|value| {
         let is_that = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
         SeccompRule::new(vec![is_that.expect("there is such an argument")])
@@ -40,7 +40,7 @@ fn refuse((number, second): Call, errno: i32) {
     seccompiler::apply_filter(&program).expect("the kernel takes the filter");
 }
 
-fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
 }
 
@@ -62,7 +62,7 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
             let polling = Polling { submissions_idle_ms: Some(1), completions: false };
             let all = on_a_thread(|| {
                 refuse(call, errno);
-                let polled = slimio_ring::probe_polling(polling).err();
+                let polled = probe_polling(polling).err();
                 [slimio_ring::probe().err(), slimio_ring::probe_wide().err(), polled]
             });
             for refused in all {
@@ -157,4 +157,41 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
         let setup = Setup { submissions: 8, completions: 16, avoid, ..Setup::default() };
         on_a_thread(|| end_what_was_not_taken(setup));
     }
+}
+
+/// A thread of the kernel's sleeps and may not be woken. Whoever else wakes it, it takes what is queued.
+#[test]
+fn what_a_thread_of_the_kernels_may_take_does_not_end() {
+    let polling = Polling { submissions_idle_ms: Some(1), completions: false };
+    if let Err(refused) = probe_polling(polling) {
+        eprintln!("SKIPPED: {refused}");
+        return;
+    }
+    on_a_thread(|| {
+        let setup = Setup { submissions: 8, completions: 16, polling, ..Setup::default() };
+        let mut ring = ring::<usize>(setup);
+        let (near, _far) = connection(&mut ring);
+        ring.submit().expect("the ring works");
+        refuse((libc::SYS_io_uring_enter, None), libc::EPERM);
+        let deadline = Instant::now() + PATIENCE;
+        let mut completions = Vec::new();
+        let mut count = 0;
+        while ring.refused().is_none() {
+            assert!(Instant::now() < deadline, "it never sleeps");
+            // It takes this by itself, unless it sleeps by then.
+            std::thread::sleep(Duration::from_millis(10));
+            ring.send(near, b"taken".to_vec(), count);
+            count += 1;
+            let _ = ring.submit();
+            ring.reap(&mut completions);
+        }
+        ring.reap(&mut completions);
+        let is_sent = |completion: &Completion<usize>| {
+            matches!(completion.outcome, Outcome::Sent { result: Ok(()), .. })
+        };
+        assert!(completions.iter().all(is_sent), "{completions:?}");
+        assert_eq!(ring.in_flight(), count - completions.len());
+        // Its drop would wait.
+        std::mem::forget(ring);
+    });
 }

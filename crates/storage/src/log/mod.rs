@@ -345,8 +345,7 @@ impl Log {
         buffer.set_len_lbas(buffer.capacity_lbas());
         let first_lsn = self.appended;
         write_open_half(&mut buffer, self.volume_id, self.epoch, first_lsn);
-        // Nothing else is in it yet that a fault could have taken.
-        self.note_faults(&buffer);
+        // A fault until here has taken nothing, and shows behind the record that comes now.
         let is_private = self.is_private(&buffer);
         if is_private {
             self.private_count += 1;

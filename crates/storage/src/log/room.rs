@@ -22,7 +22,7 @@ use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 /// Bytes that each batch and each fragment take beside their payload, at most.
 const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
 
-/// Bytes that are kept for what empties the data set: a record of a block, wherever it lies.
+/// Bytes that are kept for what empties the data set: some records of less than a block.
 const LAST_SHARE: u64 = 4 * LBA_SIZE as u64;
 
 /// No deletion that nobody asked for is larger, in bytes of payload, whatever room there is.
@@ -46,11 +46,11 @@ impl Log {
         };
         let has_buffer =
             self.buffer_count == 0 || !self.free.is_empty() || self.open.as_ref().is_some_and(fits);
-        // Without a segment to go to, a full backlog does not drain.
-        if !has_buffer && (usable > 0 || !self.flight.is_empty() || is_more_coming) {
+        // What fills the buffers has its place, so one gets free.
+        if !has_buffer {
             return Room::Wait;
         }
-        if has_buffer && usable >= need + self.reserve() {
+        if usable >= need + self.reserve() {
             return Room::Free;
         }
         // No number of segments is enough for some records.
@@ -60,9 +60,9 @@ impl Log {
         }
         if is_more_coming && is_possible {
             Room::Wait
-        } else if has_buffer && usable >= need + self.last_share() {
+        } else if usable >= need + self.last_share() {
             Room::Scarce
-        } else if has_buffer && usable >= need {
+        } else if usable >= need {
             Room::Last
         } else {
             Room::Full
@@ -77,12 +77,14 @@ impl Log {
         if self.latch.is_some() {
             return 0;
         }
-        let space = self.usable().saturating_sub(self.last_share()).min(UNASKED_SIZE_MAX);
+        let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
+        let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
         // Not the largest payload for which `space_for` is no more than that, but found without a
-        // division, for reads ask for it. In batches of two blocks or more, none takes twice its
-        // size and what is taken off here; who comes again has half of the rest.
+        // division, for reads ask for it. None takes twice its size and what is taken off here; who
+        // comes again has half of the rest.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
-        if self.buffer_count == 0 || !self.free.is_empty() {
+        let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
+        if has_buffer || is_planted("unasked-takes-memory") {
             return placed;
         }
         let open = self.open.as_ref().map_or(0, |open| open.buffer.len() - open.used);
@@ -119,9 +121,10 @@ impl Log {
 
     /// Bytes of the log's area that such a record may take, at most.
     fn space_for(&self, payload_size: u64) -> u64 {
-        let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 1;
-        let bytes = payload_size + (fragments + 1) * OVERHEAD;
-        (bytes.div_ceil(LBA_SIZE as u64) + fragments) * LBA_SIZE as u64
+        // Those that begin a batch, and one in the batch that is open. Each but the last fills its batch.
+        let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 2;
+        let overhead = if is_planted("room-without-headers") { 0 } else { fragments * OVERHEAD };
+        (payload_size + overhead).next_multiple_of(LBA_SIZE as u64)
     }
 
     /// What is kept for deletes, and for what empties the data set.

@@ -297,7 +297,8 @@ fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64,
         return Ok(0);
     };
     let mut newest = 0;
-    for lba in (0..free.geometry().lba_count).step_by(extents.extent_lbas as usize) {
+    let first = if is_planted("first-free-unsearched") { extents.extent_lbas } else { 0 };
+    for lba in (first..free.geometry().lba_count).step_by(extents.extent_lbas as usize) {
         newest = newest.max(sequence_at(superblock, &mut *free, lba)?);
     }
     Ok(newest)

@@ -369,14 +369,17 @@ pub fn recover(
         // In private memory: the old buffers count until this is durable.
         for (index, fragment) in rescued.iter().enumerate() {
             assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
-            if index > 0 && rescued[index - 1].buffer != fragment.buffer {
+            let is_next = index > 0 && rescued[index - 1].buffer != fragment.buffer;
+            if is_next && !is_planted("rescued-together") {
                 // Batch by batch as it was appended, it needs no more room than was counted then.
                 log.close_batch();
             }
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
         }
-        // They were read once more.
-        rescue::check_read(&buffers)?;
+        if !is_planted("rescued-unread") {
+            // They were read once more.
+            rescue::check_read(&buffers)?;
+        }
         make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;
         keeper
             .update(&mut *keeper_paths.superblock, |superblock| {

@@ -1,8 +1,13 @@
 //! A process that dies between any two stores leaves mapped buffers that can be read.
 
-use crate::common::{Client, Kind, SimMedia, formatted, options, reopen, script};
+use std::time::Duration;
+
+use crate::common::{
+    Client, Kind, SMALL, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
+};
+use slimio_device::LBA_SIZE;
 use slimio_sim::{Limits, SimConfig};
-use slimio_storage::Policy;
+use slimio_storage::{FormatOptions, Policy, Room};
 
 #[test]
 fn an_append_may_stop_at_any_byte() {
@@ -85,4 +90,44 @@ fn without_mapping_a_write_is_kept_when_it_is_written() {
     client.turn(true);
     assert_eq!(client.volume.log.kept(), lsn);
     assert!(client.volume.log.durable() < lsn);
+}
+
+/// Records of one batch after the other would come to more blocks, if they were put together.
+#[test]
+fn what_is_rescued_needs_no_more_room_than_it_had() {
+    let layout = FormatOptions { segment_lbas: 12, ..SMALL };
+    let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+    // Never reached, but the buffers are then really mapped.
+    media.disk.crash_after(1_000_000);
+    let mut options = options(Policy::Always);
+    (options.buffer_count, options.commits_in_flight) = (20, 20);
+    let (volume, _) = reopen(&mut media, &options).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.pass(Duration::from_secs(1));
+    client.disk.faults(|faults| {
+        faults.full = true;
+        faults.held.extend((0..24).map(|lba| (WAL, lba)));
+    });
+    let mut script = Vec::new();
+    // A batch of one block to the byte, and one of nearly two, with a small record at its start.
+    'full: loop {
+        for sizes in [&[4000][..], &[80, 7880]] {
+            for &size in sizes {
+                let log = &mut client.volume.log;
+                if log.room(size as u64) == Room::Full {
+                    break 'full;
+                }
+                script.push((0, vec![script.len() as u8; size]));
+                log.append(0, &[&script[script.len() - 1].1]);
+            }
+            client.turn(false);
+        }
+    }
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
+    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
+    media.disk.faults(|faults| faults.full = true);
+    let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+    assert_eq!(recovered, script);
+    assert!(volume.report.rescued_bytes > 20 * LBA_SIZE as u64, "{:?}", volume.report);
 }

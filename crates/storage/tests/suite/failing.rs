@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{
     Client, Kind, SMALL, SUPER, WAL, formatted, formatted_as, options, reopen, script,
 };
-use slimio_sim::{Order, SimConfig};
+use slimio_sim::{Order, Random, SimConfig};
 use slimio_storage::{FLUSH_AFTER, FormatOptions, Job, LatchCause, Lsn, Outcome, Policy, Room};
 
 fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia) {
@@ -179,7 +179,7 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
         client.pass(Duration::from_secs(1));
         client.disk.faults(|faults| faults.full = true);
         fill_with_deletions(&mut client);
-        assert_eq!(client.volume.log.room(100), Room::Last);
+        assert_eq!(client.volume.log.room(16_000), Room::Last, "none of that share is taken");
         drop(client);
 
         let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
@@ -194,6 +194,60 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
             client.turn(true);
         }
         assert_eq!(client.volume.log.room(700), Room::Free);
+    }
+}
+
+/// While no buffer is free, what nobody waits for has the rest of the one that is open.
+#[test]
+fn what_nobody_asked_for_takes_no_memory() {
+    let layout = FormatOptions { segment_lbas: 64, ..SMALL };
+    let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    client.disk.faults(|faults| faults.held.extend((0..64).map(|lba| (WAL, lba))));
+    while client.volume.log.room(700) == Room::Free {
+        client.volume.log.append(0, &[&[7; 700]]);
+        client.turn(false);
+    }
+    assert_eq!(client.volume.log.room(700), Room::Wait, "for a buffer");
+    let size = client.volume.log.room_to_free();
+    assert!((1..700).contains(&size), "{size} bytes");
+    client.volume.log.append(0, &[&vec![7; size as usize]]);
+    assert_eq!(client.volume.log.room_to_free(), 0);
+    client.disk.faults(|faults| faults.held.clear());
+    client.settle();
+    assert!(client.volume.log.room_to_free() > 700);
+}
+
+/// Records of all sizes, as many as there is room for, batches of all sizes between them.
+#[test]
+fn what_there_is_room_for_has_its_place() {
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let batch_lbas_max = [2, 3, 8][seed as usize % 3];
+        let layout = FormatOptions { segment_lbas: 24, batch_lbas_max, ..SMALL };
+        let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
+        let policy = [Policy::Always, Policy::EverySec][random.below(2) as usize];
+        let (volume, _) = reopen(&mut media, &options(policy)).expect("it opens");
+        let mut client = Client::new(volume, media.disk.clone(), 0);
+        client.pass(Duration::from_secs(1));
+        client.disk.faults(|faults| faults.full = true);
+        let mut size_max = 40_000;
+        while size_max > 0 {
+            let size = random.below(size_max);
+            match client.volume.log.room(size) {
+                Room::Wait => client.turn(true),
+                Room::Full => size_max = size,
+                Room::Free | Room::Scarce | Room::Last => {
+                    client.volume.log.append(0, &[&vec![7; size as usize]]);
+                    assert!(client.volume.log.has_place(), "{size} bytes, seed {seed}");
+                    if random.below(3) == 0 {
+                        client.turn(false);
+                    }
+                }
+            }
+        }
+        client.settle();
     }
 }
 

@@ -16,8 +16,19 @@ struct FileMedia {
     sim: SimMedia,
     directory: Directory,
     place: PathBuf,
-    /// The file is cut off as soon as it was mapped at a start.
-    loses_when_opened: bool,
+    loses: Loses,
+    /// The file was mapped at a start.
+    is_mapped: bool,
+}
+
+/// When the file is cut off at a start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loses {
+    Never,
+    /// As soon as it was mapped.
+    WhenMapped,
+    /// When it was read once: the log's path is then opened again.
+    WhenRead,
 }
 
 impl FileMedia {
@@ -27,13 +38,17 @@ impl FileMedia {
             sim: formatted(SimConfig::default(), Kind::Files),
             directory: directory.expect("it is the test's own"),
             place: place.path().join("buffers"),
-            loses_when_opened: false,
+            loses: Loses::Never,
+            is_mapped: false,
         }
     }
 }
 
 impl Media for FileMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
+        if area == Area::Wal && self.is_mapped && self.loses == Loses::WhenRead {
+            cut(&self.place, 0);
+        }
         self.sim.open_path(area)
     }
 
@@ -50,7 +65,8 @@ impl Media for FileMedia {
             return Ok(Vec::new());
         }
         let buffers = self.directory.open_mapped("buffers")?.buffers(size);
-        if self.loses_when_opened {
+        self.is_mapped = true;
+        if self.loses == Loses::WhenMapped {
             cut(&self.place, 0);
         }
         Ok(buffers)
@@ -150,12 +166,14 @@ fn what_is_stored_behind_a_fault_is_kept_when_it_is_written() {
 
 #[test]
 fn a_batch_that_was_lost_is_not_written() {
-    for policy in [Policy::EverySec, Policy::Always] {
+    let policies = [Policy::EverySec, Policy::Always];
+    // All of it, or what stands behind the first page.
+    for (policy, left) in policies.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let place = tempfile::tempdir().expect("a directory for the test");
         let mut media = FileMedia::new(&place);
         let mut client = client_with(&mut media, 3);
         client.volume.log.set_policy(policy);
-        cut(&media.place, 0);
+        cut(&media.place, left * LBA_SIZE as u64);
         client.volume.log.request_durable();
         for _ in 0..3 {
             client.turn(true);
@@ -181,6 +199,24 @@ fn a_record_stored_over_what_was_lost_latches_at_once() {
 }
 
 #[test]
+fn what_comes_behind_a_fault_is_out_of_reach_of_the_next() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let mut media = FileMedia::new(&place);
+    let mut client = client_behind_fault(&mut media);
+    for _ in 0..3 {
+        client.turn(true);
+    }
+    assert_eq!(client.acknowledged, 2);
+    // There is space again, and then there is none.
+    cut(&media.place, (BUFFER_COUNT * BATCH_SIZE) as u64);
+    assert!(client.append(&large()));
+    cut(&media.place, 0);
+    client.settle();
+    assert_eq!(client.volume.log.latched(), None);
+    assert_eq!((client.acknowledged, client.durable), (3, 3));
+}
+
+#[test]
 fn buffers_that_nothing_was_in_may_be_lost() {
     for policy in [Policy::EverySec, Policy::Always, Policy::No] {
         let place = tempfile::tempdir().expect("a directory for the test");
@@ -201,16 +237,24 @@ fn buffers_that_nothing_was_in_may_be_lost() {
 
 #[test]
 fn buffers_that_can_not_be_read_at_a_start_are_no_end_of_the_log() {
-    let place = tempfile::tempdir().expect("a directory for the test");
-    let mut media = FileMedia::new(&place);
-    let client = client_with(&mut media, 3);
-    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
-    let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
-    drop(client);
-    media.sim = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
+    for loses in [Loses::WhenMapped, Loses::WhenRead] {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut media = FileMedia::new(&place);
+        let client = client_with(&mut media, 3);
+        let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+        let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
+        drop(client);
+        media.sim = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
+        let held = std::fs::read(&media.place).expect("it can be read");
 
-    media.loses_when_opened = true;
-    let refused = reopen(&mut media, &options(Policy::EverySec)).err();
-    let said = refused.expect("it must not open with less").to_string();
-    assert!(said.contains("reading the log's buffers"), "{said}");
+        (media.loses, media.is_mapped) = (loses, false);
+        let refused = reopen(&mut media, &options(Policy::EverySec)).err();
+        let said = refused.expect("it must not open with less").to_string();
+        assert!(said.contains("reading the log's buffers"), "{said}");
+
+        media.loses = Loses::Never;
+        std::fs::write(&media.place, held).expect("it can be written");
+        let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+        assert_eq!(recovered, script(3));
+    }
 }
