@@ -316,7 +316,8 @@ impl Core {
         wal.set_policy(policy);
         let keeps = policy == Policy::Always;
         if keeps && !self.keeps_undurable {
-            self.undurable.begin(db_count, wal.log().appended());
+            let end = if is_planted("floor-undurable") { Lsn(0) } else { wal.log().appended() };
+            self.undurable.begin(db_count, end);
         }
         self.keeps_undurable = keeps;
     }
