@@ -136,7 +136,7 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
     for (prefix, size) in prefixes.iter().flat_map(|prefix| sizes.map(|size| (prefix, size))) {
         let prefix = if prefix.is_empty() && !size.is_empty() { " k" } else { prefix };
         let line = format!("DEBUG POPULATE 120{prefix}{size}");
-        let request = OwnedRequest::from_args(&words(&line));
+        let request = OwnedRequest::from_args(words(&line));
         for mode in [Mode::Atomic, Mode::Client] {
             let ([mut driver], _) = drivers(1);
             // Another one than the record names, so that there is a `SELECT`.
