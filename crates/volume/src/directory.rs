@@ -109,8 +109,8 @@ impl DirectoryMedia {
         if self.found == Found::Volume {
             return Ok(());
         }
-        // It may have been killed when the directory had its name but that was not durable, or the
-        // superblock's file its mark, and nothing more of a volume that was to be replaced.
+        // It may have been killed when the directory had its name but that was not durable, or when what
+        // tells of it in the superblock's file was not: its mark, and zeros over what was to be replaced.
         if !is_planted("own-name-unflushed") {
             self.directory.flush_own_name()?;
         }
