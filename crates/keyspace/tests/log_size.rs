@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use common::{Driver, Generator, Rng};
 use slimio_keyspace::{
     Context, DbIndex, Effects, EvictionConfig, EvictionPolicy, Flags, Mode, Outcome, Payload,
-    command_table,
+    Yielded, command_table, debug_populate, populate_log_size_max,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
@@ -125,6 +125,49 @@ fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
         let asked = command_table().lookup(&words[0]).unwrap().log_size_max(request.args());
         let (_, size) = run(&mut driver, &words, u64::MAX).unwrap();
         assert!((1..=asked).contains(&size), "{line} takes {size} bytes, and asked for {asked}");
+    }
+}
+
+/// Also in steps, each of which asks for itself.
+#[test]
+fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
+    let prefixes = [String::new(), format!(" {}", "p".repeat(300))];
+    let sizes = ["", " 0", " 1", " 200", " 9000"];
+    for (prefix, size) in prefixes.iter().flat_map(|prefix| sizes.map(|size| (prefix, size))) {
+        let prefix = if prefix.is_empty() && !size.is_empty() { " k" } else { prefix };
+        let line = format!("DEBUG POPULATE 120{prefix}{size}");
+        let request = OwnedRequest::from_args(words(&line));
+        for mode in [Mode::Atomic, Mode::Client] {
+            let ([mut driver], _) = drivers(1);
+            // Another one than the record names, so that there is a `SELECT`.
+            driver.db = DbIndex(15);
+            let (mut reply, mut payload) = (ReplyBuf::new(driver.protocol), Payload::default());
+            let (mut asked, mut yielded) = (populate_log_size_max(request.args()), None);
+            loop {
+                let mut effects = Effects::new();
+                let context = &mut Context {
+                    keyspace: &mut driver.keyspace,
+                    db: driver.db,
+                    args: request.args(),
+                    now_ms: driver.now_ms,
+                    reply: &mut reply,
+                    effects: &mut effects,
+                    mode,
+                };
+                let outcome = match yielded.take() {
+                    Some(yielded) => Yielded::resume(yielded, context),
+                    None => debug_populate(context),
+                };
+                payload.begin(DbIndex(0));
+                payload.add(&effects, request.args());
+                let took = payload.bytes().len() as u64;
+                assert!(took <= asked, "{line} takes {took} bytes, and asked for {asked}");
+                let Outcome::Yield(next) = outcome else { break };
+                asked = next.log_size_max().unwrap();
+                yielded = Some(next);
+            }
+            assert_eq!(driver.keyspace.dbsize(driver.db), 120, "{line}");
+        }
     }
 }
 

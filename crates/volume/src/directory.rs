@@ -7,6 +7,7 @@ use slimio_device::{
     Buffer, Device, DeviceError, Directory, LBA_SIZE, Layer, Layered, LbaRange, MappedFile,
     OpenError, PathOptions,
 };
+use slimio_planted::is_planted;
 use slimio_storage::{Area, Media, SlotName, Storage};
 
 use crate::unfinished::{Found, LOCKS, NEW_BUFFERS, look};
@@ -108,10 +109,12 @@ impl DirectoryMedia {
         if self.found == Found::Volume {
             return Ok(());
         }
-        // It may have been killed when the directory had its name but that was not durable, or the
-        // superblock's file its mark.
-        self.directory.flush_own_name()?;
-        if self.found == Found::Marked {
+        // It may have been killed when the directory had its name but that was not durable, or when what
+        // tells of it in the superblock's file was not: its mark, and zeros over what was to be replaced.
+        if !is_planted("own-name-unflushed") {
+            self.directory.flush_own_name()?;
+        }
+        if self.found == Found::Marked && !is_planted("mark-unflushed") {
             self.directory.flush_file(Area::Superblock.name())?;
         }
         let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
@@ -119,7 +122,11 @@ impl DirectoryMedia {
         // The superblock's file goes last: without it, the others are taken for a volume's. Its mark
         // stays, which is only made when its file is durable.
         let superblock = (self.found == Found::Empty).then_some(Area::Superblock.name());
-        for name in others.chain(superblock) {
+        let mut names: Vec<_> = others.chain(superblock).collect();
+        if is_planted("superblock-cleared-first") {
+            names.reverse();
+        }
+        for name in names {
             if self.directory.has_file(name) {
                 self.directory.remove_file(name)?;
             }
@@ -258,5 +265,52 @@ impl Media for DirectoryMedia {
 
     fn io_path(&self) -> Option<(String, String)> {
         Some(self.io())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+
+    use super::*;
+
+    /// What is flushed is opened for that.
+    #[test]
+    fn what_was_left_is_durable_before_anything_of_it_goes() {
+        let above = tempfile::tempdir().expect("a directory");
+        let place = above.path().join("volume");
+        std::fs::create_dir(&place).expect("it is made");
+        for name in [Area::Superblock.name(), Area::Wal.name()] {
+            std::fs::write(place.join(name), b"").expect("it is made");
+        }
+        let directory = Directory::open(&place, PathOptions::default()).expect("it opens");
+        let found = Found::Marked;
+        let (outlives_process, not_mapped, wal_size_max) = (true, None, 0);
+        let mut media =
+            DirectoryMedia { directory, found, outlives_process, not_mapped, wal_size_max };
+
+        let watch = inotify::init(CreateFlags::NONBLOCK).expect("directories can be watched");
+        for path in [above.path(), &place] {
+            let events = WatchFlags::OPEN | WatchFlags::DELETE;
+            inotify::add_watch(&watch, path, events).expect("it is watched");
+        }
+        media.clear_unfinished().expect("it is cleared");
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(watch, &mut buffer);
+        let mut opened = Vec::new();
+        loop {
+            let event = events.next().expect("something is removed");
+            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+            if event.events().contains(ReadFlags::DELETE) {
+                assert_eq!(name.as_deref(), Some(Area::Wal.name()), "the mark stays");
+                break;
+            }
+            opened.push(name);
+        }
+        assert!(opened.contains(&None), "its own name may not be durable");
+        let superblock = Some(Area::Superblock.name().to_owned());
+        assert!(opened.contains(&superblock), "the mark may not be durable");
     }
 }

@@ -84,6 +84,22 @@ fn whatever_a_first_start_left_half_made_is_gone_on_with() {
     }
 }
 
+/// Without the superblock's file, the others are taken for a volume's.
+#[test]
+fn what_can_not_be_cleared_away_is_still_known_for_what_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    for (name, size) in [("super", SUPER_SIZE), ("wal", WAL_SIZE), ("snapshot-b", 0)] {
+        make(place.path(), name, size);
+    }
+    // A file can't be removed that is none.
+    fs::create_dir(place.path().join("buffers")).unwrap();
+    let mut storage = open(place.path()).unwrap();
+    format(&mut *storage.media, &LAYOUT).unwrap_err();
+    drop(storage);
+    fs::remove_dir(place.path().join("buffers")).unwrap();
+    check_made(place.path(), "it is gone on with");
+}
+
 #[test]
 fn a_directory_with_only_its_locks_is_new() {
     for names in [&["lock"][..], &["claim"], &["claim", "lock"]] {

@@ -1,5 +1,6 @@
 //! `DEBUG POPULATE`: many keys at once, to try things on.
 
+use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
 
 use super::text;
@@ -12,12 +13,10 @@ const STEP_KEYS_MAX: usize = 64;
 /// Bytes of values after which a step ends.
 const STEP_SIZE_MAX: usize = 256 << 10;
 
-/// Bytes of a value whose size nobody asked for, at most: its text.
-const TEXT_SIZE_MAX: usize = 26;
-
-/// Bytes that a key takes in the log beside its prefix and its value: a colon and a number, `SET`, the
-/// sizes of the three and their count, and a `SELECT` before the first.
-const KEY_OVERHEAD: u64 = 64;
+/// Bytes that a key takes in the log, at most, beside its prefix and a value of the size that was asked
+/// for: a colon and a number, `SET`, the text of a value whose size nobody asked for, the sizes of the
+/// three and their count, and a `SELECT` before the first.
+const KEY_OVERHEAD: u64 = 72;
 
 /// What is left to be made, in steps.
 #[derive(Debug)]
@@ -66,7 +65,7 @@ pub fn populate_log_size_max(args: Args<'_>) -> u64 {
     // What is refused makes nothing.
     let (Some(count), Some(size)) = (number(2), number(4.min(args.len()))) else { return 0 };
     let populate = Populate { next: 0, count: count as u64, prefix: prefix(args), size };
-    populate.size_of(populate.count, size.max(TEXT_SIZE_MAX))
+    populate.size_of(populate.count, size)
 }
 
 fn prefix(args: Args<'_>) -> Vec<u8> {
@@ -86,12 +85,13 @@ impl Populate {
     pub(crate) fn step_size(&self) -> u64 {
         let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
         // The last value of a step begins below its limit.
-        keys + STEP_SIZE_MAX as u64 + self.size.max(TEXT_SIZE_MAX) as u64
+        keys + STEP_SIZE_MAX as u64 + self.size as u64
     }
 
     /// Bytes that so many keys take in the log at most, with values of `size` bytes.
     fn size_of(&self, count: u64, size: usize) -> u64 {
-        let each = KEY_OVERHEAD + self.prefix.len() as u64 + size as u64;
+        let overhead = if is_planted("populate-asks-little") { 8 } else { KEY_OVERHEAD };
+        let each = overhead + self.prefix.len() as u64 + size as u64;
         count.saturating_mul(each)
     }
 

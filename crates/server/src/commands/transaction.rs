@@ -1,5 +1,6 @@
 //! `MULTI EXEC DISCARD WATCH UNWATCH`
 
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
@@ -78,7 +79,9 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
     core.watches.clear(client);
     run(core, client, &multi);
     // That it ran says that nothing has happened to the keys.
-    core.hold(client, needs, before);
+    if !is_planted("exec-undurable") {
+        core.hold(client, needs, before);
+    }
 }
 
 fn run(core: &mut Core, client: &mut Client, multi: &Multi) {

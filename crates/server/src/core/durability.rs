@@ -94,7 +94,8 @@ impl Core {
     /// payload.
     pub(crate) fn begin_transaction(&mut self, db: DbIndex, size: u64) {
         self.payload.begin(db);
-        let room = self.room_to_free().saturating_sub(size);
+        let asked = if is_planted("exec-room-twice") { 0 } else { size };
+        let room = self.room_to_free().saturating_sub(asked);
         self.log_size_max = size.saturating_add(room);
         self.transaction = Some(super::Transaction { room, ..super::Transaction::default() });
     }
@@ -316,7 +317,8 @@ impl Core {
         wal.set_policy(policy);
         let keeps = policy == Policy::Always;
         if keeps && !self.keeps_undurable {
-            self.undurable.begin(db_count, wal.log().appended());
+            let end = if is_planted("floor-undurable") { Lsn(0) } else { wal.log().appended() };
+            self.undurable.begin(db_count, end);
         }
         self.keeps_undurable = keeps;
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{DbIndex, EvictionConfig, EvictionPolicy, Garbage};
+use slimio_planted::is_planted;
 
 use super::Core;
 use crate::clients::Client;
@@ -135,7 +136,7 @@ impl Core {
                 // Commands that write wait for the log, or are refused for it. Nobody else is kept
                 // from sleep.
                 self.memory.is_evicting = false;
-                self.memory.lacks_room = true;
+                self.memory.lacks_room = !is_planted("eviction-given-up");
                 return true;
             }
             if self.used_bytes() <= limit {

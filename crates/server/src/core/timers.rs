@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use slimio_planted::is_planted;
+
 use super::Core;
 use crate::clients::{Client, State};
 
@@ -75,7 +77,7 @@ impl Core {
         expires
             || times_out
             || self.has_parked()
-            || self.evicts_later()
+            || (self.evicts_later() && !is_planted("eviction-not-woken"))
             || self.needs_rewrite()
             // How fast it goes depends on what else does.
             || self.snapshots.running.is_some()

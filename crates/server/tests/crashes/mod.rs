@@ -25,7 +25,7 @@ use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 
 use life::World;
 pub(crate) use life::launch_on;
-pub(crate) use media::{Kind, SimMedia};
+pub(crate) use media::{Kind, SimMedia, WAL};
 use script::{Batch, Life, Step, Unit, life};
 use slimio_server::WallClock;
 use slimio_sim::SimConfig;

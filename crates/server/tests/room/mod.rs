@@ -1,5 +1,6 @@
 //! What waits for room in the log.
 
+mod eviction;
 mod full;
 
 use std::sync::Arc;

@@ -36,6 +36,18 @@ fn read_text(client: &mut Client) -> String {
     String::from_utf8_lossy(&client.read()).into_owned()
 }
 
+/// The reply of `reader`'s transaction waits until what is held becomes durable.
+fn check_exec_waits(world: &mut World, reader: &mut Client, reply: &str) {
+    assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
+    assert_eq!(reader.call(&["PING"]), "+QUEUED\r\n");
+    reader.send(&["EXEC"]);
+    world.wait_until_run("reader", "exec");
+    assert!(reader.is_silent(), "EXEC was answered because of what is not durable");
+
+    world.open();
+    assert_eq!(read_text(reader), reply);
+}
+
 #[test]
 fn under_always_nobody_reads_what_is_not_durable() {
     let requests: [(&[&str], &str); 6] = [
@@ -117,14 +129,7 @@ fn a_transaction_waits_for_the_write_that_it_was_given_up_for() {
         world.shut();
         writer.send(&["SET", "changed", "new"]);
         world.wait_until_run("writer", "set");
-        assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
-        assert_eq!(reader.call(&["PING"]), "+QUEUED\r\n");
-        reader.send(&["EXEC"]);
-        world.wait_until_run("reader", "exec");
-        assert!(reader.is_silent(), "EXEC was answered because of what is not durable");
-
-        world.open();
-        assert_eq!(read_text(&mut reader), "*-1\r\n");
+        check_exec_waits(world, &mut reader, "*-1\r\n");
     });
 }
 
@@ -140,13 +145,40 @@ fn a_transaction_waits_for_the_time_that_a_watched_key_was_given() {
         assert_eq!(reader.call(&["WATCH", "key"]), "+OK\r\n");
         assert_eq!(world.observer.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
         world.pass_ms(10);
-        assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
-        reader.send(&["EXEC"]);
-        world.wait_until_run("reader", "exec");
-        assert!(reader.is_silent(), "EXEC was answered because of what is not durable");
+        check_exec_waits(world, &mut reader, "*-1\r\n");
+    });
+}
+
+/// A key that would have been gone has stayed: that it runs says so.
+#[test]
+fn a_transaction_that_runs_waits_for_what_a_watched_key_was_spared() {
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        assert_eq!(writer.call(&["SET", "key", "value", "PX", "5"]), "+OK\r\n");
+        world.shut();
+        writer.send(&["PERSIST", "key"]);
+        world.wait_until_run("writer", "persist");
+        let mut reader = world.connect("reader");
+        assert_eq!(reader.call(&["WATCH", "key"]), "+OK\r\n");
+        world.pass_ms(10);
+        check_exec_waits(world, &mut reader, "*1\r\n+PONG\r\n");
+    });
+}
+
+#[test]
+fn what_was_written_before_always_is_not_read_before_it_is_durable() {
+    held("appendfsync everysec", |world| {
+        let mut writer = world.connect("writer");
+        world.shut();
+        assert_eq!(writer.call(&["SET", "key", "value"]), "+OK\r\n");
+        assert_eq!(world.observer.call(&["CONFIG", "SET", "appendfsync", "always"]), "+OK\r\n");
+        let mut reader = world.connect("reader");
+        reader.send(&["GET", "key"]);
+        world.wait_until_run("reader", "get");
+        assert!(reader.is_silent(), "it was answered from what is not durable");
 
         world.open();
-        assert_eq!(read_text(&mut reader), "*-1\r\n");
+        assert_eq!(read_text(&mut reader), "$5\r\nvalue\r\n");
     });
 }
 

@@ -1,0 +1,62 @@
+//! Eviction while the log is full, and behind that.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use slimio_sim::SimDisk;
+use slimio_storage::layout::BATCH_MAGIC;
+
+use super::full::{Full, always_a_way_out};
+use super::{WATCHED_MS, cpu_ms, pass};
+use crate::common::until;
+use crate::crashes::WAL;
+
+/// Blocks of four segments.
+const LOG_LBAS: u64 = 1024;
+
+/// Fills a log, and lets as many keys go as there is room for.
+fn evict_what_may_go(full: &mut Full) {
+    full.fill(&["v"]);
+    let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1"];
+    assert_eq!(full.client.call(&set), "+OK\r\n");
+    let mut before = String::new();
+    until("it goes on", || {
+        pass(&mut full.client, 100.0);
+        let now = full.client.call(&["DBSIZE"]);
+        std::mem::replace(&mut before, now) == before
+    });
+    assert_ne!(before, ":0\r\n", "there was room for every deletion");
+}
+
+/// First blocks of the batches that the log has on the disk.
+fn batches(disk: &SimDisk) -> HashSet<Vec<u8>> {
+    let blocks = (0..LOG_LBAS).map(|lba| disk.peek(WAL, lba));
+    blocks.filter(|block| block.starts_with(&BATCH_MAGIC)).collect()
+}
+
+#[test]
+fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
+    always_a_way_out(|full| {
+        evict_what_may_go(full);
+        let cpu = cpu_ms(&mut full.client);
+        pass(&mut full.client, WATCHED_MS);
+        let took = cpu_ms(&mut full.client) - cpu;
+        assert!(took < WATCHED_MS / 2.0, "{took} ms of CPU time while there is no room");
+        assert_eq!(full.client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
+    });
+}
+
+#[test]
+fn eviction_goes_on_when_there_is_room_though_nobody_asks() {
+    let mut full = Full::new("always");
+    evict_what_may_go(&mut full);
+    // Without figures of late, it does not stay awake for them.
+    assert_eq!(full.client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
+    let before = batches(&full.disk);
+    full.disk.faults(|faults| faults.full = false);
+    until("it does not go on", || {
+        std::thread::sleep(Duration::from_millis(5));
+        !batches(&full.disk).is_subset(&before)
+    });
+    full.server.stop();
+}
