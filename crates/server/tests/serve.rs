@@ -239,6 +239,21 @@ fn waitaof_waits_for_stable_media() {
     });
 }
 
+/// Each is told before the one before it is over.
+#[test]
+fn a_log_that_is_turned_off_and_on_and_off_is_off() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        let mut bytes = encode(&[b"SET", b"k", b"v"]);
+        for state in ["no", "yes", "no"] {
+            bytes.extend(encode(&[b"CONFIG", b"SET", b"appendonly", state.as_bytes()]));
+        }
+        client.send_bytes(&bytes);
+        (0..4).for_each(|_| assert_eq!(client.read(), b"+OK\r\n"));
+        until("the log is off", || info(&mut client, "log_state") == "off");
+    });
+}
+
 #[test]
 fn everything_can_be_encoded_and_loaded_again() {
     serving("enable-debug-command yes", |server| {

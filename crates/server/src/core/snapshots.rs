@@ -468,7 +468,12 @@ impl Core {
     pub(crate) fn turn_log(&mut self) {
         let is_on = self.config.yes("appendonly");
         let Some(wal) = &mut self.wal else { return };
-        if is_on == matches!(wal.log().log_state(), LogState::On | LogState::Resuming) {
+        let wanted_before = if is_planted("log-state-believed") {
+            matches!(wal.log().log_state(), LogState::On | LogState::Resuming)
+        } else {
+            wal.log().is_wanted()
+        };
+        if is_on == wanted_before {
             return;
         }
         // What is done without a log does not move its end.

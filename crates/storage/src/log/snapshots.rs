@@ -199,6 +199,12 @@ impl Log {
         }
     }
 
+    /// Whether the log goes on, or will: what was asked for last of [`end`](Self::end) and
+    /// [`resume`](Self::resume), which may take their time.
+    pub fn is_wanted(&self) -> bool {
+        self.snapshots.is_log_wanted
+    }
+
     /// `appendonly no`: ends the log behind what was appended so far. From here on nothing may be
     /// appended; what runs meanwhile is acknowledged when the state is [`LogState::Off`].
     pub fn end(&mut self) {
