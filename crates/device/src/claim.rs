@@ -59,14 +59,7 @@ impl Claim {
     pub(crate) fn of_directory(directory: &Path) -> Result<Self, OpenError> {
         let path = directory.join(CLAIM_FILE_NAME);
         let failed = |error: io::Error| OpenError::io("claiming", &path, &error);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
+        let file = open_to_lock(&path).map_err(failed)?;
         if is_planted("claim-not-awaited") {
             return Ok(Self::of(file, None));
         }
@@ -92,6 +85,11 @@ impl Claim {
     ) -> Result<(), Errno> {
         if is_planted("claim-not-registered") { Ok(()) } else { ring.hold(self) }
     }
+}
+
+/// Opens a file that is there to be locked, or makes it.
+pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 impl AsFd for Claim {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::bulk::Bulk;
-use crate::claim::{CLAIM_FILE_NAME, Claim};
+use crate::claim::{CLAIM_FILE_NAME, Claim, open_to_lock};
 use crate::engine::Engine;
 use crate::mapped_range::{self, is_mapped};
 use crate::surroundings::FileSystem;
@@ -410,14 +410,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
 /// Takes the lock of a directory.
 fn lock(directory: &Path) -> Result<Lock, OpenError> {
     let failed = |error: io::Error| OpenError::io("locking", directory, &error);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(directory.join(LOCK_FILE_NAME))
-        .map_err(failed)?;
+    let file = open_to_lock(&directory.join(LOCK_FILE_NAME)).map_err(failed)?;
     match Lock::take(file).map_err(failed)? {
         Ok(lock) => Ok(lock),
         Err(mut file) => {
