@@ -9,7 +9,7 @@ use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op};
 use slimio_planted::is_planted;
 
 use crate::superblock::Superblock;
-use crate::{Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, io};
+use crate::{Area, Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, io};
 
 /// Blocks written at once when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
@@ -165,8 +165,12 @@ impl Keeper {
     /// A slot that holds nothing: one used before, or a new one at the area's end, written over
     /// where that is needed.
     fn free_slot(&mut self, wal: &mut dyn Device) -> Result<usize, DeviceError> {
-        let known = self.superblock.wal_slots.len();
-        let wal_slot = self.superblock.wal_slots.iter().position(Option::is_none).unwrap_or(known);
+        let slots = &self.superblock.wal_slots;
+        let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
+        // On a device one that has its extents already: there may be no others.
+        let is_ready = |&slot: &usize| self.has_extents(slot as u64);
+        let ready = free().find(is_ready).filter(|_| !is_planted("extents-passed-over"));
+        let wal_slot = ready.or_else(|| free().next()).unwrap_or(slots.len());
         if wal_slot >= self.superblock.geometry.wal_slots_max as usize {
             return Err(DeviceError::NoSpace);
         }
@@ -180,6 +184,12 @@ impl Keeper {
             self.written_slots[wal_slot] = true;
         }
         Ok(wal_slot)
+    }
+
+    /// Whether a slot of the log has all its blocks, on a device.
+    fn has_extents(&self, slot: u64) -> bool {
+        let range = self.slots_range(slot..slot + 1);
+        self.pool.as_ref().is_some_and(|pool| pool.has(Area::Wal, range.start.0, range.end.0))
     }
 
     fn release(&mut self, paths: &mut KeeperPaths, start: LogStart) -> Outcome {
@@ -258,8 +268,10 @@ impl Keeper {
             // One that is in its last segment needs another to let go of that, and a snapshot may take
             // all that is free. What an extent lacks to be free as a whole may have been free before.
             let used = slots.iter().flatten().filter(|&&segment| segment >= start.segment).count();
-            let kept = usize::from(used < 2 && !is_planted("last-segment-alone"));
-            free.skip(kept).collect()
+            let free: Vec<u64> = free.collect();
+            let is_alone = used < 2 && !is_planted("last-segment-alone");
+            let kept = free.iter().copied().find(|&slot| is_alone && self.has_extents(slot));
+            free.into_iter().filter(|&slot| Some(slot) != kept).collect()
         } else {
             free.filter(|&slot| self.written_slots[slot as usize]).collect()
         };

@@ -296,6 +296,14 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether an area has all extents from block `start` to `end`.
+    pub(crate) fn has(&self, area: Area, start: u64, end: u64) -> bool {
+        let Some(index) = index_of(area) else { return false };
+        let state = self.state();
+        let has = |piece: usize| state.areas[index].get(piece).is_some_and(Option::is_some);
+        state.pieces_of(start, end).is_some_and(|mut pieces| pieces.all(has))
+    }
+
     /// The extents of an area that lie in whole between blocks `start` and `end`, each with its
     /// place in the area.
     pub(super) fn within(&self, area: Area, start: u64, end: u64) -> Vec<(u32, u32)> {

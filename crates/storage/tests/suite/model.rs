@@ -149,6 +149,31 @@ fn what_comes_back_is_what_was_promised() {
     assert!(tally.refused.into_inner() > 0, "no log was ever full");
 }
 
+/// A log in its last segment, killed when nobody had the rest of what it had given back: it must not ask
+/// for other extents.
+#[test]
+fn a_log_goes_on_where_its_extents_are() {
+    let append = |size: usize| Event::Step(Step::Append(size));
+    let first = [43, 101, 171, 75, 0, 8201, 2073, 1387, 6946, 4145, 12_602].map(append);
+    let second = [19_907, 17_064, 8099].map(append);
+    let snapshot = || [Event::Step(Step::Snapshot(true))];
+    let death = Death { is_power_cut: false, within: 0, image: 0, in_recovery: None };
+    let mut events = Vec::from(first);
+    events.extend(snapshot());
+    events.extend(second);
+    events.extend(snapshot());
+    events.extend([append(0), Event::Die(death), Event::WayOut]);
+    let place = Place {
+        is_device: true,
+        seed: 0,
+        wal_slots_max: 4,
+        lbas_left: 0,
+        extent_count: 21,
+        buffer_count: 2,
+    };
+    live(events, &place, &Tally::default());
+}
+
 /// Another one at each run, to be told when one fails.
 fn rand_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
