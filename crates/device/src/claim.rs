@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use slimio_planted::is_planted;
 use slimio_ring::{Errno, Memory, Ring, Width};
 
-use crate::OpenError;
+use crate::{OpenError, holders};
 
 /// The file whose lock the kernel keeps until nothing of a directory's last process is in flight.
 pub const CLAIM_FILE_NAME: &str = "claim";
@@ -55,7 +55,8 @@ impl Claim {
     /// Takes that of a directory whose lock is had, and waits for it as long as that is sensible.
     ///
     /// # Errors
-    /// [`OpenError::StillInFlight`] when it is not to be had; when the kernel can't lock.
+    /// [`OpenError::StillInFlight`] when it is not to be had; [`OpenError::InUse`] when a living process
+    /// has it, whose lock was deleted; when the kernel can't lock.
     pub(crate) fn of_directory(directory: &Path) -> Result<Self, OpenError> {
         let path = directory.join(CLAIM_FILE_NAME);
         let failed = |error: io::Error| OpenError::io("claiming", &path, &error);
@@ -63,8 +64,23 @@ impl Claim {
         if is_planted("claim-not-awaited") {
             return Ok(Self::of(file, None));
         }
-        Patience::DEFAULT.wait_for(&path, || match file.try_lock() {
+        let patience = Patience::DEFAULT;
+        let (began, mut is_looked_up) = (Instant::now(), false);
+        patience.wait_for(&path, || match file.try_lock() {
             Ok(()) => Ok(Some(())),
+            // Not at once: who is being killed has it a moment longer than the lock.
+            Err(TryLockError::WouldBlock)
+                if began.elapsed() >= patience.first_word && !is_looked_up =>
+            {
+                is_looked_up = true;
+                match holders::living_of_lock(&file) {
+                    Some(holder) => {
+                        let path = directory.to_path_buf();
+                        Err(OpenError::InUse { path, holder: Some(holder) })
+                    }
+                    None => Ok(None),
+                }
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         })?;

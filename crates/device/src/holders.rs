@@ -146,6 +146,20 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
     holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
+/// The same, if that process lives and has the file open. What only the kernel still has of it, for an
+/// operation in flight, is no descriptor.
+pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
+    let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
+    let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();
+    let is_it = |entry: fs::DirEntry| {
+        let found = fs::metadata(entry.path());
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
+    };
+    // Of our own process, the file that could not be locked is another one.
+    let own_count = usize::from(holder == std::process::id());
+    (open.filter_map(|entry| is_it(entry).then_some(())).count() > own_count).then_some(holder)
+}
+
 /// `1: FLOCK  ADVISORY  WRITE 708 fe:00:131 0 EOF`
 fn holder_in(locks: &str, place: &str) -> Option<u32> {
     locks.lines().find_map(|line| {

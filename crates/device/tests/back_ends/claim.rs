@@ -43,10 +43,17 @@ fn assert_waits(path: &Path) {
 #[test]
 fn a_directory_that_is_only_claimed_is_waited_for() {
     let _alone = alone();
+    let Ok(mut ring) = Ring::<()>::new(Setup::default()) else {
+        eprintln!("SKIPPED: there is no io_uring here");
+        return;
+    };
     let place = tempfile::tempdir().expect("a directory for the test");
     let options = PathOptions::default();
     let claim = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
     claim.lock().expect("nobody else has it");
+    // No process has it, only the kernel.
+    ring.hold(&claim).expect("it can be registered");
+    drop(claim);
     let opening = open_beside(place.path(), move |path| Directory::open(path, options));
     assert_waits(place.path());
 
@@ -55,11 +62,25 @@ fn a_directory_that_is_only_claimed_is_waited_for() {
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
 
-    drop(claim);
+    drop(ring);
     let directory = opening.join().expect("it does not panic").expect("it is free");
     assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim are no files of anybody's");
     let mode = place.path().join(CLAIM_FILE_NAME).metadata().expect("it is there").mode();
     assert_eq!(mode & 0o133, 0, "{mode:o}");
+}
+
+#[test]
+fn who_lives_and_has_lost_its_lock_is_not_waited_for() {
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let options = PathOptions::default();
+    let directory = Directory::open(place.path(), options).expect("nobody has it");
+    fs::remove_file(place.path().join("lock")).expect("it is there");
+    let refused = Directory::open(place.path(), options).err().expect("somebody has it");
+    let own = Some(std::process::id());
+    assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
+    drop(directory);
+    Directory::open(place.path(), options).expect("nobody has it");
 }
 
 #[test]
