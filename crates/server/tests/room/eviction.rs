@@ -38,10 +38,12 @@ fn batches(disk: &SimDisk) -> HashSet<Vec<u8>> {
 fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
     always_a_way_out(|full| {
         evict_what_may_go(full);
-        let cpu = cpu_ms(&mut full.client);
-        pass(&mut full.client, WATCHED_MS);
-        let took = cpu_ms(&mut full.client) - cpu;
-        assert!(took < WATCHED_MS / 2.0, "{took} ms of CPU time while there is no room");
+        // What spins does so for ever; on a busy machine the last keys that may go take their time.
+        until("it does not sleep while there is no room", || {
+            let before = cpu_ms(&mut full.client);
+            pass(&mut full.client, WATCHED_MS);
+            cpu_ms(&mut full.client) - before < WATCHED_MS / 2.0
+        });
         assert_eq!(full.client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
     });
 }
