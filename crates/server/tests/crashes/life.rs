@@ -217,7 +217,7 @@ impl World {
                 let client = &mut clients[index];
                 let is_alive = match steps {
                     [Step::Full(is_full)] => self.set_full(client, disk, *is_full),
-                    steps => self.batch((client, index), disk, steps)?,
+                    steps => self.batch((client, index), disk, steps, batch.piece_size)?,
                 };
                 if !is_alive {
                     return Ok(());
@@ -312,12 +312,13 @@ impl World {
         }
     }
 
-    /// Sends steps at once, and takes their replies. False when the end of this life has come.
+    /// Sends steps, one behind the other, and takes their replies. False when the end of this life has come.
     fn batch(
         &mut self,
         (client, index_of_client): (&mut Client, usize),
         disk: &SimDisk,
         steps: &[Step],
+        piece_size: usize,
     ) -> Result<bool, String> {
         // For a snapshot there is no space, and whether one fails depends on what there was before.
         // Nothing is durable before the one with which a log goes on: who waits, waits for space.
@@ -333,7 +334,7 @@ impl World {
         let steps: Vec<Step> = steps.iter().map(told).collect();
         let mut requests = Vec::new();
         let counts: Vec<usize> = steps.iter().map(|step| encode(step, &mut requests)).collect();
-        let mut is_alive = client.try_send_bytes(&requests);
+        let mut is_alive = requests.chunks(piece_size).all(|piece| client.try_send_bytes(piece));
         for (index, (step, count)) in steps.iter().zip(counts).enumerate() {
             let asked = Instant::now();
             let replies: Option<Vec<Vec<u8>>> =

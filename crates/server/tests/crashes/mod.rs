@@ -26,7 +26,7 @@ use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 use life::World;
 pub(crate) use life::launch_on;
 pub(crate) use media::{Kind, SimMedia, WAL};
-use script::{Batch, Life, Step, Unit, life};
+use script::{AT_ONCE, Batch, Life, Step, Unit, life};
 use slimio_server::WallClock;
 use slimio_sim::SimConfig;
 
@@ -92,6 +92,7 @@ fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
     let batch = |(passes_ms, lines): &(i64, &[&str])| Batch {
         passes_ms: *passes_ms,
         client: 0,
+        piece_size: AT_ONCE,
         steps: lines.iter().map(step).collect(),
     };
     let batches = batches.iter().map(batch).collect();
@@ -147,7 +148,7 @@ fn a_full_log_refuses_and_a_flush_gives_its_room_back() {
         unit(&["SET k3 1"]),
         Step::WaitUntilDurable,
     ];
-    let batch = |passes_ms, steps| Batch { passes_ms, client: 0, steps };
+    let batch = |passes_ms, steps| Batch { passes_ms, client: 0, piece_size: AT_ONCE, steps };
     let full = Life { batches: vec![batch(0, steps), batch(60, behind)], ..killed(0, &[]) };
     let mut world = World::new(1, false);
     world.live(&full).unwrap();

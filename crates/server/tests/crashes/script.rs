@@ -99,8 +99,13 @@ pub(crate) struct Batch {
     pub(crate) passes_ms: i64,
     /// Which client sends them.
     pub(crate) client: usize,
+    /// Bytes of them that are sent at a time: where one piece ends, the server may be anywhere.
+    pub(crate) piece_size: usize,
     pub(crate) steps: Vec<Step>,
 }
+
+/// Larger than any batch.
+pub(crate) const AT_ONCE: usize = usize::MAX;
 
 /// A life: batches of steps, and its end.
 #[derive(Clone, Debug)]
@@ -251,9 +256,10 @@ fn filling() -> impl Strategy<Value = Vec<Batch>> {
     let rest = proptest::collection::vec(batch(), 1..6);
     (many, rest, any::<bool>()).prop_map(|(mut steps, mut batches, ends)| {
         steps.insert(0, Step::Full(true));
-        batches.insert(0, Batch { passes_ms: 0, client: 0, steps });
+        batches.insert(0, Batch { passes_ms: 0, client: 0, piece_size: AT_ONCE, steps });
         if ends {
-            batches.push(Batch { passes_ms: 0, client: 0, steps: vec![Step::Full(false)] });
+            let steps = vec![Step::Full(false)];
+            batches.push(Batch { passes_ms: 0, client: 0, piece_size: AT_ONCE, steps });
         }
         batches
     })
@@ -261,11 +267,10 @@ fn filling() -> impl Strategy<Value = Vec<Batch>> {
 
 fn batch() -> impl Strategy<Value = Batch> {
     let steps = proptest::collection::vec(step(), 1..10);
-    (while_ms(), 0..CLIENT_COUNT, steps).prop_map(|(passes_ms, client, steps)| Batch {
-        passes_ms,
-        client,
-        steps,
-    })
+    let piece_size = prop_oneof![2 => Just(AT_ONCE), 1 => 500..5000_usize];
+    (while_ms(), 0..CLIENT_COUNT, piece_size, steps).prop_map(
+        |(passes_ms, client, piece_size, steps)| Batch { passes_ms, client, piece_size, steps },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
