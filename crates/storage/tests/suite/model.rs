@@ -174,6 +174,38 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
+/// A record behind the end of a log, in two batches: the next life cut off its first part, and its own
+/// first batch did not fit where the second one stands.
+#[test]
+fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
+    let append = |size: usize| Event::Step(Step::Append(size));
+    let killed =
+        |within, image| Event::Die(Death { is_power_cut: false, within, image, in_recovery: None });
+    let turns = |count| std::iter::repeat_n(Event::Step(Step::Turn), count);
+    let mut events = vec![Event::Step(Step::Turn)];
+    events.extend([5818, 3589, 192].map(append));
+    events.extend(turns(2));
+    events.extend([append(6477), append(65), Event::Step(Step::RequestDurable), append(8099)]);
+    events.extend([Event::Step(Step::End), append(0), append(0), Event::Step(Step::Resume)]);
+    events.extend([Event::Step(Step::Pass(201)), append(0), append(6180)]);
+    events.extend([Event::Step(Step::Snapshot(false)), append(1891)]);
+    events.extend(turns(2));
+    events.push(Event::Step(Step::End));
+    events.extend(turns(3));
+    events.extend([Event::Step(Step::Idle), killed(1, 2_970_937_626_793_075)]);
+    events.extend([append(4003), Event::Step(Step::Snapshot(false))]);
+    events.extend([killed(1, 5_516_292_789_620_996_612), killed(0, 0)]);
+    let place = Place {
+        is_device: true,
+        seed: 2_749_522_985_837_795_844,
+        wal_slots_max: 3,
+        lbas_left: 0,
+        extent_count: 18,
+        buffer_count: 3,
+    };
+    live(events, &place, &Tally::default());
+}
+
 /// Another one at each run, to be told when one fails.
 fn rand_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
