@@ -92,11 +92,12 @@ fn a_superblock_is_missed_that_only_free_extents_know_of() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    // The last block of the segment is left, into which the fourth does not fit.
-    let sizes = [BATCH_SIZE - 200, BATCH_SIZE - 200, 100, BATCH_SIZE - 200];
+    // The last block of each segment is left, into which the next does not fit.
+    let (large, small) = (BATCH_SIZE - 200, 100);
+    let sizes = [large, large, small, large, large, small, large];
     for (number, size) in sizes.into_iter().enumerate() {
-        if number == 3 {
-            // Only now there is another one.
+        if number == 3 || number == 6 {
+            // Only now there is another one. The extents of the second were the log's already.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log wants a segment");
             let outcome = keeper.run(keeper_paths, job);
