@@ -26,15 +26,15 @@ pub(crate) const VARIABLE: &str = "SLIMIO_PLANTED";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Planted {
     pub(crate) bug: String,
-    test: Test,
+    pub(crate) test: Test,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Test {
-    package: String,
+pub(crate) struct Test {
+    pub(crate) package: String,
     /// Name of the integration test file, or `lib` for unit tests.
     target: String,
-    name: String,
+    pub(crate) name: String,
 }
 
 /// `cargo x planted [word]…`: with words, only the bugs whose name contains one.

@@ -1,10 +1,10 @@
 //! Every planted bug of the list is in the code, and every one in the code is in the list: a bug
-//! that no line names is never chosen.
+//! that no line names is never chosen. The tests of the list are where it says.
 
 use std::collections::BTreeSet;
 
 use super::{Complaints, File};
-use crate::planted::{LIST, parse};
+use crate::planted::{LIST, Test, parse};
 
 /// Where the code asks for a bug. Put together here so that this file does not.
 const CALL: &str = concat!("is_planted", "(\"");
@@ -39,6 +39,22 @@ pub(super) fn check(files: &[File], complaints: &mut Complaints) {
     for planted in listed.iter().filter(|planted| !in_code.contains(planted.bug.as_str())) {
         complaints.push(format!("{LIST}: no code has the bug {}", planted.bug));
     }
+    for planted in listed.iter().filter(|planted| !has_test(files, &planted.test)) {
+        let Test { package, name, .. } = &planted.test;
+        complaints.push(format!("{LIST}: {package} has no test {name}"));
+    }
+}
+
+/// Whether a file of the package's that is called like the test's module has its name.
+fn has_test(files: &[File], test: &Test) -> bool {
+    let folder = format!("crates/{}/", test.package.trim_start_matches("slimio-"));
+    let mut words: Vec<&str> = test.name.split("::").filter(|word| *word != "tests").collect();
+    let name = words.pop().unwrap_or_default();
+    let module = words.last();
+    let is_module =
+        |path: &str| module.is_none_or(|module| path.split(['/', '.']).any(|part| part == *module));
+    let mut sources = files.iter().filter(|file| file.is_rust() && file.path.starts_with(&folder));
+    sources.any(|file| is_module(&file.path) && file.text.contains(name))
 }
 
 fn bugs_in(line: &str) -> impl Iterator<Item = &str> {
@@ -51,8 +67,8 @@ mod tests {
 
     #[test]
     fn the_list_and_the_code_name_the_same_bugs() {
-        let list = "no-cut slimio-storage crash t\ngone slimio-storage crash t\n";
-        let code = format!("//! Header.\nif {CALL}no-cut\") || {CALL}no-cat\") {{}}\n");
+        let list = "no-cut slimio-storage lib x::tests::it_is\ngone slimio-storage lib y::it_is\n";
+        let code = format!("//! Header.\nif {CALL}no-cut\") || {CALL}no-cat\") {{}}\nfn it_is()\n");
         let files = [
             File { path: LIST.into(), text: list.into() },
             File { path: "crates/storage/src/x.rs".into(), text: code },
@@ -64,6 +80,7 @@ mod tests {
             [
                 "crates/storage/src/x.rs:2: crates/planted/planted-bugs.txt has no bug called no-cat",
                 "crates/planted/planted-bugs.txt: no code has the bug gone",
+                "crates/planted/planted-bugs.txt: slimio-storage has no test y::it_is",
             ]
         );
     }
