@@ -68,7 +68,7 @@ fn snapshots_of_both_kinds_when_power_is_cut() {
 #[test]
 fn snapshots_of_both_kinds_when_the_process_dies() {
     let plan = plan(Policy::EverySec, [Death::Process, Death::Power], BOTH_KINDS);
-    assert_counts(enumerate(&plan), (344, 3020));
+    assert_counts(enumerate(&plan), (507, 2692));
 }
 
 #[test]
