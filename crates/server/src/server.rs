@@ -342,9 +342,16 @@ impl Server {
             .map_err(|e| explain_system("watch the volume", &e.into()))?;
         self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
-        self.core.policy_changed();
         self.core.note_if_empty();
-        self.core.check_rate_changed();
+        // Some of it may have been changed while the data set was loaded, which had no log, and another
+        // keyspace in its place.
+        let of_volume = ["appendfsync", "snapshot-check-rate"];
+        let may_differ =
+            ["appendonly", "proto-max-bulk-len", "maxmemory", "hash-max-listpack-entries"];
+        self.core.configured(&of_volume);
+        if !is_planted("changed-while-loading") {
+            self.core.configured(&may_differ);
+        }
         self.core.shorten_reserves();
         Ok(())
     }

@@ -120,12 +120,12 @@ pub(crate) fn launch(
     let config = config(back_end, volume, directives);
     let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
     Some(launch_with(config, move |config| {
-        if !config.yes("appendonly") {
+        let volume = Path::new(config.text("volume"));
+        if !config.yes("appendonly") && !volume.exists() {
             return Ok(None);
         }
         let size_max = config.int("log-size-max") as u64;
         let options = PathOptions { engine, ..PathOptions::default() };
-        let volume = Path::new(config.text("volume"));
         let storage = slimio_volume::open(volume, options, true, size_max);
         Ok(Some(wrap(storage.map_err(|e| e.to_string())?)))
     }))

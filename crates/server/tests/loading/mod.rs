@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{BACK_ENDS, Client, Starting, launch, start};
+use crate::common::{BACK_ENDS, Client, Starting, launch, start, until};
 use crate::held::hold;
 use crate::info;
 
@@ -51,6 +51,35 @@ fn while_the_log_is_read_clients_get_loading() {
         let persistence = client.call(&["INFO", "persistence"]);
         assert!(persistence.contains("\r\nloading:0\r\n"), "{persistence}");
         assert!(!persistence.contains("loading_"), "{persistence}");
+        server.stop();
+    }
+}
+
+#[test]
+fn what_is_changed_while_loading_is_in_force_behind_it() {
+    for back_end in BACK_ENDS {
+        let (dir, is_shut) = (tempfile::tempdir().unwrap(), Arc::default());
+        let volume = dir.path().join("volume");
+        let Some(server) = loading(back_end, &volume, "appendonly no", &is_shut) else { continue };
+        let mut client = server.connect();
+        let changes = "appendonly yes maxmemory 1 maxmemory-policy allkeys-lru \
+                       hash-max-listpack-entries 1 proto-max-bulk-len 1mb";
+        let request: Vec<&str> =
+            "CONFIG SET".split(' ').chain(changes.split_whitespace()).collect();
+        assert_eq!(client.call(&request), "+OK\r\n");
+
+        is_shut.store(false, Ordering::SeqCst);
+        let server = server.serving();
+        until("the log is on", || info(&mut client, "log_state") == "on");
+        until("every key is evicted", || client.call(&["DBSIZE"]) == ":0\r\n");
+        assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
+        assert_eq!(client.call(&["HSET", "h", "a", "1", "b", "2"]), ":2\r\n");
+        assert_eq!(client.call(&["OBJECT", "ENCODING", "h"]), "$9\r\nhashtable\r\n");
+        let too_long = client.call(&["SETRANGE", "k", "2000000", "x"]);
+        assert!(too_long.starts_with("-ERR string exceeds maximum allowed size"), "{too_long}");
+        server.stop();
+        let server = start(back_end, &volume, "appendonly yes").unwrap();
+        assert_eq!(server.connect().call(&["HLEN", "h"]), ":2\r\n");
         server.stop();
     }
 }
