@@ -273,6 +273,8 @@ pub(crate) struct Transaction {
     /// Bytes that deletions of keys whose time is over may add to its record, beside what its
     /// writes have asked for.
     room: u64,
+    /// The log is to be turned off or on behind it.
+    turns_log: bool,
 }
 
 impl Core {

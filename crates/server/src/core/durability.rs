@@ -7,7 +7,7 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
-use super::Core;
+use super::{Core, Transaction};
 use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::{Change, may_leave};
@@ -97,12 +97,21 @@ impl Core {
         let asked = if is_planted("exec-room-twice") { 0 } else { size };
         let room = self.room_to_free().saturating_sub(asked);
         self.log_size_max = size.saturating_add(room);
-        self.transaction = Some(super::Transaction { room, ..super::Transaction::default() });
+        self.transaction = Some(Transaction { room, ..Transaction::default() });
     }
 
-    /// Logs a transaction, and notes what its reply depends on.
+    /// Logs a transaction, and notes what its reply depends on. Then the log is turned off or on, if that
+    /// was asked within.
     pub(crate) fn end_transaction(&mut self, client: &mut Client, db: DbIndex) {
         let Some(transaction) = self.transaction.take() else { return };
+        let turns_log = transaction.turns_log;
+        self.log_transaction(client, db, transaction);
+        if turns_log {
+            self.turn_log();
+        }
+    }
+
+    fn log_transaction(&mut self, client: &mut Client, db: DbIndex, transaction: Transaction) {
         client.needs = client.needs.max(transaction.needs);
         if self.payload.bytes().is_empty() {
             return;

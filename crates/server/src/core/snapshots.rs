@@ -464,8 +464,15 @@ impl Core {
         self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)
     }
 
-    /// `CONFIG SET appendonly`: ends the log, or lets it go on behind a snapshot.
+    /// `CONFIG SET appendonly`: ends the log, or lets it go on behind a snapshot. Within a transaction,
+    /// behind that: it is logged in whole or not at all, and was given room for that or for nothing.
     pub(crate) fn turn_log(&mut self) {
+        if let Some(transaction) = &mut self.transaction
+            && !is_planted("turned-within")
+        {
+            transaction.turns_log = true;
+            return;
+        }
         let is_on = self.config.yes("appendonly");
         let Some(wal) = &mut self.wal else { return };
         let wanted_before = if is_planted("log-state-believed") {

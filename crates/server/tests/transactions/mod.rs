@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::common::{BACK_ENDS, PATIENCE, start};
+use crate::common::{BACK_ENDS, PATIENCE, start, until};
 use crate::info;
 
 #[test]
@@ -33,6 +33,59 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
         let server = start(back_end, &volume, "appendfsync always").unwrap();
         let mut client = server.connect();
         assert_eq!(client.call(&["MGET", "text", "n"]), "*2\r\n$11\r\nfirstsecond\r\n$1\r\n2\r\n");
+        server.stop();
+    }
+}
+
+/// The log is turned off and on behind it: what is between is logged in whole, or not at all.
+#[test]
+fn a_transaction_is_logged_in_whole_where_the_log_is_turned_within() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "") else { continue };
+        let mut client = server.connect();
+        let turned = |state: &'static str| ["CONFIG", "SET", "appendonly", state];
+        let requests: [&[&str]; 7] = [
+            &["MULTI"],
+            &["SET", "before", "1"],
+            &turned("no"),
+            &["SET", "within", "1"],
+            &turned("yes"),
+            &["EXEC"],
+            &["WAITAOF", "1", "0", "0"],
+        ];
+        requests.iter().for_each(|request| client.send(request));
+        (0..6).for_each(|_| drop(client.read()));
+        assert_eq!(client.read(), b"*2\r\n:1\r\n:0\r\n");
+        assert!(server.abandon().is_ok());
+
+        let server = start(back_end, &volume, "").unwrap();
+        assert_eq!(server.connect().call(&["EXISTS", "before", "within"]), ":2\r\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let directives = "log-segment-size 1mb\nlog-size-max 8mb\nlog-buffer-size 256kb";
+        let Some(server) = start(back_end, &dir.path().join("volume"), directives) else {
+            continue;
+        };
+        let mut client = server.connect();
+        assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
+        until("the log is off", || info(&mut client, "log_state") == "off");
+        let value = "v".repeat(1 << 20);
+        client.send(&["MULTI"]);
+        client.send(&["CONFIG", "SET", "appendonly", "yes"]);
+        (0..16).for_each(|key| client.send(&["SET", &format!("k{key}"), &value]));
+        client.send(&["EXEC"]);
+        (0..18).for_each(|_| drop(client.read()));
+        assert!(client.read().starts_with(b"*17\r\n+OK\r\n"));
+        until("the log is on", || info(&mut client, "log_state") == "on");
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         server.stop();
     }
 }
