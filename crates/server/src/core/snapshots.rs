@@ -484,7 +484,9 @@ impl Core {
             return;
         }
         // What is done without a log does not move its end.
-        self.emptied_at = None;
+        if !is_planted("empty-behind-the-end") {
+            self.emptied_at = None;
+        }
         if is_on {
             wal.log_mut().resume();
             // One that was begun before does not hold what the log does not.

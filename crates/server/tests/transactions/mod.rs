@@ -55,7 +55,9 @@ fn a_transaction_is_logged_in_whole_where_the_log_is_turned_within() {
             &["EXEC"],
             &["WAITAOF", "1", "0", "0"],
         ];
-        requests.iter().for_each(|request| client.send(request));
+        for request in requests {
+            client.send(request);
+        }
         (0..6).for_each(|_| drop(client.read()));
         assert_eq!(client.read(), b"*2\r\n:1\r\n:0\r\n");
         assert!(server.abandon().is_ok());
