@@ -320,12 +320,14 @@ pub fn recover(
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
                 // What was salvaged ends before the root: records behind it must count.
-                RootChoice::InForce if lsn < superblock.start.lsn => {
+                RootChoice::InForce
+                    if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
+                {
                     superblock.start_log_at(start, |_| {});
                 }
                 RootChoice::InForce => {}
             }
-            if rescued.is_empty() || options.is_log_on {
+            if rescued.is_empty() || options.is_log_on || is_planted("log-end-early") {
                 superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
             }
         })

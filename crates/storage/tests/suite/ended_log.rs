@@ -1,9 +1,9 @@
 //! A log that ends and goes on: what counts of the time between.
 
-use crate::common::{Client, SMALL, SimMedia, options, reopen, script, small_script};
+use crate::common::{Client, Kind, SMALL, SimMedia, options, reopen, script, small_script};
 use crate::snapshot_failing::{client, next_job, root_entries, write};
 use slimio_device::LBA_SIZE;
-use slimio_sim::SimConfig;
+use slimio_sim::{Image, Limits, SimConfig};
 use slimio_storage::{LogState, Lsn, Policy, RecoverOptions, SnapshotKind};
 
 #[test]
@@ -141,4 +141,71 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     drop(client);
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert_eq!(recovered, script);
+}
+
+/// Small commits share a pair of blocks, each with all before it: not with what comes behind the end.
+#[test]
+fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script: Vec<_> = (0..8).map(|byte| (0, vec![byte; 20])).collect();
+    write(&mut client, &script[..6]);
+    client.volume.log.end();
+    client.settle();
+    write(&mut client, &script[6..7]);
+    client.volume.log.resume();
+    write(&mut client, &script[7..]);
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script[..6]);
+}
+
+/// What is logged in between does not follow on what is before the first end.
+#[test]
+fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
+    let (mut client, mut media) = client(Policy::Always);
+    let script = small_script(4);
+    write(&mut client, &script[..2]);
+    client.volume.log.end();
+    client.settle();
+    write(&mut client, &script[2..3]);
+    client.volume.log.resume();
+    write(&mut client, &script[3..]);
+    client.volume.log.end();
+    client.settle();
+    assert_eq!(client.volume.log.log_state(), LogState::Off);
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script[..2]);
+}
+
+/// A log ends at a start, which brings what only the mapped buffers held into it: killed anywhere in
+/// that, the next one finds it all.
+#[test]
+fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
+    let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
+    let (mut client, _) = client(Policy::EverySec);
+    let script = small_script(4);
+    for record in &script {
+        assert!(client.append(record));
+    }
+    client.turn(false);
+    assert_eq!((client.acknowledged, client.durable), (4, 0));
+    let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
+    let off = RecoverOptions { is_log_on: false, ..options(Policy::EverySec) };
+    let media_of = |image: &Image| SimMedia::from_image(SimConfig::default(), Kind::Files, image);
+    for ops in 0.. {
+        let mut media = media_of(&image);
+        media.disk.crash_after(ops);
+        let opened = reopen(&mut media, &off);
+        let Some(crash) = media.disk.crashed() else {
+            assert_eq!(opened.expect("it opens").1, script);
+            assert!(ops > 20, "it was killed in all of its steps");
+            break;
+        };
+        for image in crash.process_images(&limits) {
+            let (_, recovered) = reopen(&mut media_of(&image), &off).expect("it opens");
+            assert_eq!(recovered, script, "killed at operation {ops}");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 
 use crate::common::snapshots::{Action, SMALL_WRITES, encode_records};
 use crate::common::{
-    Client, Kind, SUPER, Script, SimMedia, formatted, options, reopen, slot_space, small_script,
+    Client, Kind, SUPER, Script, SimMedia, WAL, formatted, options, reopen, slot_space,
+    small_script,
 };
 use slimio_device::{Device, LBA_SIZE};
 use slimio_sim::{Image, Limits, SimConfig};
@@ -370,4 +371,32 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     }
     let refused = reopen(&mut media, &options(Policy::Always)).expect_err("it fell back");
     assert!(refused.to_string().contains("newest copies are lost"), "{refused}");
+}
+
+/// The log is damaged before the root: it is salvaged up to there, and goes on from there, at positions
+/// that the root is behind.
+#[test]
+fn what_is_written_behind_a_log_salvaged_before_its_root_counts() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let script = small_script(5);
+    for record in &script[..4] {
+        assert!(client.append(record));
+        client.settle();
+    }
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.settle();
+    drop(client);
+    media.disk.poke(WAL, 1, &[0x33; LBA_SIZE]);
+    let salvage = RecoverOptions { salvage: true, ..options(Policy::Always) };
+    let (volume, recovered) = reopen(&mut media, &salvage).expect("it opens");
+    assert_eq!(recovered, script[..4]);
+    assert!(volume.report.end < volume.report.start, "{:?}", volume.report);
+    let mut client = Client::new(volume, media.disk.clone(), 4);
+    assert!(client.append(&script[4]));
+    client.settle();
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, script);
 }
