@@ -82,6 +82,8 @@ pub(crate) enum State {
     Waiting(Wait),
     /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
     Saving,
+    /// What it has waited for is over; its next requests run in their turn.
+    LetGo,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
 }

@@ -13,6 +13,7 @@ mod room;
 mod starving;
 mod transactions;
 mod undurable;
+mod waiting;
 
 use std::path::Path;
 use std::time::Duration;

@@ -130,7 +130,6 @@ impl Core {
     fn end_wait(&mut self, conn: ConnId, with_error: bool) {
         self.waiting.retain(|waiting| *waiting != conn);
         let Some(mut client) = self.clients.take(conn) else { return };
-        client.state = State::Running;
         if with_error {
             let before = client.out.len();
             client.out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
@@ -151,7 +150,6 @@ impl Core {
             let Some(mut client) = self.clients.take(conn) else { continue };
             match &client.state {
                 State::Waiting(wait) if self.is_over(wait) => {
-                    client.state = State::Running;
                     reply(self, &mut client);
                     self.resume(&mut client);
                 }
