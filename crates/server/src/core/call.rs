@@ -146,10 +146,13 @@ impl Core {
         for _ in 0..self.yielding.len() {
             let Some(conn) = self.yielding.pop_front() else { return };
             let Some(mut client) = self.clients.take(conn) else { continue };
-            let State::Yielding(yielding) = std::mem::replace(&mut client.state, State::Running)
-            else {
-                self.clients.put(client);
-                continue;
+            let yielding = match std::mem::replace(&mut client.state, State::Running) {
+                State::Yielding(yielding) => yielding,
+                closing => {
+                    client.state = closing;
+                    self.clients.put(client);
+                    continue;
+                }
             };
             let log_size_max = yielding.yielded.log_size_max();
             if let Some(size) = log_size_max {
@@ -162,8 +165,7 @@ impl Core {
                         continue;
                     }
                     Admission::Refused(text) => {
-                        client.out.error(&text);
-                        self.resume(&mut client);
+                        self.answer(&mut client, |_, client| client.out.error(&text));
                         self.put_back(client);
                         continue;
                     }

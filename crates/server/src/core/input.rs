@@ -57,6 +57,22 @@ impl Core {
         self.put_back(client);
     }
 
+    /// Ends what a client waits for: `reply` writes what came of it, and the client goes on. One that
+    /// is to be closed does not, and is told nothing more.
+    pub(crate) fn answer(
+        &mut self,
+        client: &mut Client,
+        reply: impl FnOnce(&mut Self, &mut Client),
+    ) {
+        if client.is_closing() && !is_planted("closing-answered") {
+            return;
+        }
+        let before = client.out.len();
+        reply(self, client);
+        self.count_error(client, before);
+        self.resume(client);
+    }
+
     /// Lets a client go on that had to wait. What it has asked for meanwhile is run by
     /// [`serve_let_go`](Self::serve_let_go), for this may be within somebody else's transaction.
     pub(crate) fn resume(&mut self, client: &mut Client) {
