@@ -186,6 +186,19 @@ impl Client {
         self.large = None;
     }
 
+    /// Leaves out what was written since `before` if the client wants no reply. What is left out
+    /// once ends when its request does.
+    pub(crate) fn leave_out(&mut self, before: usize) {
+        if self.replies == Replies::On {
+            return;
+        }
+        self.out.truncate(before);
+        let is_over = matches!(self.state, State::Running | State::LetGo | State::Closing);
+        if self.replies == Replies::Skip && is_over {
+            self.replies = Replies::On;
+        }
+    }
+
     /// Bytes of replies that have not reached the kernel.
     pub(crate) fn output_size(&self) -> usize {
         let held: usize = self.held.iter().map(|(_, reply)| reply.len()).sum();

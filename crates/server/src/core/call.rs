@@ -25,12 +25,7 @@ impl Core {
         }
         let before = client.out.len();
         self.request_for_reply(client, args, before);
-        if client.replies != Replies::On && matches!(client.state, State::Running) {
-            client.out.truncate(before);
-            if client.replies == Replies::Skip {
-                client.replies = Replies::On;
-            }
-        }
+        client.leave_out(before);
     }
 
     fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
@@ -191,6 +186,9 @@ impl Core {
             });
             self.conclude(&mut client, row, args, outcome, before);
             self.account(&mut client, row, args, spent, before);
+            if !is_planted("left-out-unless-long") {
+                client.leave_out(before);
+            }
             if client.is_running() {
                 self.resume(&mut client);
             }

@@ -71,6 +71,9 @@ impl Core {
         reply(self, client);
         self.count_error(client, before);
         self.resume(client);
+        if !is_planted("left-out-unless-waiting") {
+            client.leave_out(before);
+        }
     }
 
     /// Lets a client go on that had to wait. What it has asked for meanwhile is run by

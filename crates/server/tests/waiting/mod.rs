@@ -127,3 +127,35 @@ fn who_is_to_be_closed_in_a_pause_is_closed_when_that_is_over() {
     let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
     check_stays_closing(&["SET", "k", "v"], &pause, &["CLIENT", "UNPAUSE"]);
 }
+
+#[test]
+fn replies_can_be_left_out_of_requests_that_wait() {
+    let requests: [&[&str]; 6] = [
+        &["WAITAOF", "0", "1", "20"],
+        &["SAVE"],
+        &["SLIMIO", "PIN"],
+        &["CONFIG", "REWRITE"],
+        &["KEYS", "no such key"],
+        &["DEBUG", "POPULATE", "50000", "other"],
+    ];
+    held("", |world| {
+        assert_eq!(world.observer.call(&["DEBUG", "POPULATE", "50000"]), "+OK\r\n");
+        for request in requests {
+            let mut client = world.connect_unnamed();
+            send_all(&mut client, &[&["CLIENT", "REPLY", "SKIP"], request, &["ECHO", "next"]]);
+            assert_eq!(client.read(), b"$4\r\nnext\r\n", "{request:?}");
+            let off_and_on: [&[&str]; 5] = [
+                &["CLIENT", "REPLY", "OFF"],
+                request,
+                &["PING"],
+                &["CLIENT", "REPLY", "ON"],
+                &["ECHO", "on"],
+            ];
+            send_all(&mut client, &off_and_on);
+            assert_eq!(client.read(), b"+OK\r\n", "{request:?}");
+            assert_eq!(client.read(), b"$2\r\non\r\n", "{request:?}");
+            send_all(&mut client, &[&["CLIENT", "REPLY", "OFF"], request, &["QUIT"]]);
+            assert_eq!(client.read_to_end(), b"", "{request:?}");
+        }
+    });
+}
