@@ -144,7 +144,9 @@ impl Core {
             let yielding = match std::mem::replace(&mut client.state, State::Running) {
                 State::Yielding(yielding) => yielding,
                 closing => {
-                    client.state = closing;
+                    if !is_planted("closing-stepped") {
+                        client.state = closing;
+                    }
                     self.clients.put(client);
                     continue;
                 }

@@ -83,29 +83,29 @@ fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
     });
 }
 
-/// Waits in `request` with more behind it than the limit, and goes on reading when `end` has let it
-/// go on: it must be closed then.
-fn check_stays_closing(request: &[&str], begin: &[&str], end: &[&str]) {
+/// Waits in the first of `requests` with more behind it than the limit, and goes on reading when
+/// `end` has let it go on: it must be closed then.
+fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
     held("client-query-buffer-limit 1mb", |world| {
         let mut other = world.connect("other");
         assert_eq!(other.call(&["SET", "v", &"v".repeat(100_000)]), "+OK\r\n");
+        assert_eq!(world.observer.call(begin), "+OK\r\n");
         // No snapshot is over before this is durable.
         world.shut();
-        other.send(&["SET", "held", "v"]);
-        world.wait_until_run("other", "set");
-        assert_eq!(world.observer.call(begin), "+OK\r\n");
+        other.send(&["APPEND", "held", "v"]);
+        world.wait_until_run("other", "append");
         let mut client = world.connect_unnamed();
         client.set_patience(Duration::from_secs(2));
         // More replies than the socket's own buffers take: it is there until it has read them.
         client.send_bytes(&encoded(&["GET", "v"]).repeat(400));
-        client.send(request);
+        client.send_bytes(requests);
         client.send_bytes(&b"PING\r\n".repeat(200_000));
         until("the limit was not seen", || {
             info(&mut world.observer, "client_query_buffer_limit_disconnections") == "1"
         });
         assert_eq!(world.observer.call(end), "+OK\r\n");
         world.open();
-        assert_eq!(other.read(), b"+OK\r\n");
+        assert_eq!(other.read(), b":1\r\n");
         until("the snapshot is not over", || {
             info(&mut world.observer, "rdb_bgsave_in_progress") == "0"
         });
@@ -118,14 +118,22 @@ fn check_stays_closing(request: &[&str], begin: &[&str], end: &[&str]) {
 #[test]
 fn who_is_to_be_closed_in_a_save_is_closed_when_that_is_over() {
     let nothing = ["CLIENT", "SETNAME", "observer"];
-    check_stays_closing(&["SAVE"], &nothing, &nothing);
-    check_stays_closing(&["SLIMIO", "PIN"], &nothing, &nothing);
+    check_stays_closing(b"SAVE\r\n", &nothing, &nothing);
+    check_stays_closing(b"SLIMIO PIN\r\n", &nothing, &nothing);
 }
 
 #[test]
 fn who_is_to_be_closed_in_a_pause_is_closed_when_that_is_over() {
     let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
-    check_stays_closing(&["SET", "k", "v"], &pause, &["CLIENT", "UNPAUSE"]);
+    check_stays_closing(b"SET k v\r\n", &pause, &["CLIENT", "UNPAUSE"]);
+}
+
+#[test]
+fn who_is_to_be_closed_in_a_long_command_is_closed_when_that_is_over() {
+    let nothing = ["CLIENT", "SETNAME", "observer"];
+    // Several, so that all that follows is there before the last of them is over.
+    let requests = b"KEYS nothing\r\n".repeat(50);
+    check_stays_closing(&requests, &["DEBUG", "POPULATE", "50000"], &nothing);
 }
 
 #[test]
