@@ -82,6 +82,8 @@ pub(crate) enum State {
     Waiting(Wait),
     /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
     Saving,
+    /// What it has waited for is over; its next requests run in their turn.
+    LetGo,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
 }
@@ -182,6 +184,19 @@ impl Client {
         self.state = State::Closing;
         self.input = Vec::new();
         self.large = None;
+    }
+
+    /// Leaves out what was written since `before` if the client wants no reply. What is left out
+    /// once ends when its request does.
+    pub(crate) fn leave_out(&mut self, before: usize) {
+        if self.replies == Replies::On {
+            return;
+        }
+        self.out.truncate(before);
+        let is_over = matches!(self.state, State::Running | State::LetGo | State::Closing);
+        if self.replies == Replies::Skip && is_over {
+            self.replies = Replies::On;
+        }
     }
 
     /// Bytes of replies that have not reached the kernel.

@@ -248,6 +248,8 @@ pub(crate) struct Core {
     /// Those of them whose next step waits for room in the log: nobody is woken for them alone.
     short_of_room: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
+    /// Clients that have waited and go on.
+    let_go: VecDeque<ConnId>,
 
     effects: Effects,
     gather: Gather,
@@ -318,6 +320,7 @@ impl Core {
             yielding: VecDeque::new(),
             short_of_room: VecDeque::new(),
             waiting: Vec::new(),
+            let_go: VecDeque::new(),
             effects: Effects::new(),
             gather: Gather::default(),
             payload: Payload::default(),

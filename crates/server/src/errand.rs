@@ -85,12 +85,7 @@ impl Core {
         }
         while let Ok((conn, outcome)) = self.errands.done.try_recv() {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            if matches!(client.state, State::Away) {
-                let before = client.out.len();
-                reply(&mut client, outcome);
-                self.count_error(&client, before);
-                self.resume(&mut client);
-            }
+            self.answer(&mut client, |_, client| reply(client, outcome));
             self.put_back(client);
         }
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use slimio_device::{LBA_SIZE, Purpose, explain_refused_calls};
-use slimio_planted::is_planted;
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
@@ -221,6 +220,7 @@ impl Server {
         self.core.retry_parked();
         self.core.resume_yielded();
         self.core.run_timers();
+        self.core.serve_let_go();
         // With one client, it is seen first whether there is anything to do but wait.
         let is_lone = self.core.clients.len() == 1;
         let only_writers = self.core.only_writers_wait();
@@ -241,10 +241,8 @@ impl Server {
             wal.kick();
         }
         self.core.drive_snapshots(!had_events);
-        // Before the next look at the sockets: who was let go on may want what comes in memory of its own.
-        if !is_planted("wishes-late") {
-            self.core.grant(&mut *self.net);
-        }
+        // A snapshot may have cost somebody the connection.
+        self.core.grant(&mut *self.net);
     }
 
     /// While every client waits for the log, waits for nothing else: with one client under

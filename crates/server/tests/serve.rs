@@ -13,6 +13,7 @@ mod room;
 mod starving;
 mod transactions;
 mod undurable;
+mod waiting;
 
 use std::path::Path;
 use std::time::Duration;
@@ -109,8 +110,8 @@ fn large_values_come_and_go_whole() {
     });
 }
 
-/// The client goes on between two looks at its socket, at the end of a turn, and what it is sent by
-/// then belongs into the argument's memory. Sending takes longer than a save.
+/// The client goes on between two looks at its socket, and what it has sent by then belongs into the
+/// argument's memory. Sending takes longer than a save.
 #[test]
 fn a_large_value_that_comes_while_a_save_ends_is_whole() {
     let value: Vec<u8> = (0..900 << 10).map(|i| (i * 7 % 251) as u8).collect();

@@ -130,15 +130,13 @@ impl Core {
     fn end_wait(&mut self, conn: ConnId, with_error: bool) {
         self.waiting.retain(|waiting| *waiting != conn);
         let Some(mut client) = self.clients.take(conn) else { return };
-        client.state = State::Running;
-        if with_error {
-            let before = client.out.len();
-            client.out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
-            self.count_error(&client, before);
-        } else {
-            reply(self, &mut client);
-        }
-        self.resume(&mut client);
+        self.answer(&mut client, |core, client| {
+            if with_error {
+                client.out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+            } else {
+                reply(core, client);
+            }
+        });
         self.put_back(client);
     }
 
@@ -151,9 +149,7 @@ impl Core {
             let Some(mut client) = self.clients.take(conn) else { continue };
             match &client.state {
                 State::Waiting(wait) if self.is_over(wait) => {
-                    client.state = State::Running;
-                    reply(self, &mut client);
-                    self.resume(&mut client);
+                    self.answer(&mut client, |core, client| reply(core, client));
                 }
                 State::Waiting(_) => self.waiting.push(conn),
                 _ => {}

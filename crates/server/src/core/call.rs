@@ -25,12 +25,7 @@ impl Core {
         }
         let before = client.out.len();
         self.request_for_reply(client, args, before);
-        if client.replies != Replies::On && matches!(client.state, State::Running) {
-            client.out.truncate(before);
-            if client.replies == Replies::Skip {
-                client.replies = Replies::On;
-            }
-        }
+        client.leave_out(before);
     }
 
     fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
@@ -146,10 +141,15 @@ impl Core {
         for _ in 0..self.yielding.len() {
             let Some(conn) = self.yielding.pop_front() else { return };
             let Some(mut client) = self.clients.take(conn) else { continue };
-            let State::Yielding(yielding) = std::mem::replace(&mut client.state, State::Running)
-            else {
-                self.clients.put(client);
-                continue;
+            let yielding = match std::mem::replace(&mut client.state, State::Running) {
+                State::Yielding(yielding) => yielding,
+                closing => {
+                    if !is_planted("closing-stepped") {
+                        client.state = closing;
+                    }
+                    self.clients.put(client);
+                    continue;
+                }
             };
             let log_size_max = yielding.yielded.log_size_max();
             if let Some(size) = log_size_max {
@@ -162,8 +162,7 @@ impl Core {
                         continue;
                     }
                     Admission::Refused(text) => {
-                        client.out.error(&text);
-                        self.resume(&mut client);
+                        self.answer(&mut client, |_, client| client.out.error(&text));
                         self.put_back(client);
                         continue;
                     }
@@ -189,6 +188,9 @@ impl Core {
             });
             self.conclude(&mut client, row, args, outcome, before);
             self.account(&mut client, row, args, spent, before);
+            if !is_planted("left-out-unless-long") {
+                client.leave_out(before);
+            }
             if client.is_running() {
                 self.resume(&mut client);
             }

@@ -278,9 +278,15 @@ impl Core {
     /// Tries the request again for which a client waits; returns whether it has to wait still.
     pub(crate) fn retry(&mut self, conn: ConnId) -> bool {
         let Some(mut client) = self.clients.take(conn) else { return false };
-        let State::Parked(request) = std::mem::replace(&mut client.state, State::Running) else {
-            self.clients.put(client);
-            return false;
+        let request = match std::mem::replace(&mut client.state, State::Running) {
+            State::Parked(request) => request,
+            closing => {
+                if !is_planted("closing-retried") {
+                    client.state = closing;
+                }
+                self.clients.put(client);
+                return false;
+            }
         };
         self.begin_lap(Instant::now());
         self.request(&mut client, request.args());

@@ -1,7 +1,9 @@
 //! Bytes to requests.
 
 use std::borrow::Cow;
+use std::time::Instant;
 
+use slimio_planted::is_planted;
 use slimio_resp::{BlobBuilder, Limits, Parser, Protocol, ReplyBuf, Step};
 
 use super::{Core, SPARE_SIZE_MAX, Wish};
@@ -55,8 +57,56 @@ impl Core {
         self.put_back(client);
     }
 
-    /// Lets a client go on that had to wait.
+    /// Ends what a client waits for: `reply` writes what came of it, and the client goes on. One that
+    /// is to be closed does not, and is told nothing more.
+    pub(crate) fn answer(
+        &mut self,
+        client: &mut Client,
+        reply: impl FnOnce(&mut Self, &mut Client),
+    ) {
+        if client.is_closing() && !is_planted("closing-answered") {
+            return;
+        }
+        let before = client.out.len();
+        reply(self, client);
+        self.count_error(client, before);
+        self.resume(client);
+        if !is_planted("left-out-unless-waiting") {
+            client.leave_out(before);
+        }
+    }
+
+    /// Lets a client go on that had to wait. What it has asked for meanwhile is run by
+    /// [`serve_let_go`](Self::serve_let_go), for this may be within somebody else's transaction.
     pub(crate) fn resume(&mut self, client: &mut Client) {
+        client.state = State::LetGo;
+        self.let_go.push_back(client.conn);
+        if is_planted("resumed-within-command") {
+            self.go_on(client);
+        }
+    }
+
+    /// Runs the requests of those who were let go on, also of those whom these let go on. That
+    /// comes to an end: nothing is received meanwhile.
+    pub(crate) fn serve_let_go(&mut self) {
+        if self.has_let_go() {
+            self.begin_lap(Instant::now());
+        }
+        while let Some(conn) = self.let_go.pop_front() {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            if matches!(client.state, State::LetGo) {
+                self.go_on(&mut client);
+            }
+            self.put_back(client);
+        }
+    }
+
+    /// Whether somebody was let go on whose requests have not run yet.
+    pub(crate) fn has_let_go(&self) -> bool {
+        !self.let_go.is_empty()
+    }
+
+    fn go_on(&mut self, client: &mut Client) {
         client.state = State::Running;
         self.wishes.push(Wish::Receive(client.conn));
         self.requests(client, &[]);
@@ -64,6 +114,7 @@ impl Core {
 
     /// Runs what is complete of the client's unread bytes and `received`, which follow them.
     fn requests(&mut self, client: &mut Client, received: &[u8]) {
+        debug_assert!(self.transaction.is_none(), "they would be part of it");
         if client.out.memory() == 0 {
             let protocol = client.out.protocol();
             client.out = ReplyBuf::with_memory(self.spare_memory(), protocol);

@@ -67,6 +67,11 @@ impl Core {
         self.pause.postponed.push_back(client.conn);
     }
 
+    /// Whether something was postponed, and the pause is over.
+    pub(crate) fn may_retry_postponed(&self) -> bool {
+        !self.is_paused() && !self.pause.postponed.is_empty()
+    }
+
     /// Runs what was postponed, once the pause has ended.
     pub(crate) fn resume_postponed(&mut self) {
         if self.pause_ends().is_some_and(|until| until <= self.now) {

@@ -42,11 +42,10 @@ impl Core {
         let ready: Vec<(ConnId, u64)> = ready;
         for (conn, _) in ready {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            match outcome {
-                Ok(summary) => self.pin(&mut client, summary),
+            self.answer(&mut client, |core, client| match outcome {
+                Ok(summary) => core.pin(client, summary),
                 Err(why) => client.out.error(&format!("ERR {why}")),
-            }
-            self.resume(&mut client);
+            });
             self.put_back(client);
         }
     }

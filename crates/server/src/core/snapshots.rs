@@ -336,11 +336,10 @@ impl Core {
     fn answer_saving(&mut self, failed: Option<&str>) {
         for conn in std::mem::take(&mut self.snapshots.saving) {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            match failed {
+            self.answer(&mut client, |_, client| match failed {
                 None => client.out.ok(),
                 Some(why) => client.out.error(&format!("ERR {why}")),
-            }
-            self.resume(&mut client);
+            });
             self.put_back(client);
         }
     }

@@ -36,7 +36,8 @@ impl Core {
     /// How long the thread may sleep.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         let goes_on = self.has_yielding() || self.is_evicting() || self.wants_snapshot_step();
-        if goes_on || self.has_unflushed() {
+        let has_left = self.has_unflushed() || self.has_let_go() || self.may_retry_postponed();
+        if goes_on || has_left {
             return Some(Duration::ZERO);
         }
         let mut at: Option<Instant> = None;

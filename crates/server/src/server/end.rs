@@ -55,8 +55,8 @@ impl Server {
         log::error!("The snapshot before the end has failed, so the server goes on");
         self.core.shutdown = None;
         if let Some(mut client) = shutdown.by.and_then(|conn| self.core.clients.take(conn)) {
-            client.out.error("ERR Errors trying to SHUTDOWN. Check logs.");
-            self.core.resume(&mut client);
+            let why = "ERR Errors trying to SHUTDOWN. Check logs.";
+            self.core.answer(&mut client, |_, client| client.out.error(why));
             self.core.put_back(client);
         }
         false

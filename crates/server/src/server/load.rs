@@ -84,6 +84,7 @@ impl Server {
         self.net.wait(Some(Duration::ZERO));
         self.core.tick();
         self.take_events();
+        self.core.serve_let_go();
         self.core.flush(&mut *self.net);
     }
 }

@@ -12,7 +12,7 @@ use crate::common::{BACK_ENDS, Client, encode};
 use world::World;
 
 /// Runs a check on a server whose log can be held back, over both back ends.
-fn held(directives: &str, check: impl Fn(&mut World)) {
+pub(crate) fn held(directives: &str, check: impl Fn(&mut World)) {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
         let volume: &Path = &dir.path().join("volume");
@@ -24,7 +24,7 @@ fn held(directives: &str, check: impl Fn(&mut World)) {
 }
 
 /// Sends requests together.
-fn send_all(client: &mut Client, requests: &[&[&str]]) {
+pub(crate) fn send_all(client: &mut Client, requests: &[&[&str]]) {
     let encode = |request: &&[&str]| {
         let args: Vec<&[u8]> = request.iter().map(|arg| arg.as_bytes()).collect();
         encode(&args)

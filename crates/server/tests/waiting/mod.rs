@@ -1,0 +1,169 @@
+//! Clients that wait for something, and how they go on.
+
+use std::time::Duration;
+
+use crate::common::{BACK_ENDS, Client, encode, start, until};
+use crate::info;
+use crate::undurable::{held, send_all};
+
+/// What a client waits for that nothing but `CLIENT UNBLOCK` lets go on.
+const FOR_EVER: [&str; 4] = ["WAITAOF", "0", "1", "0"];
+
+/// Sends `requests` behind one that waits, until all of them are with the server. Returns the
+/// client's id.
+fn send_behind_a_wait(client: &mut Client, requests: &[&[&str]], observer: &mut Client) -> String {
+    let id = client.call(&["CLIENT", "ID"])[1..].trim().to_owned();
+    let behind: usize = requests.iter().map(|request| encoded(request).len()).sum();
+    send_all(client, &[&[&FOR_EVER[..]], requests].concat());
+    let (start, behind) = (format!("id={id} "), format!(" qbuf={behind} "));
+    until("the server does not have them", || {
+        let list = observer.call(&["CLIENT", "LIST"]);
+        list.lines().any(|line| line.starts_with(&start) && line.contains(&behind))
+    });
+    id
+}
+
+fn encoded(request: &[&str]) -> Vec<u8> {
+    encode(&request.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
+}
+
+#[test]
+fn who_is_unblocked_within_a_transaction_goes_on_behind_it() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "appendfsync everysec") else { continue };
+        let (mut one, mut two) = (server.connect(), server.connect());
+        let requests: [&[&str]; 5] =
+            [&["MULTI"], &["APPEND", "k", "c"], &["EXEC"], &["APPEND", "k", "d"], &["PING"]];
+        let two_id = send_behind_a_wait(&mut two, &requests, &mut one);
+        let unblock = ["CLIENT", "UNBLOCK", &two_id];
+        let again = ["CLIENT", "UNBLOCK", &two_id, "ERROR"];
+        send_all(
+            &mut one,
+            &[
+                &["MULTI"],
+                &["APPEND", "k", "a"],
+                &unblock,
+                &again,
+                &["APPEND", "k", "b"],
+                &["EXEC"],
+            ],
+        );
+        (0..5).for_each(|_| drop(one.read()));
+        assert_eq!(one.read(), b"*4\r\n:1\r\n:1\r\n:0\r\n:2\r\n", "{back_end}");
+        for reply in
+            ["*2\r\n:1\r\n:0\r\n", "+OK\r\n", "+QUEUED\r\n", "*1\r\n:3\r\n", ":4\r\n", "+PONG\r\n"]
+        {
+            assert_eq!(two.read(), reply.as_bytes(), "{back_end}");
+        }
+        server.stop();
+        let server = start(back_end, &volume, "").unwrap();
+        assert_eq!(server.connect().call(&["GET", "k"]), "$4\r\nabcd\r\n", "{back_end}");
+        server.stop();
+    }
+}
+
+#[test]
+fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
+    held("", |world| {
+        let mut two = world.connect("two");
+        let two_id = send_behind_a_wait(&mut two, &[&["SET", "k", "v"]], &mut world.observer);
+        world.shut();
+        let mut one = world.connect("one");
+        send_all(&mut one, &[&["MULTI"], &["CLIENT", "UNBLOCK", &two_id], &["EXEC"]]);
+        world.wait_until_run("two", "set");
+        assert!(two.is_silent(), "answered before it is durable");
+        for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n:1\r\n"] {
+            assert_eq!(one.read(), reply.as_bytes());
+        }
+        world.open();
+        assert_eq!(two.read(), b"*2\r\n:1\r\n:0\r\n");
+        assert_eq!(two.read(), b"+OK\r\n");
+    });
+}
+
+/// Waits in the first of `requests` with more behind it than the limit, and goes on reading when
+/// `end` has let it go on: it must be closed then.
+fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
+    held("client-query-buffer-limit 1mb", |world| {
+        let mut other = world.connect("other");
+        assert_eq!(other.call(&["SET", "v", &"v".repeat(100_000)]), "+OK\r\n");
+        assert_eq!(world.observer.call(begin), "+OK\r\n");
+        // No snapshot is over before this is durable.
+        world.shut();
+        other.send(&["APPEND", "held", "v"]);
+        world.wait_until_run("other", "append");
+        let mut client = world.connect_unnamed();
+        client.set_patience(Duration::from_secs(2));
+        // More replies than the socket's own buffers take: it is there until it has read them.
+        client.send_bytes(&encoded(&["GET", "v"]).repeat(400));
+        client.send_bytes(requests);
+        client.send_bytes(&b"PING\r\n".repeat(200_000));
+        until("the limit was not seen", || {
+            info(&mut world.observer, "client_query_buffer_limit_disconnections") == "1"
+        });
+        assert_eq!(world.observer.call(end), "+OK\r\n");
+        world.open();
+        assert_eq!(other.read(), b":1\r\n");
+        until("the snapshot is not over", || {
+            info(&mut world.observer, "rdb_bgsave_in_progress") == "0"
+        });
+        client.try_read_to_end();
+        until("it is not closed", || info(&mut world.observer, "connected_clients") == "2");
+        assert_eq!(world.observer.call(&["EXISTS", "k"]), ":0\r\n");
+    });
+}
+
+#[test]
+fn who_is_to_be_closed_in_a_save_is_closed_when_that_is_over() {
+    let nothing = ["CLIENT", "SETNAME", "observer"];
+    check_stays_closing(b"SAVE\r\n", &nothing, &nothing);
+    check_stays_closing(b"SLIMIO PIN\r\n", &nothing, &nothing);
+}
+
+#[test]
+fn who_is_to_be_closed_in_a_pause_is_closed_when_that_is_over() {
+    let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
+    check_stays_closing(b"SET k v\r\n", &pause, &["CLIENT", "UNPAUSE"]);
+}
+
+#[test]
+fn who_is_to_be_closed_in_a_long_command_is_closed_when_that_is_over() {
+    let nothing = ["CLIENT", "SETNAME", "observer"];
+    // Several, so that all that follows is there before the last of them is over.
+    let requests = b"KEYS nothing\r\n".repeat(50);
+    check_stays_closing(&requests, &["DEBUG", "POPULATE", "50000"], &nothing);
+}
+
+#[test]
+fn replies_can_be_left_out_of_requests_that_wait() {
+    let requests: [&[&str]; 6] = [
+        &["WAITAOF", "0", "1", "20"],
+        &["SAVE"],
+        &["SLIMIO", "PIN"],
+        &["CONFIG", "REWRITE"],
+        &["KEYS", "no such key"],
+        &["DEBUG", "POPULATE", "50000", "other"],
+    ];
+    held("", |world| {
+        assert_eq!(world.observer.call(&["DEBUG", "POPULATE", "50000"]), "+OK\r\n");
+        for request in requests {
+            let mut client = world.connect_unnamed();
+            send_all(&mut client, &[&["CLIENT", "REPLY", "SKIP"], request, &["ECHO", "next"]]);
+            assert_eq!(client.read(), b"$4\r\nnext\r\n", "{request:?}");
+            let off_and_on: [&[&str]; 5] = [
+                &["CLIENT", "REPLY", "OFF"],
+                request,
+                &["PING"],
+                &["CLIENT", "REPLY", "ON"],
+                &["ECHO", "on"],
+            ];
+            send_all(&mut client, &off_and_on);
+            assert_eq!(client.read(), b"+OK\r\n", "{request:?}");
+            assert_eq!(client.read(), b"$2\r\non\r\n", "{request:?}");
+            send_all(&mut client, &[&["CLIENT", "REPLY", "OFF"], request, &["QUIT"]]);
+            assert_eq!(client.read_to_end(), b"", "{request:?}");
+        }
+    });
+}
