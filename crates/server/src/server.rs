@@ -207,6 +207,11 @@ impl Server {
 
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
+        // Before the next look at the sockets: who was let go on since the last one, by the end of a
+        // snapshot for example, may want what comes in memory of its own.
+        if !is_planted("wishes-late") {
+            self.core.grant(&mut *self.net);
+        }
         let timeout = self.core.timeout();
         // What the command thread has waited for itself wakes it no second time.
         if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
@@ -241,10 +246,6 @@ impl Server {
             wal.kick();
         }
         self.core.drive_snapshots(!had_events);
-        // Before the next look at the sockets: who was let go on may want what comes in memory of its own.
-        if !is_planted("wishes-late") {
-            self.core.grant(&mut *self.net);
-        }
     }
 
     /// While every client waits for the log, waits for nothing else: with one client under

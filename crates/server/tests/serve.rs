@@ -4,6 +4,7 @@
 mod checks;
 mod common;
 mod crashes;
+mod ending;
 mod exchange;
 mod held;
 mod loading;

@@ -22,8 +22,9 @@ impl Core {
             self.clients.put(client);
             return;
         }
+        // Where it is not in the argument's memory, it would be taken for requests.
+        assert!(client.large.is_none(), "what comes is the argument's");
         if client.is_running() {
-            debug_assert!(client.large.is_none(), "what comes is the argument's");
             self.requests(&mut client, bytes);
         } else {
             client.input.extend_from_slice(bytes);
