@@ -220,6 +220,7 @@ pub(crate) struct Core {
     pub(crate) latency: Latency,
     pub(crate) snapshots: Snapshots,
     pub(crate) loading: Option<Loading>,
+    /// While it is set, no request is run.
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
 

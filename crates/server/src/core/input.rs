@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use slimio_planted::is_planted;
 use slimio_resp::{BlobBuilder, Limits, Parser, Protocol, ReplyBuf, Step};
 
 use super::{Core, SPARE_SIZE_MAX, Wish};
@@ -63,6 +64,12 @@ impl Core {
         self.requests(client, &[]);
     }
 
+    /// Whether an end was asked for, so that nothing more is run: it would come behind the last
+    /// snapshot. What was received waits; the end may be given up.
+    fn is_ending(&self) -> bool {
+        self.shutdown.is_some() && !is_planted("runs-behind-end")
+    }
+
     /// Runs what is complete of the client's unread bytes and `received`, which follow them.
     fn requests(&mut self, client: &mut Client, received: &[u8]) {
         if client.out.memory() == 0 {
@@ -78,7 +85,7 @@ impl Core {
         // The parser is lent to the requests that it names, while the client is changed by them.
         let mut parser = std::mem::take(&mut client.parser);
         let mut at = 0;
-        while client.is_running() {
+        while client.is_running() && !self.is_ending() {
             let limits = Limits {
                 arg_size_max: self.settings.arg_size_max,
                 unauthenticated: self.settings.password.is_some() && !client.is_authenticated,

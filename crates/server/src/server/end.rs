@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{LOG_WAIT_MAX, Server};
-use crate::core::Shutdown;
-use crate::net::Event;
+use crate::clients::Client;
+use crate::core::{Core, Shutdown};
+use crate::net::{ConnId, Event};
 
 /// How long replies may take to leave when the server ends.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
@@ -54,11 +55,15 @@ impl Server {
         }
         log::error!("The snapshot before the end has failed, so the server goes on");
         self.core.shutdown = None;
+        self.core.run_held_up(shutdown.by);
         if let Some(mut client) = shutdown.by.and_then(|conn| self.core.clients.take(conn)) {
             client.out.error("ERR Errors trying to SHUTDOWN. Check logs.");
             self.core.resume(&mut client);
             self.core.put_back(client);
         }
+        // The next end may have been asked for already.
+        self.core.forget_durable();
+        self.core.flush(&mut *self.net);
         false
     }
 
@@ -104,5 +109,25 @@ impl Server {
             self.core.flush(&mut *self.net);
         }
         result
+    }
+}
+
+impl Core {
+    /// Lets those go on whose requests came while an end was under way, but for the one who asked for
+    /// it.
+    fn run_held_up(&mut self, by: Option<ConnId>) {
+        let is_held_up = |client: &&Client| client.is_running() && !client.input.is_empty();
+        let held_up: Vec<ConnId> = self
+            .clients
+            .iter()
+            .filter(is_held_up)
+            .map(|client| client.conn)
+            .filter(|&conn| Some(conn) != by)
+            .collect();
+        for conn in held_up {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            self.resume(&mut client);
+            self.put_back(client);
+        }
     }
 }
