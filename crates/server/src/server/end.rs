@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use slimio_planted::is_planted;
 
 use super::{LOG_WAIT_MAX, Server};
 use crate::clients::Client;
@@ -30,6 +31,7 @@ impl Server {
         loop {
             self.core.tick();
             self.core.reap_log();
+            self.make_place();
             self.core.drive_snapshots(true);
             if let Some(wal) = &mut self.core.wal {
                 wal.drive(self.core.now);
@@ -47,6 +49,24 @@ impl Server {
                 let _ = rustix::event::poll(&mut fds, Some(&SAVE_LOOK_EVERY));
             }
         }
+    }
+
+    /// Gives up what is pinned, also what was pinned meanwhile, for the last snapshot needs its place;
+    /// whoever reads that is told before anything is written there.
+    fn make_place(&mut self) {
+        let pins = &self.core.snapshots.pins;
+        if pins.is_empty() || is_planted("end-keeps-pins") {
+            return;
+        }
+        let by = self.core.shutdown.and_then(|shutdown| shutdown.by);
+        for (conn, _) in pins.iter().filter(|(conn, _)| Some(*conn) != by) {
+            if let Some(socket) = self.net.socket(*conn) {
+                // Closing may wait for what is under way. Who has gone need not be told.
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+        }
+        self.core.drop_pins("the server ends");
+        self.core.grant(&mut *self.net);
     }
 
     fn may_end_unsaved(&mut self, shutdown: Shutdown) -> bool {

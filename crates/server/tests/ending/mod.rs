@@ -7,7 +7,7 @@ use std::time::Duration;
 use slimio_server::WallClock;
 use slimio_sim::{SimConfig, SimDisk};
 
-use crate::common::{BACK_ENDS, Client, Running, config, encode};
+use crate::common::{BACK_ENDS, Client, PATIENCE, Running, config, encode, start};
 use crate::crashes::{Kind, SimMedia, launch_on};
 
 /// How long the command thread sleeps, so that what is sent meanwhile comes in one turn.
@@ -125,4 +125,34 @@ fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
         }
         server.stop();
     });
+}
+
+/// The snapshot before the end has its place only when those are given up that somebody reads.
+#[test]
+fn a_pinned_snapshot_does_not_hold_up_the_end() {
+    for asks in [true, false] {
+        for back_end in BACK_ENDS {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let Some(server) = start(back_end, &volume, "save 3600 1000") else { continue };
+            let (mut client, mut reader) = (server.connect(), server.connect());
+            assert_eq!(client.call(&["SET", "k", "1"]), "+OK\r\n");
+            assert!(client.call(&["BGREWRITEAOF"]).starts_with("+Background"));
+            crate::common::until("no snapshot is written", || {
+                crate::info(&mut client, "aof_rewrite_in_progress") == "0"
+            });
+            assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
+            assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
+            assert_eq!(client.call(&["SET", "k", "2"]), "+OK\r\n");
+            client.set_patience(PATIENCE / 4);
+            if asks {
+                client.send(&["SHUTDOWN", "SAVE"]);
+                assert_eq!(client.read_to_end(), b"");
+                server.abandon().unwrap();
+            } else {
+                server.abandon().unwrap();
+            }
+            assert_eq!(reader.try_read(), None, "who reads a snapshot that is given up is told");
+        }
+    }
 }
