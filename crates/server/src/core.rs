@@ -32,6 +32,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspace, Payload};
+use slimio_planted::is_planted;
 use slimio_storage::{Lsn, Progress};
 
 use crate::clients::{Client, Clients, State};
@@ -436,7 +437,33 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The other end has closed.
+    /// The other end sends nothing more. What it has sent is run, and what it is told of that still
+    /// leaves.
+    pub(crate) fn at_end(&mut self, conn: ConnId) {
+        if is_planted("end-unanswered") {
+            return self.ended(conn);
+        }
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.is_at_end = true;
+        self.put_back(client);
+    }
+
+    /// Whether nothing comes of a client any more, but for replies that have not left.
+    pub(crate) fn is_done_with(&self, client: &Client) -> bool {
+        // What came before an end that was asked for may still be run.
+        let has_run = client.input.is_empty() || self.shutdown.is_none();
+        let is_over = match client.state {
+            State::Running => has_run,
+            State::Yielding(_) | State::Away | State::Saving => false,
+            // As in Redis, nothing is run after a pause for who may have gone during it.
+            State::Parked(_) => self.is_paused(),
+            State::Waiting(wait) => wait.never,
+            State::Closing => true,
+        };
+        client.is_closing() || (client.is_at_end && is_over)
+    }
+
+    /// The connection is to end at once, or is broken.
     pub(crate) fn ended(&mut self, conn: ConnId) {
         if let Some(client) = self.clients.take(conn) {
             self.drop_client(client);
@@ -456,7 +483,7 @@ impl Core {
 
     /// Puts a client back that was served, and has its replies looked at when the turn ends.
     pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
-        let has_news = !client.out.is_empty() || client.is_closing();
+        let has_news = !client.out.is_empty() || client.is_closing() || client.is_at_end;
         if has_news && client.needs <= self.durable() {
             self.reader_seen = Some(self.now);
         }

@@ -272,7 +272,8 @@ impl Server {
                 Event::Received(conn, bytes) => self.core.received(conn, bytes),
                 Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
                 Event::Filled(conn, filling) => self.core.filled(conn, filling),
-                Event::Ended(conn) => self.core.ended(conn),
+                Event::Ended(conn) => self.core.at_end(conn),
+                Event::Broken(conn) => self.core.ended(conn),
                 Event::Accepted(conn, _) => self.accepted(conn),
                 Event::AcceptFailed(errno) => {
                     self.accept_failed = true;

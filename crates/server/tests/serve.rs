@@ -6,6 +6,7 @@ mod common;
 mod crashes;
 mod ending;
 mod exchange;
+mod half;
 mod held;
 mod loading;
 mod memory;

@@ -53,6 +53,7 @@ pub struct EpollNet {
 enum Made {
     Accept(usize),
     Ended(ConnId),
+    Broken(ConnId),
 }
 
 #[derive(Debug, Default)]
@@ -62,8 +63,10 @@ struct Conn {
     reading: bool,
     /// What the kernel was told to report.
     interest: EventFlags,
-    /// The end was reported; there is nothing more to say.
-    ended: bool,
+    /// The end was reported: there is nothing more to read.
+    is_ended: bool,
+    /// So was that nothing can be sent.
+    is_broken: bool,
     filling: Option<Filling>,
     outgoing: Option<Outgoing>,
 }
@@ -99,10 +102,10 @@ impl EpollNet {
     fn update(&mut self, id: ConnId) {
         let Some(conn) = self.conn(id) else { return };
         let mut interest = EventFlags::empty();
-        if conn.reading && !conn.ended {
+        if conn.reading && !conn.is_ended {
             interest |= EventFlags::IN;
         }
-        if conn.outgoing.is_some() && !conn.ended {
+        if conn.outgoing.is_some() && !conn.is_broken {
             interest |= EventFlags::OUT;
         }
         if interest == conn.interest {
@@ -123,16 +126,26 @@ impl EpollNet {
         };
         self.syscalls += 1;
         if result.is_err() {
-            self.end(id);
+            self.broke(id);
         }
     }
 
     fn end(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id)
-            && !conn.ended
+            && !conn.is_ended
         {
-            conn.ended = true;
+            conn.is_ended = true;
             self.made.push_back(Made::Ended(id));
+            self.update(id);
+        }
+    }
+
+    fn broke(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.is_broken
+        {
+            (conn.is_ended, conn.is_broken) = (true, true);
+            self.made.push_back(Made::Broken(id));
             self.update(id);
         }
     }
@@ -199,7 +212,7 @@ impl EpollNet {
     fn read(&mut self, id: ConnId) -> Option<Read> {
         self.syscalls += 1;
         let conn = self.conns.get_mut(id.index as usize)?;
-        if conn.generation != id.generation || !conn.reading || conn.ended {
+        if conn.generation != id.generation || !conn.reading || conn.is_ended {
             return None;
         }
         let socket = conn.socket.as_ref()?;
@@ -225,7 +238,7 @@ impl EpollNet {
                     None
                 }
                 Err(_) => {
-                    self.end(id);
+                    self.broke(id);
                     Some(Read::Filled(filling))
                 }
             };
@@ -234,7 +247,7 @@ impl EpollNet {
             Ok(0) => self.end(id),
             Ok(count) => return Some(Read::Scratch(count)),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.end(id),
+            Err(_) => self.broke(id),
         }
         None
     }
@@ -296,7 +309,7 @@ impl Net for EpollNet {
     fn send(&mut self, id: ConnId, mut outgoing: Outgoing) -> Option<Outgoing> {
         while !outgoing.is_empty() {
             let conn = self.conn(id)?;
-            if conn.ended {
+            if conn.is_broken {
                 return None;
             }
             assert!(conn.outgoing.is_none(), "one send at a time");
@@ -326,7 +339,7 @@ impl Net for EpollNet {
                     return None;
                 }
                 Err(_) => {
-                    self.end(id);
+                    self.broke(id);
                     return None;
                 }
             }
@@ -384,6 +397,12 @@ impl Net for EpollNet {
                 Some(Made::Ended(conn)) => {
                     if self.conn(conn).is_some() {
                         return Some(Event::Ended(conn));
+                    }
+                    continue;
+                }
+                Some(Made::Broken(conn)) => {
+                    if self.conn(conn).is_some() {
+                        return Some(Event::Broken(conn));
                     }
                     continue;
                 }

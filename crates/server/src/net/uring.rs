@@ -44,11 +44,18 @@ pub struct UringNet {
     rest: Option<(ConnId, Provided, usize)>,
     /// Connections whose receive may have to be started before sleeping.
     unarmed: Vec<ConnId>,
-    /// Connections whose end is to be reported.
-    ended: VecDeque<ConnId>,
+    /// Connections of which is to be reported that they have ended or are broken.
+    ended: VecDeque<(ConnId, Ended)>,
     accept_retry_at: Option<Instant>,
     on_demand: Vec<OnDemand>,
     syscalls: u64,
+}
+
+/// What is left of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Receiving,
+    Everything,
 }
 
 /// A descriptor that is polled when it is expected to become ready.
@@ -69,7 +76,10 @@ struct Conn {
     generation: u32,
     fd: Option<Fd>,
     wants_receive: bool,
+    /// There is nothing more to receive.
     is_ended: bool,
+    /// Nothing can be sent.
+    is_broken: bool,
     /// The repeating receive.
     receive: Option<OpId>,
     is_cancelling: bool,
@@ -116,7 +126,16 @@ impl UringNet {
             && !conn.is_ended
         {
             conn.is_ended = true;
-            self.ended.push_back(id);
+            self.ended.push_back((id, Ended::Receiving));
+        }
+    }
+
+    fn broke(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.is_broken
+        {
+            (conn.is_ended, conn.is_broken) = (true, true);
+            self.ended.push_back((id, Ended::Everything));
         }
     }
 
@@ -233,8 +252,12 @@ impl UringNet {
                         Taken::Filled(filling) => Some(Judged::Event(Event::Filled(id, filling))),
                     },
                     Err(errno) if errno == slimio_ring::Errno::CANCELED => None,
-                    Ok(None) | Err(_) => {
+                    Ok(None) => {
                         self.end(id);
+                        None
+                    }
+                    Err(_) => {
+                        self.broke(id);
                         None
                     }
                 }
@@ -243,8 +266,10 @@ impl UringNet {
                 let conn = self.conn(id)?;
                 conn.is_filling = false;
                 self.unarmed.push(id);
-                if !matches!(result, Ok(count) if count > 0) {
-                    self.end(id);
+                match result {
+                    Ok(0) => self.end(id),
+                    Ok(_) => {}
+                    Err(_) => self.broke(id),
                 }
                 Some(Judged::Event(Event::Filled(id, Filling { buffer: bytes, wanted: 0 })))
             }
@@ -277,7 +302,7 @@ impl UringNet {
         if is_ok {
             return Some(Judged::Event(Event::Sent(id, outgoing)));
         }
-        self.end(id);
+        self.broke(id);
         None
     }
 }
@@ -346,7 +371,7 @@ impl Net for UringNet {
 
     fn send(&mut self, id: ConnId, outgoing: Outgoing) -> Option<Outgoing> {
         let conn = self.conn(id)?;
-        if conn.is_ended {
+        if conn.is_broken {
             return None;
         }
         let fd = conn.fd?;
@@ -420,9 +445,12 @@ impl Net for UringNet {
             }
         }
         loop {
-            while let Some(id) = self.ended.pop_front() {
+            while let Some((id, ended)) = self.ended.pop_front() {
                 if self.conn(id).is_some() {
-                    return Some(Event::Ended(id));
+                    return Some(match ended {
+                        Ended::Receiving => Event::Ended(id),
+                        Ended::Everything => Event::Broken(id),
+                    });
                 }
             }
             let completion = self.todo.pop_front()?;

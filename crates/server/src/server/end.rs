@@ -122,7 +122,8 @@ impl Server {
             while let Some(event) = self.net.next() {
                 match event {
                     Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
-                    Event::Ended(conn) => self.core.ended(conn),
+                    Event::Ended(conn) => self.core.at_end(conn),
+                    Event::Broken(conn) => self.core.ended(conn),
                     _ => {}
                 }
             }
