@@ -448,19 +448,29 @@ impl Core {
         self.put_back(client);
     }
 
+    /// The other end of a client of which no more is read at present sends nothing more.
+    pub(crate) fn hung_up(&mut self, conn: ConnId) {
+        if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
+            self.ended(conn);
+        }
+    }
+
+    /// Whether a client is not worth waiting for whose other end may have gone, as in Redis.
+    fn waits_in_vain(&self, client: &Client) -> bool {
+        match client.state {
+            // Nothing is run after a pause for who may have gone during it.
+            State::Parked(_) => self.is_paused(),
+            State::Waiting(wait) => wait.never,
+            _ => false,
+        }
+    }
+
     /// Whether nothing comes of a client any more, but for replies that have not left.
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
         // What came before an end that was asked for may still be run.
         let has_run = client.input.is_empty() || self.shutdown.is_none();
-        let is_over = match client.state {
-            State::Running => has_run,
-            State::Yielding(_) | State::Away | State::Saving => false,
-            // As in Redis, nothing is run after a pause for who may have gone during it.
-            State::Parked(_) => self.is_paused(),
-            State::Waiting(wait) => wait.never,
-            State::Closing => true,
-        };
-        client.is_closing() || (client.is_at_end && is_over)
+        let is_over = matches!(client.state, State::Running) && has_run;
+        client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
     }
 
     /// The connection is to end at once, or is broken.

@@ -273,6 +273,7 @@ impl Server {
                 Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
                 Event::Filled(conn, filling) => self.core.filled(conn, filling),
                 Event::Ended(conn) => self.core.at_end(conn),
+                Event::HungUp(conn) => self.core.hung_up(conn),
                 Event::Broken(conn) => self.core.ended(conn),
                 Event::Accepted(conn, _) => self.accepted(conn),
                 Event::AcceptFailed(errno) => {

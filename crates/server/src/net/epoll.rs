@@ -13,6 +13,7 @@ use rustix::event::epoll;
 use rustix::event::{Timespec, epoll::EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
+use slimio_planted::is_planted;
 
 use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
 
@@ -57,12 +58,17 @@ enum Made {
 }
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct Conn {
     generation: u32,
     socket: Option<OwnedFd>,
     reading: bool,
+    /// Reading rests, and it is to be told when nothing more will come.
+    is_paused: bool,
     /// What the kernel was told to report.
     interest: EventFlags,
+    /// That is told.
+    is_hung_up: bool,
     /// The end was reported: there is nothing more to read.
     is_ended: bool,
     /// So was that nothing can be sent.
@@ -104,6 +110,9 @@ impl EpollNet {
         let mut interest = EventFlags::empty();
         if conn.reading && !conn.is_ended {
             interest |= EventFlags::IN;
+        }
+        if conn.is_paused && !conn.is_ended {
+            interest |= EventFlags::RDHUP;
         }
         if conn.outgoing.is_some() && !conn.is_broken {
             interest |= EventFlags::OUT;
@@ -148,6 +157,20 @@ impl EpollNet {
             self.made.push_back(Made::Broken(id));
             self.update(id);
         }
+    }
+
+    fn is_paused(&mut self, id: ConnId) -> bool {
+        self.conn(id).is_some_and(|conn| conn.is_paused && !conn.is_ended)
+    }
+
+    /// Whether that is to be told of a connection.
+    fn hung_up(&mut self, id: ConnId) -> bool {
+        let is_news = self.is_paused(id);
+        if is_news && let Some(conn) = self.conn(id) {
+            (conn.is_paused, conn.is_hung_up) = (false, true);
+            self.update(id);
+        }
+        is_news
     }
 
     fn accept(&mut self, listener: usize) -> Option<Event<'static>> {
@@ -288,7 +311,8 @@ impl Net for EpollNet {
 
     fn receive(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
-            conn.reading = true;
+            (conn.reading, conn.is_hung_up) = (true, false);
+            conn.is_paused = false;
             self.update(id);
         }
     }
@@ -296,6 +320,7 @@ impl Net for EpollNet {
     fn pause(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.reading = false;
+            conn.is_paused = !conn.is_hung_up && !is_planted("gone-unnoticed");
             self.update(id);
         }
     }
@@ -430,6 +455,13 @@ impl Net for EpollNet {
                     {
                         // Readability is reported again in the next turn.
                         return Some(event);
+                    }
+                    if flags.contains(EventFlags::ERR) && self.is_paused(id) {
+                        self.broke(id);
+                        continue;
+                    }
+                    if flags.intersects(EventFlags::RDHUP | EventFlags::HUP) && self.hung_up(id) {
+                        return Some(Event::HungUp(id));
                     }
                     if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
                         match self.read(id) {

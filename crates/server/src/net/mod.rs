@@ -56,6 +56,9 @@ pub enum Event<'a> {
     Filled(ConnId, Filling),
     /// The other side sends nothing more: it has closed, or its sending half at least. Sending goes on.
     Ended(ConnId),
+    /// As [`Event::Ended`], of a connection that is paused: what it sent before may be unread. Told
+    /// once until [`Net::receive`].
+    HungUp(ConnId),
     /// The connection broke: nothing comes or leaves any more. [`Net::close`] is still to be called.
     Broken(ConnId),
     /// What [`Net::send`] took is with the kernel, whole. The memory comes back to be used again.

@@ -16,6 +16,7 @@ enum Came {
     Received(ConnId, Vec<u8>),
     Filled(ConnId, Filling),
     Ended(ConnId),
+    HungUp(ConnId),
     Sent(ConnId),
     Ready(WatchId),
 }
@@ -29,6 +30,7 @@ fn next(net: &mut dyn Net) -> Came {
                 Event::Received(conn, bytes) => Came::Received(conn, bytes.to_vec()),
                 Event::Filled(conn, filling) => Came::Filled(conn, filling),
                 Event::Ended(conn) | Event::Broken(conn) => Came::Ended(conn),
+                Event::HungUp(conn) => Came::HungUp(conn),
                 Event::Sent(conn, _) => Came::Sent(conn),
                 Event::Ready(id) => Came::Ready(id),
                 other => panic!("{other:?}"),
@@ -257,5 +259,32 @@ fn who_sends_nothing_more_is_told_of_and_can_be_told() {
             net.wait(Some(Duration::from_millis(1)));
         }
         assert_eq!(reader.join().unwrap().unwrap(), b"+OK\r\n");
+    });
+}
+
+#[test]
+fn who_sends_nothing_more_while_it_is_paused_is_told_of_once() {
+    for_both(|net, connect| {
+        let mut client = connect();
+        let conn = accept(net);
+        for _ in 0..2 {
+            net.pause(conn);
+            net.wait(Some(Duration::from_millis(10)));
+            assert!(net.next().is_none(), "it is there");
+        }
+        client.write_all(b"later").unwrap();
+        net.wait(Some(Duration::from_millis(10)));
+        assert!(net.next().is_none(), "nothing is read");
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(matches!(next(net), Came::HungUp(gone) if gone == conn));
+        for _ in 0..2 {
+            net.pause(conn);
+            net.wait(Some(Duration::from_millis(10)));
+            assert!(net.next().is_none(), "it is told once");
+        }
+        net.receive(conn);
+        let Came::Received(from, bytes) = next(net) else { panic!() };
+        assert_eq!((from, &bytes[..]), (conn, &b"later"[..]));
+        assert!(matches!(next(net), Came::Ended(ended) if ended == conn));
     });
 }

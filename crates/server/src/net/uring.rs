@@ -10,6 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use slimio_planted::is_planted;
 use slimio_ring::{Completion, Fd, Interest, OpId, Outcome, Provided, Ring, Setup};
 
 use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
@@ -26,6 +27,7 @@ enum Tag {
     Receive(ConnId),
     Fill(ConnId),
     Send(ConnId),
+    HangUp(ConnId),
     Watch(Fd, WatchId),
     Expect(WatchId),
 }
@@ -76,6 +78,12 @@ struct Conn {
     generation: u32,
     fd: Option<Fd>,
     wants_receive: bool,
+    /// Receiving rests, and it is to be told when nothing more will come.
+    is_paused: bool,
+    /// That is told.
+    is_hung_up: bool,
+    /// It is asked for.
+    is_polled: bool,
     /// There is nothing more to receive.
     is_ended: bool,
     /// Nothing can be sent.
@@ -279,6 +287,16 @@ impl UringNet {
             (Tag::Send(id), Outcome::SentSegments { segments, result }) => {
                 self.sent(id, Outgoing::Segments(Box::new(segments)), result.is_ok())
             }
+            (Tag::HangUp(id), Outcome::Polled(result)) => {
+                let conn = self.conn(id)?;
+                conn.is_polled = false;
+                // It may be read again, and what is read tells of the end.
+                if result.is_err() || conn.is_ended || !std::mem::take(&mut conn.is_paused) {
+                    return None;
+                }
+                conn.is_hung_up = true;
+                Some(Judged::Event(Event::HungUp(id)))
+            }
             (Tag::Watch(fd, id), Outcome::Polled(result)) => {
                 // The kernel ends a repeating poll of another ring at its first event, lest two
                 // rings wake each other for ever.
@@ -350,6 +368,7 @@ impl Net for UringNet {
     fn receive(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.wants_receive = true;
+            (conn.is_paused, conn.is_hung_up) = (false, false);
             self.arm(id);
         }
     }
@@ -357,6 +376,13 @@ impl Net for UringNet {
     fn pause(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.wants_receive = false;
+            conn.is_paused = !conn.is_hung_up && !is_planted("gone-unnoticed");
+            if let Some(fd) = conn.fd
+                && conn.is_paused
+                && !std::mem::replace(&mut conn.is_polled, true)
+            {
+                self.ring.poll(fd, Interest::HungUp, Tag::HangUp(id));
+            }
             self.cancel_receive(id);
         }
     }

@@ -123,6 +123,7 @@ impl Server {
                 match event {
                     Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
                     Event::Ended(conn) => self.core.at_end(conn),
+                    Event::HungUp(conn) => self.core.hung_up(conn),
                     Event::Broken(conn) => self.core.ended(conn),
                     _ => {}
                 }

@@ -1,15 +1,20 @@
-//! Clients that send nothing more and wait for their replies.
+//! Clients that send nothing more: those that wait for their replies, and those that have gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{BACK_ENDS, encode, start_on};
+use crate::common::{BACK_ENDS, Client, encode, start_on, until};
 use crate::held::hold;
 use crate::serving;
 
-/// More than is read behind a request that waits, in all.
-const BEHIND: [usize; 2] = [60, 30_000];
+/// Words and their size: in all just more than is read behind a request that waits, so that their end
+/// finds room in the socket.
+const BEHIND: [usize; 2] = [36, 30_000];
+
+fn count_of(client: &mut Client, command: &str) -> usize {
+    client.call(&["CLIENT", "LIST"]).matches(&format!(" cmd={command} ")).count()
+}
 
 #[test]
 fn who_sends_nothing_more_is_answered() {
@@ -70,4 +75,27 @@ fn who_sends_nothing_more_behind_much_is_answered() {
         assert_eq!(client.read_to_end(), b"");
         server.stop();
     }
+}
+
+#[test]
+fn who_has_gone_does_not_stay() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        let [count, size] = BEHIND;
+        for behind in [0, count] {
+            let gone: Vec<Client> = (0..5)
+                .map(|_| {
+                    let mut gone = server.connect();
+                    gone.send(&["WAITAOF", "0", "1", "0"]);
+                    gone.send_bytes(&encode(&[b"SET", b"k", &vec![b'x'; size]]).repeat(behind));
+                    gone
+                })
+                .collect();
+            until("they do not wait", || count_of(&mut client, "waitaof") == gone.len());
+            // What they have sent is there by then, and there is nothing else to be read.
+            std::thread::sleep(Duration::from_millis(100));
+            drop(gone);
+            until("they stay", || count_of(&mut client, "waitaof") == 0);
+        }
+    });
 }
