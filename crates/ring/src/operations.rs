@@ -53,6 +53,8 @@ pub enum Interest {
     Readable,
     /// Room to write, or the end of it.
     Writable,
+    /// The other end of a socket sends nothing more, or the socket is broken, whatever there is to read.
+    HungUp,
 }
 
 impl<T: Copy, M: Memory> Ring<T, M, Wide> {
@@ -376,6 +378,7 @@ impl Interest {
         let events = match self {
             Self::Readable => libc::POLLIN | libc::POLLRDHUP,
             Self::Writable => libc::POLLOUT,
+            Self::HungUp => libc::POLLRDHUP,
         };
         events as u32
     }

@@ -40,6 +40,8 @@ pub(crate) struct Client {
     /// Sizes of the large arguments of the request that is being received, as announced.
     pub(crate) large_size: usize,
     pub(crate) state: State,
+    /// The other end sends nothing more.
+    pub(crate) is_at_end: bool,
 
     /// Replies of this turn.
     pub(crate) out: ReplyBuf,
@@ -139,6 +141,7 @@ impl Client {
             large: None,
             large_size: 0,
             state: State::Running,
+            is_at_end: false,
             out: ReplyBuf::new(Protocol::Resp2),
             needs: Lsn(0),
             held: VecDeque::new(),

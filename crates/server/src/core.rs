@@ -32,6 +32,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspace, Payload};
+use slimio_planted::is_planted;
 use slimio_storage::{Lsn, Progress};
 
 use crate::clients::{Client, Clients, State};
@@ -220,6 +221,7 @@ pub(crate) struct Core {
     pub(crate) latency: Latency,
     pub(crate) snapshots: Snapshots,
     pub(crate) loading: Option<Loading>,
+    /// While it is set, no request is run.
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
 
@@ -440,7 +442,43 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The other end has closed.
+    /// The other end sends nothing more. What it has sent is run, and what it is told of that still
+    /// leaves.
+    pub(crate) fn at_end(&mut self, conn: ConnId) {
+        if is_planted("end-unanswered") {
+            return self.ended(conn);
+        }
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.is_at_end = true;
+        self.put_back(client);
+    }
+
+    /// The other end of a client of which no more is read at present sends nothing more.
+    pub(crate) fn hung_up(&mut self, conn: ConnId) {
+        if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
+            self.ended(conn);
+        }
+    }
+
+    /// Whether a client is not worth waiting for whose other end may have gone, as in Redis.
+    fn waits_in_vain(&self, client: &Client) -> bool {
+        match client.state {
+            // Nothing is run after a pause for who may have gone during it.
+            State::Parked(_) => self.is_paused(),
+            State::Waiting(wait) => wait.never,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing comes of a client any more, but for replies that have not left.
+    pub(crate) fn is_done_with(&self, client: &Client) -> bool {
+        // What came before an end that was asked for may still be run.
+        let has_run = client.input.is_empty() || self.shutdown.is_none();
+        let is_over = matches!(client.state, State::Running) && has_run;
+        client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
+    }
+
+    /// The connection is to end at once, or is broken.
     pub(crate) fn ended(&mut self, conn: ConnId) {
         if let Some(client) = self.clients.take(conn) {
             self.drop_client(client);
@@ -460,7 +498,7 @@ impl Core {
 
     /// Puts a client back that was served, and has its replies looked at when the turn ends.
     pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
-        let has_news = !client.out.is_empty() || client.is_closing();
+        let has_news = !client.out.is_empty() || client.is_closing() || client.is_at_end;
         if has_news && client.needs <= self.durable() {
             self.reader_seen = Some(self.now);
         }

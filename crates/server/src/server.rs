@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use slimio_device::{LBA_SIZE, Purpose, explain_refused_calls};
+use slimio_planted::is_planted;
 use slimio_storage::layout::WAL_SLOTS_MAX;
 use slimio_storage::{FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
@@ -206,6 +207,9 @@ impl Server {
 
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
+        // Before the next look at the sockets: what has come up since the last one, at the end of a
+        // snapshot for example.
+        self.core.grant(&mut *self.net);
         let timeout = self.core.timeout();
         // What the command thread has waited for itself wakes it no second time.
         if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
@@ -241,8 +245,6 @@ impl Server {
             wal.kick();
         }
         self.core.drive_snapshots(!had_events);
-        // A snapshot may have cost somebody the connection.
-        self.core.grant(&mut *self.net);
     }
 
     /// While every client waits for the log, waits for nothing else: with one client under
@@ -269,7 +271,9 @@ impl Server {
                 Event::Received(conn, bytes) => self.core.received(conn, bytes),
                 Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
                 Event::Filled(conn, filling) => self.core.filled(conn, filling),
-                Event::Ended(conn) => self.core.ended(conn),
+                Event::Ended(conn) => self.core.at_end(conn),
+                Event::HungUp(conn) => self.core.hung_up(conn),
+                Event::Broken(conn) => self.core.ended(conn),
                 Event::Accepted(conn, _) => self.accepted(conn),
                 Event::AcceptFailed(errno) => {
                     self.accept_failed = true;

@@ -4,7 +4,9 @@
 mod checks;
 mod common;
 mod crashes;
+mod ending;
 mod exchange;
+mod half;
 mod held;
 mod loading;
 mod memory;

@@ -264,6 +264,9 @@ impl Core {
 
     /// Tries those again that wait for room, in order, and those that a pause has held up.
     pub(crate) fn retry_parked(&mut self) {
+        if self.shutdown.is_some() {
+            return;
+        }
         self.resume_postponed();
         for _ in 0..self.parked.len() {
             let Some(conn) = self.parked.pop_front() else { return };

@@ -34,7 +34,7 @@ impl Core {
                 self.drop_client(client);
                 continue;
             }
-            if client.is_closing() && client.output_size() == 0 {
+            if client.output_size() == 0 && self.is_done_with(&client) {
                 self.drop_client(client);
                 continue;
             }
@@ -75,7 +75,7 @@ impl Core {
         self.keep_spare(outgoing.into_memory());
         let Some(client) = self.clients.get_mut(conn) else { return };
         client.sending = 0;
-        let is_wanted = !client.ready.is_empty() || client.is_closing();
+        let is_wanted = !client.ready.is_empty() || client.is_closing() || client.is_at_end;
         if is_wanted && !std::mem::replace(&mut client.is_dirty, true) {
             self.dirty.push(conn);
         }

@@ -70,13 +70,18 @@ impl Core {
         }
     }
 
-    /// Takes back all pins: the log needs the slot, and that goes first. Whoever reads one is
-    /// disconnected, and so knows that it has not read it all.
-    pub(crate) fn drop_pins(&mut self) {
+    /// Takes back all pins, for what `why` says goes first. Whoever reads one is disconnected, and so
+    /// knows that it has not read it all; but not who waits for the end that it has asked for.
+    pub(crate) fn drop_pins(&mut self, why: &str) {
+        let by = self.shutdown.and_then(|shutdown| shutdown.by);
         let pins: Vec<ConnId> = self.snapshots.pins.iter().map(|(conn, _)| *conn).collect();
         for conn in pins {
-            log::warn!("a pinned snapshot is given up: the log needs room");
-            self.ended(conn);
+            log::warn!("a pinned snapshot is given up: {why}");
+            if Some(conn) == by {
+                self.unpin(conn);
+            } else {
+                self.ended(conn);
+            }
         }
     }
 }

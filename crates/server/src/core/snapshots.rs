@@ -325,7 +325,7 @@ impl Core {
                     self.answer_pinning(Err(why));
                 }
                 Err(NotBegun::Busy) if kind == SnapshotKind::Wal && self.is_rewrite_urgent() => {
-                    self.drop_pins();
+                    self.drop_pins("the log needs room");
                 }
                 Ok(()) | Err(NotBegun::Busy) => {}
             }

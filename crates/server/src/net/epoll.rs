@@ -13,6 +13,7 @@ use rustix::event::epoll;
 use rustix::event::{Timespec, epoll::EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
+use slimio_planted::is_planted;
 
 use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
 
@@ -53,17 +54,25 @@ pub struct EpollNet {
 enum Made {
     Accept(usize),
     Ended(ConnId),
+    Broken(ConnId),
 }
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct Conn {
     generation: u32,
     socket: Option<OwnedFd>,
     reading: bool,
+    /// Reading rests, and it is to be told when nothing more will come.
+    is_paused: bool,
     /// What the kernel was told to report.
     interest: EventFlags,
-    /// The end was reported; there is nothing more to say.
-    ended: bool,
+    /// That is told.
+    is_hung_up: bool,
+    /// The end was reported: there is nothing more to read.
+    is_ended: bool,
+    /// So was that nothing can be sent.
+    is_broken: bool,
     filling: Option<Filling>,
     outgoing: Option<Outgoing>,
 }
@@ -99,10 +108,13 @@ impl EpollNet {
     fn update(&mut self, id: ConnId) {
         let Some(conn) = self.conn(id) else { return };
         let mut interest = EventFlags::empty();
-        if conn.reading && !conn.ended {
+        if conn.reading && !conn.is_ended {
             interest |= EventFlags::IN;
         }
-        if conn.outgoing.is_some() && !conn.ended {
+        if conn.is_paused && !conn.is_ended {
+            interest |= EventFlags::RDHUP;
+        }
+        if conn.outgoing.is_some() && !conn.is_broken {
             interest |= EventFlags::OUT;
         }
         if interest == conn.interest {
@@ -123,18 +135,42 @@ impl EpollNet {
         };
         self.syscalls += 1;
         if result.is_err() {
-            self.end(id);
+            self.broke(id);
         }
     }
 
     fn end(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id)
-            && !conn.ended
+            && !conn.is_ended
         {
-            conn.ended = true;
+            conn.is_ended = true;
             self.made.push_back(Made::Ended(id));
             self.update(id);
         }
+    }
+
+    fn broke(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.is_broken
+        {
+            (conn.is_ended, conn.is_broken) = (true, true);
+            self.made.push_back(Made::Broken(id));
+            self.update(id);
+        }
+    }
+
+    fn is_paused(&mut self, id: ConnId) -> bool {
+        self.conn(id).is_some_and(|conn| conn.is_paused && !conn.is_ended)
+    }
+
+    /// Whether that is to be told of a connection.
+    fn hung_up(&mut self, id: ConnId) -> bool {
+        let is_news = self.is_paused(id);
+        if is_news && let Some(conn) = self.conn(id) {
+            (conn.is_paused, conn.is_hung_up) = (false, true);
+            self.update(id);
+        }
+        is_news
     }
 
     fn accept(&mut self, listener: usize) -> Option<Event<'static>> {
@@ -199,7 +235,7 @@ impl EpollNet {
     fn read(&mut self, id: ConnId) -> Option<Read> {
         self.syscalls += 1;
         let conn = self.conns.get_mut(id.index as usize)?;
-        if conn.generation != id.generation || !conn.reading || conn.ended {
+        if conn.generation != id.generation || !conn.reading || conn.is_ended {
             return None;
         }
         let socket = conn.socket.as_ref()?;
@@ -225,7 +261,7 @@ impl EpollNet {
                     None
                 }
                 Err(_) => {
-                    self.end(id);
+                    self.broke(id);
                     Some(Read::Filled(filling))
                 }
             };
@@ -234,7 +270,7 @@ impl EpollNet {
             Ok(0) => self.end(id),
             Ok(count) => return Some(Read::Scratch(count)),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.end(id),
+            Err(_) => self.broke(id),
         }
         None
     }
@@ -275,7 +311,8 @@ impl Net for EpollNet {
 
     fn receive(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
-            conn.reading = true;
+            (conn.reading, conn.is_hung_up) = (true, false);
+            conn.is_paused = false;
             self.update(id);
         }
     }
@@ -283,6 +320,7 @@ impl Net for EpollNet {
     fn pause(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.reading = false;
+            conn.is_paused = !conn.is_hung_up && !is_planted("gone-unnoticed");
             self.update(id);
         }
     }
@@ -296,7 +334,7 @@ impl Net for EpollNet {
     fn send(&mut self, id: ConnId, mut outgoing: Outgoing) -> Option<Outgoing> {
         while !outgoing.is_empty() {
             let conn = self.conn(id)?;
-            if conn.ended {
+            if conn.is_broken {
                 return None;
             }
             assert!(conn.outgoing.is_none(), "one send at a time");
@@ -326,7 +364,7 @@ impl Net for EpollNet {
                     return None;
                 }
                 Err(_) => {
-                    self.end(id);
+                    self.broke(id);
                     return None;
                 }
             }
@@ -387,6 +425,12 @@ impl Net for EpollNet {
                     }
                     continue;
                 }
+                Some(Made::Broken(conn)) => {
+                    if self.conn(conn).is_some() {
+                        return Some(Event::Broken(conn));
+                    }
+                    continue;
+                }
                 Some(Made::Accept(listener)) => {
                     self.accepted += 1;
                     if self.accepted <= ACCEPT_BATCH_MAX
@@ -411,6 +455,13 @@ impl Net for EpollNet {
                     {
                         // Readability is reported again in the next turn.
                         return Some(event);
+                    }
+                    if flags.contains(EventFlags::ERR) && self.is_paused(id) {
+                        self.broke(id);
+                        continue;
+                    }
+                    if flags.intersects(EventFlags::RDHUP | EventFlags::HUP) && self.hung_up(id) {
+                        return Some(Event::HungUp(id));
                     }
                     if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
                         match self.read(id) {

@@ -52,10 +52,15 @@ pub enum Event<'a> {
     /// Bytes have come.
     Received(ConnId, &'a [u8]),
     /// The memory handed over with [`Net::fill`] comes back; it is longer by what came, or the
-    /// connection has ended, which is an event of its own.
+    /// connection has ended or is broken, which is an event of its own.
     Filled(ConnId, Filling),
-    /// The other side has closed, or the connection broke. [`Net::close`] is still to be called.
+    /// The other side sends nothing more: it has closed, or its sending half at least. Sending goes on.
     Ended(ConnId),
+    /// As [`Event::Ended`], of a connection that is paused: what it sent before may be unread. Told
+    /// once until [`Net::receive`].
+    HungUp(ConnId),
+    /// The connection broke: nothing comes or leaves any more. [`Net::close`] is still to be called.
+    Broken(ConnId),
     /// What [`Net::send`] took is with the kernel, whole. The memory comes back to be used again.
     Sent(ConnId, Outgoing),
     /// A watched descriptor is readable.
@@ -102,7 +107,7 @@ pub trait Net {
     fn fill(&mut self, conn: ConnId, filling: Filling);
 
     /// Sends. One at a time per connection. Returns the memory when everything could be handed to
-    /// the kernel at once; else [`Event::Sent`] or [`Event::Ended`] follows.
+    /// the kernel at once; else [`Event::Sent`] or [`Event::Broken`] follows.
     fn send(&mut self, conn: ConnId, outgoing: Outgoing) -> Option<Outgoing>;
 
     /// Closes, after what the kernel has taken. No event of this connection follows.

@@ -16,6 +16,7 @@ enum Came {
     Received(ConnId, Vec<u8>),
     Filled(ConnId, Filling),
     Ended(ConnId),
+    HungUp(ConnId),
     Sent(ConnId),
     Ready(WatchId),
 }
@@ -28,7 +29,8 @@ fn next(net: &mut dyn Net) -> Came {
                 Event::Accepted(conn, 0) => Came::Accepted(conn),
                 Event::Received(conn, bytes) => Came::Received(conn, bytes.to_vec()),
                 Event::Filled(conn, filling) => Came::Filled(conn, filling),
-                Event::Ended(conn) => Came::Ended(conn),
+                Event::Ended(conn) | Event::Broken(conn) => Came::Ended(conn),
+                Event::HungUp(conn) => Came::HungUp(conn),
                 Event::Sent(conn, _) => Came::Sent(conn),
                 Event::Ready(id) => Came::Ready(id),
                 other => panic!("{other:?}"),
@@ -231,4 +233,58 @@ fn a_descriptor_that_nobody_expects_wakes_nobody() {
         assert!(matches!(next(&mut net), Came::Ready(WatchId(7))));
         reader.read_exact(&mut [0]).unwrap();
     }
+}
+
+#[test]
+fn who_sends_nothing_more_is_told_of_and_can_be_told() {
+    for_both(|net, connect| {
+        let mut client = connect();
+        let conn = accept(net);
+        client.write_all(b"hello").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let Came::Received(from, bytes) = next(net) else { panic!() };
+        assert_eq!((from, &bytes[..]), (conn, &b"hello"[..]));
+        assert!(matches!(next(net), Came::Ended(ended) if ended == conn));
+        let mut reply = ReplyBuf::new(Protocol::Resp2);
+        reply.ok();
+        if net.send(conn, Outgoing::from_reply(reply)).is_none() {
+            assert!(matches!(next(net), Came::Sent(to) if to == conn));
+        }
+        net.close(conn);
+        let mut all = Vec::new();
+        // With io_uring it is closed when what is under way has ended.
+        net.wait(Some(Duration::ZERO));
+        let reader = std::thread::spawn(move || client.read_to_end(&mut all).map(|_| all));
+        while !reader.is_finished() {
+            net.wait(Some(Duration::from_millis(1)));
+        }
+        assert_eq!(reader.join().unwrap().unwrap(), b"+OK\r\n");
+    });
+}
+
+#[test]
+fn who_sends_nothing_more_while_it_is_paused_is_told_of_once() {
+    for_both(|net, connect| {
+        let mut client = connect();
+        let conn = accept(net);
+        for _ in 0..2 {
+            net.pause(conn);
+            net.wait(Some(Duration::from_millis(10)));
+            assert!(net.next().is_none(), "it is there");
+        }
+        client.write_all(b"later").unwrap();
+        net.wait(Some(Duration::from_millis(10)));
+        assert!(net.next().is_none(), "nothing is read");
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(matches!(next(net), Came::HungUp(gone) if gone == conn));
+        for _ in 0..2 {
+            net.pause(conn);
+            net.wait(Some(Duration::from_millis(10)));
+            assert!(net.next().is_none(), "it is told once");
+        }
+        net.receive(conn);
+        let Came::Received(from, bytes) = next(net) else { panic!() };
+        assert_eq!((from, &bytes[..]), (conn, &b"later"[..]));
+        assert!(matches!(next(net), Came::Ended(ended) if ended == conn));
+    });
 }

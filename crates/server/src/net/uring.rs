@@ -10,6 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use slimio_planted::is_planted;
 use slimio_ring::{Completion, Fd, Interest, OpId, Outcome, Provided, Ring, Setup};
 
 use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
@@ -26,6 +27,7 @@ enum Tag {
     Receive(ConnId),
     Fill(ConnId),
     Send(ConnId),
+    HangUp(ConnId),
     Watch(Fd, WatchId),
     Expect(WatchId),
 }
@@ -44,11 +46,18 @@ pub struct UringNet {
     rest: Option<(ConnId, Provided, usize)>,
     /// Connections whose receive may have to be started before sleeping.
     unarmed: Vec<ConnId>,
-    /// Connections whose end is to be reported.
-    ended: VecDeque<ConnId>,
+    /// Connections of which is to be reported that they have ended or are broken.
+    ended: VecDeque<(ConnId, Ended)>,
     accept_retry_at: Option<Instant>,
     on_demand: Vec<OnDemand>,
     syscalls: u64,
+}
+
+/// What is left of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Receiving,
+    Everything,
 }
 
 /// A descriptor that is polled when it is expected to become ready.
@@ -69,7 +78,16 @@ struct Conn {
     generation: u32,
     fd: Option<Fd>,
     wants_receive: bool,
+    /// Receiving rests, and it is to be told when nothing more will come.
+    is_paused: bool,
+    /// That is told.
+    is_hung_up: bool,
+    /// It is asked for.
+    is_polled: bool,
+    /// There is nothing more to receive.
     is_ended: bool,
+    /// Nothing can be sent.
+    is_broken: bool,
     /// The repeating receive.
     receive: Option<OpId>,
     is_cancelling: bool,
@@ -116,7 +134,16 @@ impl UringNet {
             && !conn.is_ended
         {
             conn.is_ended = true;
-            self.ended.push_back(id);
+            self.ended.push_back((id, Ended::Receiving));
+        }
+    }
+
+    fn broke(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.is_broken
+        {
+            (conn.is_ended, conn.is_broken) = (true, true);
+            self.ended.push_back((id, Ended::Everything));
         }
     }
 
@@ -233,8 +260,12 @@ impl UringNet {
                         Taken::Filled(filling) => Some(Judged::Event(Event::Filled(id, filling))),
                     },
                     Err(errno) if errno == slimio_ring::Errno::CANCELED => None,
-                    Ok(None) | Err(_) => {
+                    Ok(None) => {
                         self.end(id);
+                        None
+                    }
+                    Err(_) => {
+                        self.broke(id);
                         None
                     }
                 }
@@ -243,8 +274,10 @@ impl UringNet {
                 let conn = self.conn(id)?;
                 conn.is_filling = false;
                 self.unarmed.push(id);
-                if !matches!(result, Ok(count) if count > 0) {
-                    self.end(id);
+                match result {
+                    Ok(0) => self.end(id),
+                    Ok(_) => {}
+                    Err(_) => self.broke(id),
                 }
                 Some(Judged::Event(Event::Filled(id, Filling { buffer: bytes, wanted: 0 })))
             }
@@ -253,6 +286,16 @@ impl UringNet {
             }
             (Tag::Send(id), Outcome::SentSegments { segments, result }) => {
                 self.sent(id, Outgoing::Segments(Box::new(segments)), result.is_ok())
+            }
+            (Tag::HangUp(id), Outcome::Polled(result)) => {
+                let conn = self.conn(id)?;
+                conn.is_polled = false;
+                // It may be read again, and what is read tells of the end.
+                if result.is_err() || conn.is_ended || !std::mem::take(&mut conn.is_paused) {
+                    return None;
+                }
+                conn.is_hung_up = true;
+                Some(Judged::Event(Event::HungUp(id)))
             }
             (Tag::Watch(fd, id), Outcome::Polled(result)) => {
                 // The kernel ends a repeating poll of another ring at its first event, lest two
@@ -277,7 +320,7 @@ impl UringNet {
         if is_ok {
             return Some(Judged::Event(Event::Sent(id, outgoing)));
         }
-        self.end(id);
+        self.broke(id);
         None
     }
 }
@@ -325,6 +368,7 @@ impl Net for UringNet {
     fn receive(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.wants_receive = true;
+            (conn.is_paused, conn.is_hung_up) = (false, false);
             self.arm(id);
         }
     }
@@ -332,6 +376,13 @@ impl Net for UringNet {
     fn pause(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.wants_receive = false;
+            conn.is_paused = !conn.is_hung_up && !is_planted("gone-unnoticed");
+            if let Some(fd) = conn.fd
+                && conn.is_paused
+                && !std::mem::replace(&mut conn.is_polled, true)
+            {
+                self.ring.poll(fd, Interest::HungUp, Tag::HangUp(id));
+            }
             self.cancel_receive(id);
         }
     }
@@ -346,7 +397,7 @@ impl Net for UringNet {
 
     fn send(&mut self, id: ConnId, outgoing: Outgoing) -> Option<Outgoing> {
         let conn = self.conn(id)?;
-        if conn.is_ended {
+        if conn.is_broken {
             return None;
         }
         let fd = conn.fd?;
@@ -420,9 +471,12 @@ impl Net for UringNet {
             }
         }
         loop {
-            while let Some(id) = self.ended.pop_front() {
+            while let Some((id, ended)) = self.ended.pop_front() {
                 if self.conn(id).is_some() {
-                    return Some(Event::Ended(id));
+                    return Some(match ended {
+                        Ended::Receiving => Event::Ended(id),
+                        Ended::Everything => Event::Broken(id),
+                    });
                 }
             }
             let completion = self.todo.pop_front()?;

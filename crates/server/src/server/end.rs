@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use slimio_planted::is_planted;
 
 use super::{LOG_WAIT_MAX, Server};
-use crate::core::Shutdown;
-use crate::net::Event;
+use crate::clients::Client;
+use crate::core::{Core, Shutdown};
+use crate::net::{ConnId, Event};
 
 /// How long replies may take to leave when the server ends.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
@@ -29,6 +31,7 @@ impl Server {
         loop {
             self.core.tick();
             self.core.reap_log();
+            self.make_place();
             self.core.drive_snapshots(true);
             if let Some(wal) = &mut self.core.wal {
                 wal.drive(self.core.now);
@@ -48,17 +51,39 @@ impl Server {
         }
     }
 
+    /// Gives up what is pinned, also what was pinned meanwhile, for the last snapshot needs its place;
+    /// whoever reads that is told before anything is written there.
+    fn make_place(&mut self) {
+        let pins = &self.core.snapshots.pins;
+        if pins.is_empty() || is_planted("end-keeps-pins") {
+            return;
+        }
+        let by = self.core.shutdown.and_then(|shutdown| shutdown.by);
+        for (conn, _) in pins.iter().filter(|(conn, _)| Some(*conn) != by) {
+            if let Some(socket) = self.net.socket(*conn) {
+                // Closing may wait for what is under way. Who has gone need not be told.
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+        }
+        self.core.drop_pins("the server ends");
+        self.core.grant(&mut *self.net);
+    }
+
     fn may_end_unsaved(&mut self, shutdown: Shutdown) -> bool {
         if shutdown.is_forced {
             return true;
         }
         log::error!("The snapshot before the end has failed, so the server goes on");
         self.core.shutdown = None;
+        self.core.run_held_up(shutdown.by);
         if let Some(mut client) = shutdown.by.and_then(|conn| self.core.clients.take(conn)) {
             let why = "ERR Errors trying to SHUTDOWN. Check logs.";
             self.core.answer(&mut client, |_, client| client.out.error(why));
             self.core.put_back(client);
         }
+        // The next end may have been asked for already.
+        self.core.forget_durable();
+        self.core.flush(&mut *self.net);
         false
     }
 
@@ -97,12 +122,34 @@ impl Server {
             while let Some(event) = self.net.next() {
                 match event {
                     Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
-                    Event::Ended(conn) => self.core.ended(conn),
+                    Event::Ended(conn) => self.core.at_end(conn),
+                    Event::HungUp(conn) => self.core.hung_up(conn),
+                    Event::Broken(conn) => self.core.ended(conn),
                     _ => {}
                 }
             }
             self.core.flush(&mut *self.net);
         }
         result
+    }
+}
+
+impl Core {
+    /// Lets those go on whose requests came while an end was under way, but for the one who asked for
+    /// it.
+    fn run_held_up(&mut self, by: Option<ConnId>) {
+        let is_held_up = |client: &&Client| client.is_running() && !client.input.is_empty();
+        let held_up: Vec<ConnId> = self
+            .clients
+            .iter()
+            .filter(is_held_up)
+            .map(|client| client.conn)
+            .filter(|&conn| Some(conn) != by)
+            .collect();
+        for conn in held_up {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            self.resume(&mut client);
+            self.put_back(client);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A server on a volume of its own, on a thread of its own, and a client that talks bytes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -244,6 +244,11 @@ impl Client {
     /// False when the server has closed the connection.
     pub(crate) fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.get_mut().write_all(bytes).is_ok()
+    }
+
+    /// Says that nothing more will be sent, and goes on reading.
+    pub(crate) fn end_sending(&mut self) {
+        self.stream.get_ref().shutdown(Shutdown::Write).unwrap();
     }
 
     pub(crate) fn send(&mut self, args: &[&str]) {

@@ -1,0 +1,158 @@
+//! An end that was asked for: what is taken before it, what is run no more, and what goes on when it
+//! is given up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use slimio_server::WallClock;
+use slimio_sim::{SimConfig, SimDisk};
+
+use crate::common::{BACK_ENDS, Client, PATIENCE, Running, config, encode, start};
+use crate::crashes::{Kind, SimMedia, launch_on};
+
+/// How long the command thread sleeps, so that what is sent meanwhile comes in one turn.
+const SLEEP_SECONDS: &str = "0.2";
+
+/// Runs a check against a server without a log, on a simulated disk, over both back ends.
+fn without_log(check: impl Fn(Running, SimDisk)) {
+    for back_end in BACK_ENDS {
+        if back_end == "uring"
+            && let Err(refused) = slimio_ring::probe()
+        {
+            eprintln!("SKIPPED with io_uring: {refused}");
+            continue;
+        }
+        let media = SimMedia::new(SimConfig::default(), Kind::Files);
+        let disk = media.disk.clone();
+        let directives = "appendonly no\nlog-buffers 4\nenable-debug-command yes";
+        let mut config = config(back_end, Path::new("simulated"), directives);
+        config.set("save", "").unwrap();
+        let server = launch_on(media, false, config, WallClock::System).serving();
+        let mut client = server.connect();
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "1000", "k", "100"]), "+OK\r\n");
+        check(server, disk);
+    }
+}
+
+/// Has these clients' requests come in one turn, in this order.
+fn at_once(server: &Running, requests: &mut [(&mut Client, &[u8])]) {
+    let mut sleeper = server.connect();
+    sleeper.send(&["DEBUG", "SLEEP", SLEEP_SECONDS]);
+    std::thread::sleep(Duration::from_millis(50));
+    for (client, bytes) in requests {
+        client.send_bytes(bytes);
+    }
+    assert_eq!(sleeper.read(), b"+OK\r\n");
+}
+
+fn is_refused(client: &mut Client) -> bool {
+    client.read() == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
+}
+
+#[test]
+fn a_large_value_behind_an_end_that_is_given_up_is_whole() {
+    let value = b"SET other 1\r\n".repeat(30_000);
+    let whole = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+    let bytes = [b"SHUTDOWN SAVE\r\n".to_vec(), encode(&[b"SET", b"large", &value])].concat();
+    without_log(|server, disk| {
+        disk.faults(|faults| faults.full = true);
+        let mut client = server.connect();
+        client.set_patience(Duration::from_secs(4));
+        for _ in 0..20 {
+            for piece in bytes.chunks(8 << 10) {
+                client.send_bytes(piece);
+            }
+            assert!(is_refused(&mut client));
+            assert_eq!(client.read(), b"+OK\r\n");
+            client.send(&["GET", "large"]);
+            assert!(client.read() == whole, "it is another value");
+            assert_eq!(client.call(&["EXISTS", "other"]), ":0\r\n");
+        }
+        server.stop();
+    });
+}
+
+#[test]
+fn nothing_is_run_behind_the_last_snapshot() {
+    without_log(|server, _| {
+        let (mut saves, mut ends) = (server.connect(), server.connect());
+        let requests: [(_, &[u8]); 2] =
+            [(&mut saves, b"SAVE\r\nSET k 1\r\n"), (&mut ends, b"SHUTDOWN SAVE\r\n")];
+        at_once(&server, &mut { requests });
+        assert_eq!(saves.read(), b"+OK\r\n");
+        assert_eq!(saves.try_read(), None, "what the last snapshot has not is acknowledged");
+        assert_eq!(ends.read_to_end(), b"");
+        server.abandon().unwrap();
+    });
+}
+
+#[test]
+fn who_was_held_up_by_an_end_goes_on_when_it_is_given_up() {
+    without_log(|server, disk| {
+        disk.faults(|faults| faults.full = true);
+        let mut clients = [server.connect(), server.connect(), server.connect()];
+        let [saves, ends, sets] = &mut clients;
+        at_once(
+            &server,
+            &mut [
+                (saves, b"SAVE\r\nSET k 1\r\n"),
+                (ends, b"SHUTDOWN SAVE\r\nSET l 1\r\n"),
+                (sets, b"SET m 1\r\nGET m\r\n"),
+            ],
+        );
+        let [saves, ends, sets] = &mut clients;
+        assert!(saves.read().starts_with(b"-ERR "));
+        assert_eq!(saves.read(), b"+OK\r\n");
+        assert!(is_refused(ends));
+        assert_eq!(ends.read(), b"+OK\r\n");
+        assert_eq!((sets.read(), sets.read()), (b"+OK\r\n".to_vec(), b"$1\r\n1\r\n".to_vec()));
+        server.stop();
+    });
+}
+
+#[test]
+fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
+    without_log(|server, disk| {
+        disk.faults(|faults| faults.full = true);
+        let mut clients = [server.connect(), server.connect()];
+        let [first, second] = &mut clients;
+        let bytes = b"SHUTDOWN SAVE\r\nPING\r\n";
+        at_once(&server, &mut [(first, bytes), (second, bytes)]);
+        for client in &mut clients {
+            client.set_patience(Duration::from_secs(4));
+            assert!(is_refused(client));
+            assert_eq!(client.read(), b"+PONG\r\n");
+        }
+        server.stop();
+    });
+}
+
+/// The snapshot before the end has its place only when those are given up that somebody reads.
+#[test]
+fn a_pinned_snapshot_does_not_hold_up_the_end() {
+    for asks in [true, false] {
+        for back_end in BACK_ENDS {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let Some(server) = start(back_end, &volume, "save 3600 1000") else { continue };
+            let (mut client, mut reader) = (server.connect(), server.connect());
+            assert_eq!(client.call(&["SET", "k", "1"]), "+OK\r\n");
+            assert!(client.call(&["BGREWRITEAOF"]).starts_with("+Background"));
+            crate::common::until("no snapshot is written", || {
+                crate::info(&mut client, "aof_rewrite_in_progress") == "0"
+            });
+            assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
+            assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
+            assert_eq!(client.call(&["SET", "k", "2"]), "+OK\r\n");
+            client.set_patience(PATIENCE / 4);
+            if asks {
+                client.send(&["SHUTDOWN", "SAVE"]);
+                assert_eq!(client.read_to_end(), b"");
+                server.abandon().unwrap();
+            } else {
+                server.abandon().unwrap();
+            }
+            assert_eq!(reader.try_read(), None, "who reads a snapshot that is given up is told");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Clients that send nothing more: those that wait for their replies, and those that have gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::{BACK_ENDS, Client, encode, start_on, until};
+use crate::held::hold;
+use crate::serving;
+
+/// Words and their size: in all just more than is read behind a request that waits, so that their end
+/// finds room in the socket.
+const BEHIND: [usize; 2] = [36, 30_000];
+
+fn count_of(client: &mut Client, command: &str) -> usize {
+    client.call(&["CLIENT", "LIST"]).matches(&format!(" cmd={command} ")).count()
+}
+
+#[test]
+fn who_sends_nothing_more_is_answered() {
+    for policy in ["always", "everysec"] {
+        serving(&format!("appendfsync {policy}"), |server| {
+            for i in 0..50 {
+                let mut client = server.connect();
+                client.send(&["SET", &format!("k{i}"), "v"]);
+                client.end_sending();
+                assert_eq!(client.read(), b"+OK\r\n");
+                assert_eq!(client.read_to_end(), b"");
+            }
+        });
+    }
+}
+
+/// Their replies are not there when the end is, or are too large for the socket.
+#[test]
+fn who_sends_nothing_more_is_answered_whatever_it_takes() {
+    serving("appendfsync everysec\nenable-debug-command yes", |server| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "100000"]), "+OK\r\n");
+        let value = "x".repeat(8 << 20);
+        assert_eq!(client.call(&["SET", "large", &value]), "+OK\r\n");
+        client.send_bytes(b"KEYS *\r\nSAVE\r\nGET large\r\nPING\r\n");
+        client.end_sending();
+        assert!(client.read().starts_with(b"*100001\r\n"));
+        assert_eq!(client.read(), b"+OK\r\n");
+        assert_eq!(client.read().len(), value.len() + "$8388608\r\n\r\n".len());
+        assert_eq!(client.read(), b"+PONG\r\n");
+        assert_eq!(client.read_to_end(), b"");
+    });
+}
+
+#[test]
+fn who_sends_nothing_more_behind_much_is_answered() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let for_log = Arc::clone(&is_shut);
+        let wrap = move |storage| hold(storage, for_log);
+        let volume = dir.path().join("volume");
+        let Some(server) = start_on(back_end, &volume, "save 3600 1000", wrap) else { continue };
+        let mut client = server.connect();
+        is_shut.store(true, Ordering::SeqCst);
+        let [count, size] = BEHIND;
+        let word = vec![b'x'; size];
+        client.send_bytes(b"SET k 1\r\nWAITAOF 1 0 0\r\n");
+        client.send_bytes(&encode(&[b"ECHO", &word]).repeat(count));
+        client.end_sending();
+        std::thread::sleep(Duration::from_millis(100));
+        is_shut.store(false, Ordering::SeqCst);
+        assert_eq!(client.read(), b"+OK\r\n");
+        assert_eq!(client.read(), b"*2\r\n:1\r\n:0\r\n");
+        for _ in 0..count {
+            assert_eq!(client.read().len(), size + "$30000\r\n\r\n".len());
+        }
+        assert_eq!(client.read_to_end(), b"");
+        server.stop();
+    }
+}
+
+#[test]
+fn who_has_gone_does_not_stay() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        let [count, size] = BEHIND;
+        for behind in [0, count] {
+            let gone: Vec<Client> = (0..5)
+                .map(|_| {
+                    let mut gone = server.connect();
+                    gone.send(&["WAITAOF", "0", "1", "0"]);
+                    gone.send_bytes(&encode(&[b"SET", b"k", &vec![b'x'; size]]).repeat(behind));
+                    gone
+                })
+                .collect();
+            until("they do not wait", || count_of(&mut client, "waitaof") == gone.len());
+            // What they have sent is there by then, and there is nothing else to be read.
+            std::thread::sleep(Duration::from_millis(100));
+            drop(gone);
+            until("they stay", || count_of(&mut client, "waitaof") == 0);
+        }
+    });
+}
