@@ -221,7 +221,7 @@ pub(crate) struct Core {
     pub(crate) latency: Latency,
     pub(crate) snapshots: Snapshots,
     pub(crate) loading: Option<Loading>,
-    /// While it is set, no request is run.
+    /// While it is set, no request is run, but for those that are answered while data are read.
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
 
@@ -473,7 +473,7 @@ impl Core {
     /// Whether nothing comes of a client any more, but for replies that have not left.
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
         // What came before an end that was asked for may still be run.
-        let has_run = client.input.is_empty() || self.shutdown.is_none();
+        let has_run = client.input.is_empty() || !self.is_ending();
         let is_over = matches!(client.state, State::Running) && has_run;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
     }

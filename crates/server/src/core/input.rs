@@ -114,9 +114,9 @@ impl Core {
     }
 
     /// Whether an end was asked for, so that nothing more is run: it would come behind the last
-    /// snapshot. What was received waits; the end may be given up.
-    fn is_ending(&self) -> bool {
-        self.shutdown.is_some() && !is_planted("runs-behind-end")
+    /// snapshot. What was received waits; the end may be given up. There is none while data are read.
+    pub(super) fn is_ending(&self) -> bool {
+        self.shutdown.is_some() && self.loading.is_none() && !is_planted("runs-behind-end")
     }
 
     /// Runs what is complete of the client's unread bytes and `received`, which follow them.
