@@ -1,0 +1,115 @@
+//! Connections: who comes, who sends nothing more, and who is gone.
+
+use slimio_planted::is_planted;
+
+use super::{Core, Wish};
+use crate::clients::{Client, State};
+use crate::net::{ConnId, Peer};
+
+const PROTECTED: &str = "DENIED Redis is running in protected mode because protected mode is \
+enabled and no password is set for the default user. In this mode connections are only accepted \
+from the loopback interface. If you want to connect from external computers to Redis you may adopt \
+one of the following solutions: 1) Just disable protected mode sending the command 'CONFIG SET \
+protected-mode no' from the loopback interface by connecting to Redis from the same host the \
+server is running, however MAKE SURE Redis is not publicly accessible from internet if you do so. \
+Use CONFIG REWRITE to make this change permanent. 2) Alternatively you can just disable the \
+protected mode by editing the Redis configuration file, and setting the protected mode option to \
+'no', and then restarting the server. 3) If you started the server manually just for testing, \
+restart it with the '--protected-mode no' option. 4) Set up an authentication password for the \
+default user. NOTE: You only need to do one of the above things in order for the server to start \
+accepting connections from the outside.";
+
+impl Core {
+    /// Somebody has connected.
+    pub(crate) fn accepted(&mut self, conn: ConnId, peer: Peer) {
+        self.stats.connections += 1;
+        let mut client = self.clients.add(conn, peer, self.now);
+        client.unix_path.clone_from(&self.facts.unix_path);
+        client.is_authenticated = self.settings.password.is_none();
+        let is_open = !self.settings.is_protected || self.settings.password.is_some();
+        let refusal = if self.clients.len() > self.settings.clients_max {
+            self.stats.rejected_connections += 1;
+            Some("ERR max number of clients reached")
+        } else if !is_open && !client.is_local() {
+            self.stats.rejected_connections += 1;
+            Some(PROTECTED)
+        } else {
+            None
+        };
+        match refusal {
+            Some(text) => {
+                client.out.error(text);
+                client.close_after_replies();
+            }
+            None => self.wishes.push(Wish::Receive(conn)),
+        }
+        self.put_back(client);
+    }
+
+    /// The other end sends nothing more. What it has sent is run, and what it is told of that still
+    /// leaves.
+    pub(crate) fn at_end(&mut self, conn: ConnId) {
+        if is_planted("end-unanswered") {
+            return self.ended(conn);
+        }
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.is_at_end = true;
+        self.put_back(client);
+    }
+
+    /// The other end of a client of which no more is read at present sends nothing more.
+    pub(crate) fn hung_up(&mut self, conn: ConnId) {
+        if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
+            self.ended(conn);
+        }
+    }
+
+    /// Whether a client is not worth waiting for whose other end may have gone, as in Redis.
+    fn waits_in_vain(&self, client: &Client) -> bool {
+        match client.state {
+            // Nothing is run after a pause for who may have gone during it.
+            State::Parked(_) => self.is_paused(),
+            State::Waiting(wait) => wait.never,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing comes of a client any more, but for replies that have not left.
+    pub(crate) fn is_done_with(&self, client: &Client) -> bool {
+        // What came before an end that was asked for may still be run.
+        let has_run = client.input.is_empty() || !self.is_ending();
+        let is_over = matches!(client.state, State::Running) && has_run;
+        client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
+    }
+
+    /// The connection is to end at once, or is broken.
+    pub(crate) fn ended(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.take(conn) {
+            self.drop_client(client);
+        }
+    }
+
+    /// Forgets a client that was taken out, and closes its connection.
+    pub(crate) fn drop_client(&mut self, mut client: Box<Client>) {
+        self.wishes.push(Wish::Close(client.conn));
+        self.watches.clear(&mut client);
+        self.unpin(client.conn);
+        if let State::Yielding(command) = std::mem::replace(&mut client.state, State::Closing) {
+            self.free(command.yielded.into());
+        }
+        self.clients.remove(client);
+    }
+
+    /// Puts a client back that was served, and has its replies looked at when the turn ends.
+    pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
+        let has_news = !client.out.is_empty() || client.is_closing() || client.is_at_end;
+        if has_news && client.needs <= self.durable() {
+            self.reader_seen = Some(self.now);
+        }
+        if has_news && !client.is_dirty {
+            client.is_dirty = true;
+            self.dirty.push(client.conn);
+        }
+        self.clients.put(client);
+    }
+}
