@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 import subprocess
 import unittest
 
@@ -184,9 +185,10 @@ class Claims(TestCase):
 
     def take(self, name):
         file = open(os.path.join(self.server.volume, name), "r+b")
-        self.addCleanup(file.close)
         until(lambda: flocked(file), 20, f"{name} being free")
-        return file
+        held = OnItsWay(file)
+        self.addCleanup(held.close)
+        return held
 
     def test_a_claim_is_waited_for(self):
         self.server.kill()
@@ -235,6 +237,19 @@ class Claims(TestCase):
                 held.append(int(about["UserFiles"]))
         self.assertGreater(len(held), 4, "log, superblock, slots")
         self.assertLessEqual(held.count(0), 1, held)
+
+
+class OnItsWay:
+    """An open file that no process has: it is in a message that nobody takes."""
+
+    def __init__(self, file):
+        self.ends = socket.socketpair(socket.AF_UNIX)
+        socket.send_fds(self.ends[0], [b"."], [file.fileno()])
+        file.close()
+
+    def close(self):
+        for end in self.ends:
+            end.close()
 
 
 def opened(server, volume):
