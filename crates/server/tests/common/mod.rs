@@ -152,7 +152,7 @@ pub(crate) fn launch_at(
     let thread = std::thread::spawn(move || {
         let storage = open(&config)?;
         let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
-        server.stop_when_readable(stopped.into());
+        server.stop_when_readable(stopped.into()).unwrap();
         server.set_wall_clock(clock);
         let address = match server.addresses().first() {
             Some(&address) => Address::Tcp(address),
@@ -199,6 +199,11 @@ impl Running {
         self.ended().unwrap();
     }
 
+    /// Asks it to end as a signal does.
+    pub(crate) fn ask_to_stop(&mut self) {
+        self.stop.write_all(b"x").unwrap();
+    }
+
     /// Ends a server that may have lost its volume, and returns what it says of that.
     pub(crate) fn abandon(mut self) -> Result<(), String> {
         drop(std::mem::replace(&mut self.stop, UnixStream::pair().unwrap().0));
@@ -206,7 +211,7 @@ impl Running {
     }
 
     /// Waits for its end.
-    fn ended(self) -> Result<(), String> {
+    pub(crate) fn ended(self) -> Result<(), String> {
         until("it does not end", || self.thread.is_finished());
         self.thread.join().unwrap()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use slimio_server::WallClock;
 use slimio_sim::{SimConfig, SimDisk};
 
-use crate::common::{BACK_ENDS, Client, PATIENCE, Running, config, encode, start};
+use crate::common::{BACK_ENDS, Client, PATIENCE, Running, config, encode, start, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 
 /// How long the command thread sleeps, so that what is sent meanwhile comes in one turn.
@@ -155,4 +155,24 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
             assert_eq!(reader.try_read(), None, "who reads a snapshot that is given up is told");
         }
     }
+}
+
+#[test]
+fn a_signal_asks_for_one_end() {
+    without_log(|mut server, disk| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["CONFIG", "SET", "save", "3600 1"]), "+OK\r\n");
+        disk.faults(|faults| faults.full = true);
+        server.ask_to_stop();
+        until("no snapshot has failed", || {
+            client.call(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+        });
+        disk.faults(|faults| faults.full = false);
+        // Asked for again, it would end now.
+        for _ in 0..100 {
+            assert_eq!(client.call(&["EXISTS", "none"]), ":0\r\n");
+        }
+        server.ask_to_stop();
+        server.ended().unwrap();
+    });
 }
