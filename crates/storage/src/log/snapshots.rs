@@ -211,11 +211,6 @@ impl Log {
         if !std::mem::take(&mut self.snapshots.is_log_wanted) {
             return;
         }
-        // What is appended later, should the log be resumed, must not share a batch with what is
-        // before its end. The open one is written until then.
-        if !is_planted("tail-behind-the-end") {
-            self.tail = None;
-        }
         // Commands that are not in the log may run from here on.
         if !is_planted("resume-gap") {
             self.snapshots.does_resume = false;
@@ -287,5 +282,10 @@ impl Log {
 
     pub(super) fn ended(&mut self) {
         self.snapshots.ending = None;
+        // All that is before the end is written. What is appended later, should the log be resumed, must
+        // not share a batch with it, so the tail grows no more.
+        if !is_planted("tail-behind-the-end") {
+            self.tail = None;
+        }
     }
 }

@@ -148,7 +148,9 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
 fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     let (mut client, mut media) = client(Policy::Always);
     let script: Vec<_> = (0..8).map(|byte| (0, vec![byte; 20])).collect();
-    write(&mut client, &script[..6]);
+    write(&mut client, &script[..5]);
+    // It is written when the log has been told to end already.
+    assert!(client.append(&script[5]));
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[6..7]);

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::random::{Oracle, Step};
+use crate::common::random::{Oracle, Step, policy};
 use crate::common::{Client, Kind, SMALL, Script, SimMedia, options, reopen};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -52,11 +52,14 @@ struct Place {
     /// Extents of a device: two for each segment. A real one has 64 segments at least.
     extent_count: u64,
     buffer_count: usize,
+    /// The policy of the first life.
+    policy: u8,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop_oneof![0..200_usize, 0..9000_usize, 0..25_000_usize].prop_map(Step::Append),
+        1 => (1..10_usize).prop_map(Step::Commits),
         4 => Just(Step::Turn),
         2 => Just(Step::Idle),
         1 => (0..1500_u64).prop_map(Step::Pass),
@@ -93,14 +96,15 @@ fn event() -> impl Strategy<Value = Event> {
 
 fn place() -> impl Strategy<Value = Place> {
     let lbas_left = prop_oneof![2 => 0..40_u64, 1 => Just(1 << 20)];
-    (any::<bool>(), any::<u64>(), 3..9_u32, lbas_left, 16..48_u64, 2..7_usize).prop_map(
-        |(is_device, seed, wal_slots_max, lbas_left, extent_count, buffer_count)| Place {
+    (any::<bool>(), any::<u64>(), 3..9_u32, lbas_left, 16..48_u64, 2..7_usize, 0..3_u8).prop_map(
+        |(is_device, seed, wal_slots_max, lbas_left, extent_count, buffer_count, policy)| Place {
             is_device,
             seed,
             wal_slots_max,
             lbas_left,
             extent_count,
             buffer_count,
+            policy,
         },
     )
 }
@@ -170,6 +174,7 @@ fn a_log_goes_on_where_its_extents_are() {
         lbas_left: 0,
         extent_count: 21,
         buffer_count: 2,
+        policy: 1,
     };
     live(events, &place, &Tally::default());
 }
@@ -202,6 +207,7 @@ fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
         lbas_left: 0,
         extent_count: 18,
         buffer_count: 3,
+        policy: 1,
     };
     live(events, &place, &Tally::default());
 }
@@ -233,7 +239,7 @@ fn live(events: Vec<Event>, place: &Place, tally: &Tally) {
     media.extent_count = place.extent_count;
     format(&mut media, &layout).expect("there is room");
     media.disk.crash_after(NEVER);
-    let policy = Policy::EverySec;
+    let policy = policy(place.policy);
     let mut world = World { place, config, kind, policy, oracle: Oracle::default(), tally };
     let (volume, _) = reopen(&mut media, &world.options()).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);

@@ -10,6 +10,8 @@ use super::{Client, Disk, Script};
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Append(usize),
+    /// So many small records, each made durable before the next, as one who waits for each does.
+    Commits(usize),
     Turn,
     Idle,
     Pass(u64),
@@ -21,6 +23,9 @@ pub(crate) enum Step {
     End,
     Resume,
 }
+
+/// Turns in which a commit is durable, unless something is full.
+const COMMIT_TURNS_MAX: u32 = 20;
 
 /// What may come back.
 #[derive(Default)]
@@ -35,10 +40,18 @@ impl Oracle {
     /// Does a step.
     pub(crate) fn perform<D: Disk>(&mut self, client: &mut Client<D>, step: &Step) {
         match *step {
-            Step::Append(size) => {
-                let record = record(self.records.len(), size);
-                if client.append(&record) {
-                    self.records.push(record);
+            Step::Append(size) => self.append(client, size),
+            Step::Commits(count) => {
+                for size in 0..count {
+                    self.append(client, size);
+                    for _ in 0..COMMIT_TURNS_MAX {
+                        let log = &client.volume.log;
+                        if client.is_over() || log.durable() == log.appended() {
+                            break;
+                        }
+                        client.volume.log.request_durable();
+                        client.turn(true);
+                    }
                 }
             }
             Step::Turn => client.turn(false),
@@ -66,6 +79,13 @@ impl Oracle {
                     client.begin(SnapshotKind::Wal);
                 }
             }
+        }
+    }
+
+    fn append<D: Disk>(&mut self, client: &mut Client<D>, size: usize) {
+        let record = record(self.records.len(), size);
+        if client.append(&record) {
+            self.records.push(record);
         }
     }
 
