@@ -29,6 +29,8 @@ struct Death {
     image: usize,
     /// The start behind it ends in the same way, at that operation.
     in_recovery: Option<u64>,
+    /// Whether the starts behind it want a log.
+    is_log_on: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -76,12 +78,14 @@ fn step() -> impl Strategy<Value = Step> {
 fn death() -> impl Strategy<Value = Death> {
     let within = prop_oneof![Just(0), 0..40_u64];
     let in_recovery = prop_oneof![2 => Just(None), 1 => (0..80_u64).prop_map(Some)];
-    (any::<bool>(), within, any::<usize>(), in_recovery).prop_map(
-        |(is_power_cut, within, image, in_recovery)| Death {
+    let is_log_on = prop::bool::weighted(0.9);
+    (any::<bool>(), within, any::<usize>(), in_recovery, is_log_on).prop_map(
+        |(is_power_cut, within, image, in_recovery, is_log_on)| Death {
             is_power_cut,
             within,
             image,
             in_recovery,
+            is_log_on,
         },
     )
 }
@@ -153,6 +157,11 @@ fn what_comes_back_is_what_was_promised() {
     assert!(tally.refused.into_inner() > 0, "no log was ever full");
 }
 
+/// Killed behind so many operations, and started again.
+fn killed(within: u64, image: usize) -> Death {
+    Death { is_power_cut: false, within, image, in_recovery: None, is_log_on: true }
+}
+
 /// A log in its last segment, killed when nobody had the rest of what it had given back: it must not ask
 /// for other extents.
 #[test]
@@ -161,12 +170,11 @@ fn a_log_goes_on_where_its_extents_are() {
     let first = [43, 101, 171, 75, 0, 8201, 2073, 1387, 6946, 4145, 12_602].map(append);
     let second = [19_907, 17_064, 8099].map(append);
     let snapshot = || [Event::Step(Step::Snapshot(true))];
-    let death = Death { is_power_cut: false, within: 0, image: 0, in_recovery: None };
     let mut events = Vec::from(first);
     events.extend(snapshot());
     events.extend(second);
     events.extend(snapshot());
-    events.extend([append(0), Event::Die(death), Event::WayOut]);
+    events.extend([append(0), Event::Die(killed(0, 0)), Event::WayOut]);
     let place = Place {
         is_device: true,
         seed: 0,
@@ -184,8 +192,7 @@ fn a_log_goes_on_where_its_extents_are() {
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
-    let killed =
-        |within, image| Event::Die(Death { is_power_cut: false, within, image, in_recovery: None });
+    let killed = |within, image| Event::Die(killed(within, image));
     let turns = |count| std::iter::repeat_n(Event::Step(Step::Turn), count);
     let mut events = vec![Event::Step(Step::Turn)];
     events.extend([5818, 3589, 192].map(append));
@@ -224,6 +231,7 @@ struct World<'a> {
     config: SimConfig,
     kind: Kind,
     policy: Policy,
+    is_log_on: bool,
     oracle: Oracle,
     tally: &'a Tally,
 }
@@ -240,7 +248,8 @@ fn live(events: Vec<Event>, place: &Place, tally: &Tally) {
     format(&mut media, &layout).expect("there is room");
     media.disk.crash_after(NEVER);
     let policy = policy(place.policy);
-    let mut world = World { place, config, kind, policy, oracle: Oracle::default(), tally };
+    let (is_log_on, oracle) = (true, Oracle::default());
+    let mut world = World { place, config, kind, policy, is_log_on, oracle, tally };
     let (volume, _) = reopen(&mut media, &world.options()).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     for event in events {
@@ -266,7 +275,11 @@ fn live(events: Vec<Event>, place: &Place, tally: &Tally) {
 
 impl World<'_> {
     fn options(&self) -> RecoverOptions {
-        RecoverOptions { buffer_count: self.place.buffer_count, ..options(self.policy) }
+        RecoverOptions {
+            buffer_count: self.place.buffer_count,
+            is_log_on: self.is_log_on,
+            ..options(self.policy)
+        }
     }
 
     /// Ends a life, and begins the next.
@@ -282,6 +295,7 @@ impl World<'_> {
             client.durable.max(client.acknowledged)
         };
         drop(client);
+        self.is_log_on = death.is_log_on;
         let mut in_recovery = death.in_recovery;
         loop {
             let image = self.image(&crash, death);
