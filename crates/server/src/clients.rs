@@ -103,6 +103,8 @@ pub(crate) struct LongCommand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) lsn: Lsn,
+    /// Our own log was asked for.
+    pub(crate) is_local: bool,
     /// It can never be reached: replicas were asked for.
     pub(crate) never: bool,
     pub(crate) deadline: Option<Instant>,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::{LogState, Lsn};
 
@@ -47,7 +48,7 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
             return;
         }
     };
-    if local > 0 && (core.wal.is_none() || !core.config.yes("appendonly")) {
+    if local > 0 && !core.may_have_log() {
         client.out.error(NO_LOG);
         return;
     }
@@ -61,7 +62,7 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
         wal.request_durable();
     }
     let deadline = (timeout > 0).then(|| core.now.checked_add(Duration::from_millis(timeout)));
-    let wait = Wait { lsn, never: replicas > 0, deadline: deadline.flatten() };
+    let wait = Wait { lsn, is_local: local > 0, never: replicas > 0, deadline: deadline.flatten() };
     client.state = State::Waiting(wait);
     core.add_waiting(client);
 }
@@ -148,6 +149,10 @@ impl Core {
         for conn in std::mem::take(&mut self.waiting) {
             let Some(mut client) = self.clients.take(conn) else { continue };
             match &client.state {
+                // Somebody has ended the log meanwhile.
+                State::Waiting(wait) if wait.is_local && !self.may_have_log() => {
+                    self.answer(&mut client, |_, client| client.out.error(NO_LOG));
+                }
                 State::Waiting(wait) if self.is_over(wait) => {
                     self.answer(&mut client, |core, client| reply(core, client));
                 }
@@ -164,11 +169,23 @@ impl Core {
         is_late || (!wait.never && (self.is_kept(wait.lsn) || self.is_latched()))
     }
 
-    /// Whether the next start finds what is in the log up to here. While the log goes on behind a
-    /// snapshot that is not in its place yet, it does not.
+    /// Whether the next start finds what was written until the log had come to here. While the log goes
+    /// on behind a snapshot that is not in its place yet, it does not; nor what was written without a log.
     fn is_kept(&self, lsn: Lsn) -> bool {
         let log = self.wal.as_ref().map(Wal::log);
-        log.is_some_and(|log| log.durable() >= lsn && log.log_state() != LogState::Resuming)
+        log.is_some_and(|log| {
+            let counts = match log.log_state() {
+                LogState::On => true,
+                LogState::Resuming => false,
+                LogState::Ending | LogState::Off => is_planted("kept-without-log"),
+            };
+            counts && log.durable() >= lsn
+        })
+    }
+
+    /// Whether there is a log, or will be.
+    fn may_have_log(&self) -> bool {
+        self.wal.is_some() && self.config.yes("appendonly")
     }
 
     fn add_waiting(&mut self, client: &Client) {

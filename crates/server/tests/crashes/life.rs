@@ -23,6 +23,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// More than any life has operations.
 const NEVER: u64 = u64::MAX / 2;
 
+/// How `WAITAOF` says that all is durable.
+const DURABLE: &[u8] = b"*2\r\n:1\r\n";
+
 const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true };
 
 /// Whether what is executed is logged.
@@ -212,6 +215,15 @@ impl World {
             let fills = batch.steps.iter().any(|step| matches!(step, Step::Full(_)));
             let is_step_by_step = self.space != Space::Enough || fills;
             let at_once = if is_step_by_step { 1 } else { batch.steps.len() };
+            let waiter = (batch.client + 1) % CLIENT_COUNT;
+            let has_waiter = batch.has_waiter && !is_step_by_step;
+            let wrote = self.wrote[waiter];
+            if has_waiter {
+                let mut request = Vec::new();
+                Step::WaitUntilDurable.encode(&mut request);
+                // Where the disk has died, the batch says so.
+                clients[waiter].try_send_bytes(&request);
+            }
             for (number, steps) in batch.steps.chunks(at_once).enumerate() {
                 let index = (batch.client + number) % CLIENT_COUNT;
                 let client = &mut clients[index];
@@ -223,6 +235,9 @@ impl World {
                     return Ok(());
                 }
             }
+            if has_waiter && !self.end_waiting(&mut clients[waiter], disk, wrote)? {
+                return Ok(());
+            }
         }
         match life.end {
             // There is no space for a snapshot.
@@ -230,6 +245,27 @@ impl World {
             Some(end) => self.end(&mut clients[0], disk, end),
             None => Ok(()),
         }
+    }
+
+    /// Takes the reply to a `WAITAOF` that was sent before a batch, by who had written so many units.
+    /// False when the end of this life has come.
+    fn end_waiting(
+        &mut self,
+        client: &mut Client,
+        disk: &SimDisk,
+        wrote: usize,
+    ) -> Result<bool, String> {
+        let reply = client.try_read();
+        if disk.has_crashed() {
+            return Ok(false);
+        }
+        let reply = reply.ok_or("the server closed the connection of one who waits")?;
+        if reply.starts_with(DURABLE) {
+            (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
+        } else if !reply.starts_with(b"*2\r\n:0\r\n") && !reply.starts_with(b"-ERR WAITAOF") {
+            return Err(format!("who waits is answered {}", shown(&[reply])));
+        }
+        Ok(true)
     }
 
     /// Takes what is left of the disk's space, or gives it back. A log needs a second segment, for
@@ -333,7 +369,7 @@ impl World {
         };
         let steps: Vec<Step> = steps.iter().map(told).collect();
         let mut requests = Vec::new();
-        let counts: Vec<usize> = steps.iter().map(|step| encode(step, &mut requests)).collect();
+        let counts: Vec<usize> = steps.iter().map(|step| step.encode(&mut requests)).collect();
         let mut is_alive = requests.chunks(piece_size).all(|piece| client.try_send_bytes(piece));
         for (index, (step, count)) in steps.iter().zip(counts).enumerate() {
             let asked = Instant::now();
@@ -418,7 +454,7 @@ impl World {
             }
             Step::Save if reply == b"+OK\r\n" => (self.kept, self.durable) = (executed, executed),
             Step::Save if reply.starts_with(b"-ERR Background save already") => {}
-            Step::WaitUntilDurable if reply.starts_with(b"*2\r\n:1\r\n") => {
+            Step::WaitUntilDurable if reply.starts_with(DURABLE) => {
                 // What others wrote is not asked for.
                 let wrote = self.wrote[client];
                 (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
@@ -463,25 +499,6 @@ fn is_refused(replies: Option<&[Vec<u8>]>) -> bool {
         "-EXECABORT Transaction discarded because of: MISCONF The log is full",
     ];
     full.iter().any(|text| reply.starts_with(text.as_bytes()))
-}
-
-/// The requests of a step, and how many replies they get.
-fn encode(step: &Step, requests: &mut Vec<u8>) -> usize {
-    let line = match step {
-        Step::Run(unit) => return unit.encode(requests),
-        Step::Full(_) => return 0,
-        Step::Rewrite => "BGREWRITEAOF",
-        Step::SaveInBackground => "BGSAVE",
-        Step::Save => "SAVE",
-        // Where the disk dies while the log goes on from a snapshot, nothing ever is: that snapshot is
-        // tried again and again. What lives is far faster.
-        Step::WaitUntilDurable => "WAITAOF 1 0 5000",
-        Step::Policy(policy) => &format!("CONFIG SET appendfsync {policy}"),
-        Step::Log(true) => "CONFIG SET appendonly yes",
-        Step::Log(false) => "CONFIG SET appendonly no",
-    };
-    encode_line(line, requests);
-    1
 }
 
 fn shown(replies: &[Vec<u8>]) -> String {

@@ -23,10 +23,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 
+use crate::common::until;
 use life::World;
 pub(crate) use life::launch_on;
 pub(crate) use media::{Kind, SimMedia, WAL};
-use script::{AT_ONCE, Batch, Life, Step, Unit, life};
+use script::{Batch, Life, Step, Unit, life};
 use slimio_server::WallClock;
 use slimio_sim::SimConfig;
 
@@ -89,11 +90,8 @@ fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
             Step::Run(Unit { db: 0, commands, is_transaction: false })
         }
     };
-    let batch = |(passes_ms, lines): &(i64, &[&str])| Batch {
-        passes_ms: *passes_ms,
-        client: 0,
-        piece_size: AT_ONCE,
-        steps: lines.iter().map(step).collect(),
+    let batch = |(passes_ms, lines): &(i64, &[&str])| {
+        Batch::of(*passes_ms, lines.iter().map(step).collect())
     };
     let batches = batches.iter().map(batch).collect();
     let (dies_after, is_power_cut, image, end) = (u64::MAX / 2, false, 0, None);
@@ -148,8 +146,8 @@ fn a_full_log_refuses_and_a_flush_gives_its_room_back() {
         unit(&["SET k3 1"]),
         Step::WaitUntilDurable,
     ];
-    let batch = |passes_ms, steps| Batch { passes_ms, client: 0, piece_size: AT_ONCE, steps };
-    let full = Life { batches: vec![batch(0, steps), batch(60, behind)], ..killed(0, &[]) };
+    let batches = vec![Batch::of(0, steps), Batch::of(60, behind)];
+    let full = Life { batches, ..killed(0, &[]) };
     let mut world = World::new(1, false);
     world.live(&full).unwrap();
     assert!(world.refused > 3, "{} were refused", world.refused);
@@ -191,6 +189,36 @@ fn who_waits_for_a_log_that_goes_on_is_answered_when_there_is_space() {
     assert_eq!(client.call(&["WAITAOF", "1", "0", "200"]), "*2\r\n:0\r\n:0\r\n");
     disk.faults(|faults| faults.full = false);
     assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
+    server.stop();
+}
+
+#[test]
+fn who_waits_for_a_log_that_is_ended_is_told() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let directives = World::new(0, false).directives();
+    let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
+    let (mut one, mut two) = (server.connect(), server.connect());
+    let mut turn = |on| assert_eq!(two.call(&["CONFIG", "SET", "appendonly", on]), "+OK\r\n");
+    turn("no");
+    let value = "x".repeat(290_000);
+    for key in 0..8 {
+        assert_eq!(one.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
+    }
+    // The log goes on behind a snapshot for which there is no space, so nothing is kept.
+    disk.faults(|faults| faults.full = true);
+    turn("yes");
+    one.send(&["WAITAOF", "1", "0", "0"]);
+    until("nobody waits", || {
+        server.connect().call(&["INFO", "clients"]).contains("blocked_clients:1")
+    });
+    turn("no");
+    let reply = one.read();
+    let reply = String::from_utf8_lossy(&reply);
+    assert!(reply.starts_with("-ERR WAITAOF cannot be used"), "{reply}");
+    // Nor is it said to who asks for no log, but is told of it.
+    assert_eq!(one.call(&["WAITAOF", "0", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
+    disk.faults(|faults| faults.full = false);
     server.stop();
 }
 

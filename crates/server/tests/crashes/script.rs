@@ -85,12 +85,33 @@ pub(crate) enum Step {
     SaveInBackground,
     /// `SAVE`
     Save,
-    /// `WAITAOF 1 0 0`
+    /// `WAITAOF`
     WaitUntilDurable,
     /// `CONFIG SET appendfsync`
     Policy(&'static str),
     /// `CONFIG SET appendonly`
     Log(bool),
+}
+
+impl Step {
+    /// Its requests, and how many replies they get.
+    pub(crate) fn encode(&self, requests: &mut Vec<u8>) -> usize {
+        let line = match self {
+            Self::Run(unit) => return unit.encode(requests),
+            Self::Full(_) => return 0,
+            Self::Rewrite => "BGREWRITEAOF",
+            Self::SaveInBackground => "BGSAVE",
+            Self::Save => "SAVE",
+            // Where the disk dies while the log goes on from a snapshot, nothing ever is: that snapshot is
+            // tried again and again. What lives is far faster.
+            Self::WaitUntilDurable => "WAITAOF 1 0 5000",
+            Self::Policy(policy) => &format!("CONFIG SET appendfsync {policy}"),
+            Self::Log(true) => "CONFIG SET appendonly yes",
+            Self::Log(false) => "CONFIG SET appendonly no",
+        };
+        encode_line(line, requests);
+        1
+    }
 }
 
 /// Steps that are sent at once, and how long that is behind those before, in milliseconds.
@@ -101,7 +122,16 @@ pub(crate) struct Batch {
     pub(crate) client: usize,
     /// Bytes of them that are sent at a time: where one piece ends, the server may be anywhere.
     pub(crate) piece_size: usize,
+    /// Another client waits, by `WAITAOF`, while they run.
+    pub(crate) has_waiter: bool,
     pub(crate) steps: Vec<Step>,
+}
+
+impl Batch {
+    /// Steps that are sent at once, by the first client.
+    pub(crate) fn of(passes_ms: i64, steps: Vec<Step>) -> Self {
+        Self { passes_ms, client: 0, piece_size: AT_ONCE, has_waiter: false, steps }
+    }
 }
 
 /// Larger than any batch.
@@ -256,10 +286,9 @@ fn filling() -> impl Strategy<Value = Vec<Batch>> {
     let rest = proptest::collection::vec(batch(), 1..6);
     (many, rest, any::<bool>()).prop_map(|(mut steps, mut batches, ends)| {
         steps.insert(0, Step::Full(true));
-        batches.insert(0, Batch { passes_ms: 0, client: 0, piece_size: AT_ONCE, steps });
+        batches.insert(0, Batch::of(0, steps));
         if ends {
-            let steps = vec![Step::Full(false)];
-            batches.push(Batch { passes_ms: 0, client: 0, piece_size: AT_ONCE, steps });
+            batches.push(Batch::of(0, vec![Step::Full(false)]));
         }
         batches
     })
@@ -268,8 +297,14 @@ fn filling() -> impl Strategy<Value = Vec<Batch>> {
 fn batch() -> impl Strategy<Value = Batch> {
     let steps = proptest::collection::vec(step(), 1..10);
     let piece_size = prop_oneof![2 => Just(AT_ONCE), 1 => 500..5000_usize];
-    (while_ms(), 0..CLIENT_COUNT, piece_size, steps).prop_map(
-        |(passes_ms, client, piece_size, steps)| Batch { passes_ms, client, piece_size, steps },
+    (while_ms(), 0..CLIENT_COUNT, piece_size, prop::bool::weighted(0.2), steps).prop_map(
+        |(passes_ms, client, piece_size, has_waiter, steps)| Batch {
+            passes_ms,
+            client,
+            piece_size,
+            has_waiter,
+            steps,
+        },
     )
 }
 
