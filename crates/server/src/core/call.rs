@@ -377,10 +377,15 @@ fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
 }
 
 /// Whether a request is refused while snapshots fail: what writes, and `PING`, by which a monitor
-/// finds out.
+/// finds out. Other than in Redis, what frees memory is not, for a snapshot may fail because there is
+/// too much to keep.
 fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
-    let writes = client.multi.as_ref().is_some_and(|multi| row.name == "exec" && multi.writes);
-    writes || row.flags.has(Flags::WRITE) || row.name == "ping"
+    let frees = |purpose| purpose >= Purpose::Frees && !is_planted("broken-save-keeps-all");
+    let exec = client.multi.as_ref().filter(|_| row.name == "exec");
+    let is_written = exec.is_some_and(|multi| multi.writes && !frees(multi.purpose));
+    let writes =
+        row.flags.has(Flags::WRITE) && !(row.flags.has(Flags::FREES) && frees(Purpose::Frees));
+    is_written || writes || row.name == "ping"
 }
 
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {

@@ -462,3 +462,33 @@ fn a_transaction_that_flushes_is_a_way_out() {
         full.check().leave();
     }
 }
+
+/// A snapshot that has no room is no reason to refuse what makes some.
+#[test]
+fn what_frees_goes_on_where_a_snapshot_has_no_room() {
+    let mut full = Full::new("everysec");
+    let names = full.fill(&["v"]);
+    let client = &mut full.client;
+    assert_eq!(client.call(&["CONFIG", "SET", "save", "3600 1"]), "+OK\r\n");
+    let saved = client.call(&["SAVE"]);
+    assert!(saved.starts_with("-ERR"), "{saved}");
+    let refused = |reply: String| reply.contains("MISCONF Redis is configured to save");
+    assert!(refused(client.call(&["SET", "k", "v"])));
+    assert!(refused(client.call(&["PING"])));
+    assert_eq!(client.call(&["DEL", &names[0]]), ":1\r\n");
+    // What a transaction does is known when it is to run.
+    client.call(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    let mut other = full.server.connect();
+    for (client, words) in
+        [(&mut *client, &["DEL", &names[1]][..]), (&mut other, &["SETNX", "k", "v"])]
+    {
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(words), "+QUEUED\r\n");
+    }
+    full.server.connect().call(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
+    assert_eq!(client.call(&["EXEC"]), "*1\r\n:1\r\n");
+    assert!(refused(other.call(&["EXEC"])));
+    assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
+    assert_eq!(client.call(&["CONFIG", "SET", "save", ""]), "+OK\r\n");
+    full.leave();
+}
