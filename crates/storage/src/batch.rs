@@ -130,24 +130,33 @@ pub(crate) fn read_header(
     volume_id: VolumeId,
     batch_size_max: usize,
 ) -> Option<Header> {
+    let header = any_header(bytes, volume_id)?;
+    let size = at::SIZE + header.records_size as usize;
+    let size_max = if header.kind == Kind::Plain { batch_size_max } else { LBA_SIZE };
+    let is_batch = header.records_size > 0 && size <= size_max;
+    (is_batch && u64_at(bytes, at::REPLICATION_OFFSET) == 0).then_some(header)
+}
+
+fn any_header(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     let (epoch, first_lsn) = read_open_half(bytes, volume_id)?;
-    let records_size = u32_at(bytes, at::RECORDS_SIZE);
-    let kind = Kind::from_u32(u32_at(bytes, at::KIND))?;
-    let size = at::SIZE + records_size as usize;
-    let size_max = if kind == Kind::Plain { batch_size_max } else { LBA_SIZE };
-    if records_size == 0 || size > size_max || u64_at(bytes, at::REPLICATION_OFFSET) != 0 {
-        return None;
-    }
     Some(Header {
         epoch,
         first_lsn,
-        records_size,
-        kind,
+        records_size: u32_at(bytes, at::RECORDS_SIZE),
+        kind: Kind::from_u32(u32_at(bytes, at::KIND))?,
         durable: Lsn(u64_at(bytes, at::DURABLE_LSN)),
         parent: u64_at(bytes, at::PARENT),
         superblock_sequence: u64_at(bytes, at::SUPERBLOCK_SEQUENCE),
         checksum: u64_at(bytes, at::CHECKSUM),
     })
+}
+
+/// The header of no batch, which a mapped buffer holds to say how far the log is durable: it has no
+/// records, and is whole by its own checksum.
+pub(crate) fn read_witness(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
+    let header = any_header(bytes, volume_id).filter(|header| header.records_size == 0)?;
+    let salt = Salt::new(volume_id, header.epoch);
+    (header_checksum(bytes, salt, header.first_lsn, 0) == header.checksum).then_some(header)
 }
 
 /// Whether a batch (its whole blocks) is what was written: header, every record, padding.

@@ -389,7 +389,12 @@ pub mod batch {
         field("epoch", EPOCH, 8, "epoch in which it was written"),
         field("first_lsn", FIRST_LSN, 8, "where its first record starts"),
         field("open_checksum", OPEN_CHECKSUM, 8, "of the fields above: the open half"),
-        field("records_size", RECORDS_SIZE, 4, "bytes of its records"),
+        field(
+            "records_size",
+            RECORDS_SIZE,
+            4,
+            "bytes of its records; 0 in a buffer that only says how far all is durable",
+        ),
         field("kind", KIND, 4, "0 plain; 1, 2 first and second block of a tail pair"),
         field("durable_lsn", DURABLE_LSN, 8, "durable LSN known when it was submitted"),
         field("parent", PARENT, 8, "checksum of the batch before"),

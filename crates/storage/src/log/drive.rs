@@ -280,6 +280,7 @@ impl Log {
         }
         let durable = self.durable;
         self.marks.retain(|&(end, _)| end > durable);
+        self.tell_durable();
     }
 
     /// Sleeps until the device has finished something or `timeout` has passed; a

@@ -9,7 +9,7 @@ use slimio_device::{Buffer, DeviceError, Faults};
 use slimio_planted::is_planted;
 
 use super::{Log, OpenBatch};
-use crate::batch::{Records, is_whole, read_header};
+use crate::batch::{Kind, Records, is_whole, read_header, write_closing_half, write_open_half};
 use crate::checksum::chain;
 use crate::{EIO, LatchCause, Lsn};
 
@@ -23,6 +23,25 @@ impl Log {
         let waiting = self.closed.iter().chain(&self.open).filter_map(|open| open.private_from);
         let first = flying.chain(waiting).next();
         first.unwrap_or(self.appended).max(self.written)
+    }
+
+    /// Lets a mapped buffer say how far the log is durable once all of it is: no batch behind it says so
+    /// yet, and a start that finds less must know that it is damage. Nothing is written for that. The
+    /// buffer is the one that is taken last.
+    pub(super) fn tell_durable(&mut self) {
+        if self.durable != self.appended || self.told_durable == self.durable {
+            return;
+        }
+        let header = self.header(Kind::Plain, self.appended, 0, self.parent);
+        if self.free.first().is_none_or(|buffer| self.is_private(buffer)) {
+            return;
+        }
+        let Some(buffer) = self.free.first_mut() else { return };
+        if !is_planted("durable-untold") {
+            write_open_half(buffer, self.volume_id, self.epoch, header.first_lsn);
+            write_closing_half(buffer, self.salt, &header, 0);
+        }
+        self.told_durable = self.durable;
     }
 
     /// Whether what is appended outlives the process before it is written.

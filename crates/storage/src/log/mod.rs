@@ -64,6 +64,8 @@ pub struct Log {
     appended: Lsn,
     written: Lsn,
     durable: Lsn,
+    /// What a mapped buffer says of that, since it was all.
+    told_durable: Lsn,
     /// End of the last batch in the written prefix that was not written durably.
     soft_end: Lsn,
     /// Ends of spans of the log not yet durable, and when their oldest record was seen.
@@ -218,6 +220,7 @@ impl Log {
             appended: seed.lsn,
             written: seed.lsn,
             durable: seed.lsn,
+            told_durable: seed.lsn,
             soft_end: seed.lsn,
             marks: VecDeque::new(),
             buffer_count: 0,

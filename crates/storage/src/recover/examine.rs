@@ -137,6 +137,15 @@ pub(crate) fn examine(
         RootChoice::OnDemand => Vec::new(),
     };
     rescue::check_read(&buffers)?;
+    let told = rescue::told_durable(&buffers, &superblock);
+    if chain.complete < told && choice == RootChoice::InForce {
+        let what =
+            format!("it ends there, but all was durable up to {told}, as the mapped buffers say");
+        if !salvage {
+            return Err(Error::Damaged { lsn: chain.complete, what });
+        }
+        report.salvaged.push(what);
+    }
     let cut = if rescued.is_empty() {
         report.dropped_bytes = chain.next.bytes_since(chain.complete);
         chain.drop_pending();

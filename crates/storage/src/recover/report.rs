@@ -27,7 +27,7 @@ pub struct Report {
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
-    /// Whole batches behind the end of the log, which were never acknowledged as durable.
+    /// Whole batches behind the end of the log, none of them known to have been durable.
     pub batches_ignored: u64,
     /// Records applied.
     pub records: u64,

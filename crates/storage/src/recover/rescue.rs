@@ -7,7 +7,7 @@ use slimio_device::{Buffer, DeviceError};
 use slimio_planted::is_planted;
 
 use super::chain::{Chain, Claims};
-use crate::batch::{Records, is_whole, read_header, read_open_half};
+use crate::batch::{Records, is_whole, read_header, read_open_half, read_witness};
 use crate::checksum::Salt;
 use crate::layout::record;
 use crate::superblock::Superblock;
@@ -56,6 +56,18 @@ pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
         }
     }
     claims
+}
+
+/// How far the log was durable when all of it was, as a buffer says.
+pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
+    let witnesses = buffers.iter().filter_map(|bytes| read_witness(bytes, superblock.volume_id));
+    let durable = witnesses
+        .filter(|witness| witness.epoch == superblock.epoch)
+        .map(|witness| witness.durable)
+        .max()
+        .unwrap_or_default();
+    // What was appended behind the end of a log says nothing about it.
+    superblock.snapshots.log_end().map_or(durable, |end| durable.min(end))
 }
 
 /// Follows the log on through the buffers, as far as records are complete, and returns the

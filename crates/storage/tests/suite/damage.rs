@@ -85,6 +85,34 @@ fn every_set_of_damaged_superblock_copies() {
     }
 }
 
+/// All of the log was made durable by one flush, and nothing came behind: no batch says so, but a mapped
+/// buffer does, whether the process was killed or has ended.
+#[test]
+fn a_durable_log_that_nothing_came_behind_is_missed() {
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    // More than the buffers hold.
+    let script: Vec<_> = (0..12).map(|byte| (0, vec![byte; BATCH_SIZE - 200])).collect();
+    for policy in [Policy::EverySec, Policy::No] {
+        let mut media = formatted(SimConfig::default(), Kind::Files);
+        // Never reached, but the buffers are then really mapped.
+        media.disk.crash_after(1_000_000);
+        let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
+        let mut client = Client::new(volume, media.disk.clone(), 0);
+        client.write(&script, 1);
+        client.settle();
+        assert_eq!(client.volume.log.durable(), client.volume.log.appended());
+        let image = media.disk.crash_now().process_images(&limits).swap_remove(0);
+        let (_, recovered) = reopen(&mut media_of(&image), &options(policy)).expect("it opens");
+        assert_eq!(recovered, script);
+        let media = &mut media_of(&image);
+        rot(media, WAL, 0, 100);
+        let Err(Error::Damaged { what, .. }) = reopen(media, &options(policy)) else {
+            panic!("{policy:?}: it opens with less")
+        };
+        assert!(what.contains("durable"), "{what}");
+    }
+}
+
 /// The log's newest segment is in an extent that only the newest superblock gives it: what is lost
 /// with that superblock shows in extents that look free.
 #[test]
