@@ -18,7 +18,8 @@ def main():
     parser.add_argument("--stock", default="redis-server", help="the yardstick")
     parser.add_argument("--bench", default="", help="slimio-bench, for the ledger")
     parser.add_argument("--clients", default="", help="where clients of other languages are built")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    # One more than there are cores, for many a test waits.
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 2) + 1)
     parser.add_argument("--folder", default="", help="where servers put their data")
     parser.add_argument("--seed", type=int, default=1, help="of random runs")
     parser.add_argument("--rounds", type=int, default=0, help="of random runs; 0: a short run")
