@@ -272,7 +272,9 @@ impl Core {
             let Some(conn) = self.parked.pop_front() else { return };
             if self.retry(conn) && self.parked.back() == Some(&conn) {
                 // Those behind it would wait, too; it keeps its place.
-                self.parked.rotate_right(1);
+                if !is_planted("parked-lose-place") {
+                    self.parked.rotate_right(1);
+                }
                 return;
             }
         }

@@ -147,7 +147,9 @@ impl Core {
                         self.request(client, args);
                     }
                     at += consumed;
-                    client.large_size = 0;
+                    if !is_planted("large-sizes-add-up") {
+                        client.large_size = 0;
+                    }
                 }
                 Step::NeedMore => break,
                 Step::Large { size, header_end } => {

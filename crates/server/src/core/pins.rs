@@ -1,5 +1,6 @@
 //! Snapshots that stay as they are because somebody reads them on the volume.
 
+use slimio_planted::is_planted;
 use slimio_storage::{SlotSummary, SnapshotKind};
 
 use super::Core;
@@ -22,7 +23,7 @@ impl Core {
     pub(crate) fn wait_for_pin(&mut self, client: &mut Client) {
         client.state = State::Saving;
         // What runs may have begun before this was asked for.
-        self.snapshots.saves.is_scheduled |= !self.has_just_begun();
+        self.snapshots.saves.is_scheduled |= !self.has_just_begun() || is_planted("pin-takes-two");
         let round = self.snapshots.saves.begun + u64::from(self.snapshots.saves.is_scheduled);
         self.snapshots.pinning.push((client.conn, round));
     }

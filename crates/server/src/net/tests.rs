@@ -147,6 +147,30 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
     });
 }
 
+/// What it was told of as there is gone when it looks: memory that waits goes on waiting.
+#[test]
+fn memory_that_waits_stays_where_nothing_is_there() {
+    let mut config = Config::default();
+    config.set("port", "0").unwrap();
+    config.set("bind", "127.0.0.1").unwrap();
+    let listener = listen::open(&config).unwrap().remove(0);
+    let address = listener.address.unwrap();
+    // Only epoll tells of bytes before they are taken.
+    let mut net = epoll::EpollNet::new().unwrap();
+    net.listen(listener.fd).unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    let conn = accept(&mut net);
+    net.fill(conn, Filling { buffer: Vec::with_capacity(9), wanted: 9 });
+    client.write_all(b"gone").unwrap();
+    net.wait(Some(Duration::from_secs(10)));
+    let mut stolen = [0; 4];
+    assert_eq!(rustix::io::read(net.socket(conn).unwrap(), &mut stolen), Ok(4));
+    assert!(net.next().is_none());
+    client.write_all(b"there").unwrap();
+    let Came::Filled(_, filling) = next(&mut net) else { panic!("they pass by the memory") };
+    assert_eq!(filling.buffer, b"there");
+}
+
 #[test]
 fn a_paused_connection_is_not_read_until_it_is_resumed() {
     for_both(|net, connect| {

@@ -118,7 +118,8 @@ impl Full {
     fn check(mut self) -> Self {
         assert_eq!(info(&mut self.client, "log_latched"), "0");
         let reply = self.client.call(&["BGREWRITEAOF"]);
-        assert!(reply.starts_with("+Background append only file rewriting"), "{reply}");
+        // The log may have begun one by itself.
+        assert!(reply.contains("Background append only file rewriting"), "{reply}");
         let client = &mut self.client;
         until("the rewrite does not end", || {
             info(client, "aof_rewrite_in_progress") == "0"

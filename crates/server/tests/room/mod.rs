@@ -6,7 +6,7 @@ mod full;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{BACK_ENDS, Client, start_on};
+use crate::common::{BACK_ENDS, Client, start_on, until};
 use crate::held::hold;
 use crate::info;
 
@@ -58,6 +58,45 @@ fn a_long_command_without_room_does_not_spin() {
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(observer.call(&["DBSIZE"]), ":20000\r\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn who_waits_for_room_is_served_in_the_order_of_arrival() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let (volume, held) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let directives = "auto-aof-rewrite-percentage 0";
+        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, held)) else {
+            continue;
+        };
+        let (mut observer, mut filler) = (server.connect(), server.connect());
+        is_shut.store(true, Ordering::SeqCst);
+        let parked = |observer: &mut Client| {
+            let list = observer.call(&["CLIENT", "LIST"]);
+            list.lines().filter(|line| line.contains(" flags=b ")).count()
+        };
+        let value = "v".repeat(100_000);
+        let mut sent = 0;
+        while parked(&mut observer) == 0 {
+            filler.send(&["SET", "filler", &value]);
+            sent += 1;
+        }
+        let mut clients: Vec<Client> = (0..5).map(|_| server.connect()).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send(&["APPEND", "k", &value]);
+            until("it does not wait", || parked(&mut observer) == number + 2);
+        }
+        is_shut.store(false, Ordering::SeqCst);
+        // The log's path does not know that it may speak again: any turn asks it.
+        assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
+        (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
+        for (number, client) in clients.iter_mut().enumerate() {
+            let len = (number + 1) * value.len();
+            assert_eq!(client.read(), format!(":{len}\r\n").as_bytes());
+        }
         server.stop();
     }
 }

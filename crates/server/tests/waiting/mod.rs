@@ -167,3 +167,37 @@ fn replies_can_be_left_out_of_requests_that_wait() {
         }
     });
 }
+
+#[test]
+fn who_pins_waits_for_one_snapshot() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "appendfsync everysec") else { continue };
+        let mut client = server.connect();
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+        for number in 1..4 {
+            let pinned = client.call(&["SLIMIO", "PIN"]);
+            let found = pinned.split_whitespace().nth(2);
+            assert_eq!(found, Some(&*number.to_string()), "{pinned}");
+        }
+        server.stop();
+    }
+}
+
+/// Large values that came one after the other are not in the query buffer together.
+#[test]
+fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let limit = "client-query-buffer-limit 1mb";
+        let Some(server) = start(back_end, &volume, limit) else { continue };
+        let mut client = server.connect();
+        let value = "v".repeat(400_000);
+        for _ in 0..5 {
+            assert_eq!(client.call(&["SET", "k", &value]), "+OK\r\n");
+        }
+        server.stop();
+    }
+}
