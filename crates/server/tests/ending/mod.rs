@@ -176,3 +176,20 @@ fn a_signal_asks_for_one_end() {
         server.ended().unwrap();
     });
 }
+
+/// The log has stopped, so no snapshot begins.
+#[test]
+fn a_snapshot_that_cannot_begin_is_none_before_the_end() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let config = config("plain", Path::new("simulated"), "appendfsync always\nlog-buffers 4");
+    let server = launch_on(media, false, config, WallClock::System).serving();
+    let (mut client, mut other) = (server.connect(), server.connect());
+    assert_eq!(client.call(&["SET", "k", "1"]), "+OK\r\n");
+    disk.crash_now();
+    client.send(&["SET", "k", "2"]);
+    until("the log goes on", || crate::info(&mut other, "log_latched") == "1");
+    other.send(&["SHUTDOWN", "SAVE"]);
+    assert!(is_refused(&mut other));
+    server.abandon().unwrap_err();
+}
