@@ -1,6 +1,7 @@
 """What a service manager of the kind of systemd's is told, where NOTIFY_SOCKET says."""
 
 import os
+import signal
 import socket
 import tempfile
 
@@ -64,3 +65,12 @@ class Supervised(TestCase):
         server = self.server("/nowhere/notify", supervised="systemd")
         server.start()
         until(lambda: "cannot tell systemd" in server.said(), SECONDS, "a warning")
+
+    def test_the_end_of_a_terminal_does_not_end_the_server(self):
+        server = Server()
+        self.addCleanup(server.close)
+        with server.client() as client:
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(client("SET", "k", "v"), b"OK")
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(client("GET", "k"), b"v")

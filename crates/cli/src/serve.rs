@@ -24,6 +24,7 @@ use crate::volume;
 /// # Errors
 /// A sentence with a remedy.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    slimio_device::ignore_hang_up_signal();
     let mut config = Config::from_args(args).map_err(|e| e.to_string())?;
     slimio_server::logging::init(config.choice("loglevel"), config.text("logfile"))
         .map_err(|e| e.to_string())?;

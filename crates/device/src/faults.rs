@@ -327,6 +327,12 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
+/// The end of the terminal that the process was started from does not end it, as redis-server has it.
+pub fn ignore_hang_up_signal() {
+    // SAFETY: the disposition "ignored" has no handler that could do anything.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;

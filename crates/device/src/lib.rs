@@ -62,7 +62,7 @@ pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};
 pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
-pub use faults::{Faults, ignore_file_size_signal};
+pub use faults::{Faults, ignore_file_size_signal, ignore_hang_up_signal};
 pub use image::ImageFile;
 pub use layer::{Layer, Layered};
 pub use mapped::MappedFile;

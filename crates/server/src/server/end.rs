@@ -60,7 +60,8 @@ impl Server {
             return;
         }
         let by = self.core.shutdown.and_then(|shutdown| shutdown.by);
-        for (conn, _) in pins.iter().filter(|(conn, _)| Some(*conn) != by) {
+        let is_other = |conn| Some(conn) != by || is_planted("end-closes-who-asks");
+        for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
                 // Closing may wait for what is under way. Who has gone need not be told.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

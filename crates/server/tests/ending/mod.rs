@@ -193,3 +193,16 @@ fn a_snapshot_that_cannot_begin_is_none_before_the_end() {
     assert!(is_refused(&mut other));
     server.abandon().unwrap_err();
 }
+
+#[test]
+fn who_has_a_pin_and_asks_for_an_end_is_told_that_it_is_given_up() {
+    without_log(|server, disk| {
+        let mut client = server.connect();
+        assert!(client.call(&["SLIMIO", "PIN"]).starts_with('$'));
+        disk.faults(|faults| faults.full = true);
+        client.send(&["SHUTDOWN", "SAVE"]);
+        assert!(is_refused(&mut client));
+        disk.faults(|faults| faults.full = false);
+        server.stop();
+    });
+}
