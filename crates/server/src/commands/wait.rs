@@ -54,7 +54,8 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
     let lsn = if local > 0 { client.last_write } else { Lsn(0) };
     let is_there = replicas == 0 && (local == 0 || core.is_kept(lsn) || core.is_latched());
-    if is_there || core.transaction.is_some() {
+    let is_within = core.transaction.is_some() && !is_planted("waits-in-transaction");
+    if is_there || is_within {
         reply(core, client);
         return;
     }

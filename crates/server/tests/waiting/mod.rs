@@ -201,3 +201,27 @@ fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
         server.stop();
     }
 }
+
+/// It says how far the log is, without the transaction's own writes.
+#[test]
+fn nobody_waits_within_a_transaction() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "appendfsync no") else { continue };
+        let mut client = server.connect();
+        client.set_patience(Duration::from_secs(5));
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+        for expected in ["*2\r\n:0\r\n:0\r\n", "*2\r\n:1\r\n:0\r\n"] {
+            send_all(
+                &mut client,
+                &[&["MULTI"], &["SET", "k", "w"], &["WAITAOF", "1", "0", "0"], &["EXEC"]],
+            );
+            (0..3).for_each(|_| drop(client.read()));
+            let replies = [b"*2\r\n+OK\r\n", expected.as_bytes()].concat();
+            assert_eq!(client.read(), replies, "{back_end}");
+            assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
+        }
+        server.stop();
+    }
+}
