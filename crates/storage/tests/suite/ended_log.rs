@@ -1,6 +1,8 @@
 //! A log that ends and goes on: what counts of the time between.
 
-use crate::common::{Client, Kind, SMALL, SimMedia, options, reopen, script, small_script};
+use crate::common::{
+    Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
+};
 use crate::snapshot_failing::{client, next_job, root_entries, write};
 use slimio_device::LBA_SIZE;
 use slimio_sim::{Image, Limits, SimConfig};
@@ -209,5 +211,32 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
             let (_, recovered) = reopen(&mut media_of(&image), &off).expect("it opens");
             assert_eq!(recovered, script, "killed at operation {ops}");
         }
+    }
+}
+
+/// What was appended behind the end did not count, though it was durable and a buffer said so: neither the
+/// start that goes on from the end misses it, nor the next.
+#[test]
+fn what_was_durable_behind_the_end_of_a_log_is_not_missed() {
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let config = SimConfig::default();
+    let mut media = formatted_as(config, Kind::Files, &SMALL);
+    // Never reached, but the buffers are then really mapped.
+    media.disk.crash_after(1_000_000);
+    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let script = small_script(4);
+    write(&mut client, &script[..2]);
+    client.volume.log.end();
+    client.settle();
+    client.volume.log.resume();
+    write(&mut client, &script[2..]);
+    assert_eq!(client.volume.log.log_state(), LogState::Resuming);
+    for _ in 0..3 {
+        let image = media.disk.crash_now().process_images(&limits).swap_remove(0);
+        media = SimMedia::from_image(config, Kind::Files, &image);
+        media.disk.crash_after(1_000_000);
+        let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+        assert_eq!(recovered, script[..2]);
     }
 }
