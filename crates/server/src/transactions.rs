@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use slimio_keyspace::{DbIndex, Keyspace, Touched};
+use slimio_planted::is_planted;
 use slimio_resp::OwnedRequest;
 
 use crate::clients::{Client, Clients};
@@ -83,12 +84,13 @@ impl Watches {
     pub(crate) fn touched<'a>(
         &self,
         touched: impl Iterator<Item = Touched<'a>>,
+        keyspace: &Keyspace,
         clients: &mut Clients,
         current: &mut Client,
     ) {
-        let mut tell = |watchers: &[Watcher], is_flush: bool| {
+        let mut tell = |watchers: &[Watcher], is_no_change: &dyn Fn(&Watcher) -> bool| {
             for watcher in watchers {
-                if is_flush && !watcher.was_there {
+                if is_no_change(watcher) {
                     continue;
                 }
                 if watcher.conn == current.conn {
@@ -101,14 +103,18 @@ impl Watches {
         for touched in touched {
             match touched {
                 Touched::Key { db, key, .. } => {
-                    if let Some(watchers) = self.keys.get(&(db, key.to_bytes().into())) {
-                        tell(watchers, false);
+                    let key: Box<[u8]> = key.to_bytes().into();
+                    if let Some(((_, key), watchers)) = self.keys.get_key_value(&(db, key)) {
+                        let has_gone = || !keyspace.contains(db, key, i64::MIN);
+                        tell(watchers, &|watcher| {
+                            watcher.was_expired && has_gone() && !is_planted("expired-goes-twice")
+                        });
                     }
                 }
                 Touched::Db(changed) => {
                     for ((db, _), watchers) in &self.keys {
                         if *db == changed {
-                            tell(watchers, true);
+                            tell(watchers, &|watcher| !watcher.was_there);
                         }
                     }
                 }

@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         if !self.watches.is_empty() {
             let touched = self.effects.touched(args);
-            self.watches.touched(touched, &mut self.clients, client);
+            self.watches.touched(touched, &self.keyspace, &mut self.clients, client);
         }
         if self.effects.is_empty() {
             return Lsn(0);
@@ -148,7 +148,8 @@ impl Core {
         }
         let args = slimio_keyspace::no_args();
         if !self.watches.is_empty() {
-            self.watches.touched(self.effects.touched(args), &mut self.clients, current);
+            let touched = self.effects.touched(args);
+            self.watches.touched(touched, &self.keyspace, &mut self.clients, current);
         }
         let Some(wal) = &mut self.wal else { return };
         if !wal.takes_records() {

@@ -91,3 +91,38 @@ fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
         server.stop();
     }
 }
+
+/// For who began to watch it when its time was over, it was not there before either, as in Redis.
+#[test]
+fn a_key_that_had_expired_when_it_was_watched_may_go() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let directives = "enable-debug-command yes";
+        let Some(server) = start(back_end, &volume, directives) else { continue };
+        let (mut client, mut other) = (server.connect(), server.connect());
+        assert_eq!(other.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
+        let went: [&[&str]; 3] = [&["GET", "k"], &["DEL", "k"], &["FLUSHALL"]];
+        let came: [&[&str]; 2] = [&["SET", "k", "v"], &["APPEND", "k", "v"]];
+        let runs = "*1\r\n+PONG\r\n";
+        for (requests, expected) in [(&went[..], runs), (&came[..], "*-1\r\n")] {
+            for request in requests {
+                // Who meets a key whose time is over deletes it.
+                for is_met in [false, true] {
+                    assert_eq!(client.call(&["SET", "k", "v", "PX", "1"]), "+OK\r\n");
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                    if is_met {
+                        assert_eq!(client.call(&["EXISTS", "k"]), ":0\r\n");
+                    }
+                    assert_eq!(client.call(&["WATCH", "k"]), "+OK\r\n");
+                    other.call(request);
+                    assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+                    assert_eq!(client.call(&["PING"]), "+QUEUED\r\n");
+                    assert_eq!(client.call(&["EXEC"]), expected, "{request:?}, {is_met}");
+                    client.call(&["DEL", "k"]);
+                }
+            }
+        }
+        server.stop();
+    }
+}
