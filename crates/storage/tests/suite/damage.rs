@@ -7,8 +7,8 @@ use crate::common::{
 use slimio_device::{Device, LBA_SIZE};
 use slimio_sim::{Image, Limits, SimConfig};
 use slimio_storage::{
-    Chunk, Error, FormatOptions, Policy, Record, RecoverSink, SuperblockCopy, Volume, VolumeId,
-    inspect, layout,
+    Chunk, Error, FormatOptions, Policy, Record, RecoverOptions, RecoverSink, RootChoice,
+    SnapshotKind, SuperblockCopy, Volume, VolumeId, inspect, layout,
 };
 
 /// A volume with some records, all durable, its superblock updated and known to the log.
@@ -98,18 +98,31 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
+        client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+        client.settle();
         client.write(&script, 1);
         client.settle();
         assert_eq!(client.volume.log.durable(), client.volume.log.appended());
         let image = media.disk.crash_now().process_images(&limits).swap_remove(0);
         let (_, recovered) = reopen(&mut media_of(&image), &options(policy)).expect("it opens");
         assert_eq!(recovered, script);
-        let media = &mut media_of(&image);
-        rot(media, WAL, 0, 100);
-        let Err(Error::Damaged { what, .. }) = reopen(media, &options(policy)) else {
+        let rotten = || {
+            let media = media_of(&image);
+            rot(&media, WAL, 0, 100);
+            media
+        };
+        let Err(Error::Damaged { what, .. }) = reopen(&mut rotten(), &options(policy)) else {
             panic!("{policy:?}: it opens with less")
         };
         assert!(what.contains("durable"), "{what}");
+        // An operator may go on all the same, with what is whole or with the snapshot.
+        let salvaging = RecoverOptions { salvage: true, ..options(policy) };
+        let back = RecoverOptions { root: RootChoice::OnDemand, ..options(policy) };
+        for (options, is_salvaged) in [(salvaging, true), (back, false)] {
+            let (volume, recovered) = reopen(&mut rotten(), &options).expect("it opens");
+            assert_eq!(volume.report.salvaged.is_empty(), !is_salvaged);
+            assert!(recovered.is_empty());
+        }
     }
 }
 
