@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::common::{BACK_ENDS, PATIENCE, start, until};
-use crate::info;
+use crate::{info, serving};
 
 #[test]
 fn a_snapshot_does_not_begin_within_a_transaction() {
@@ -95,11 +95,7 @@ fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
 /// For who began to watch it when its time was over, it was not there before either, as in Redis.
 #[test]
 fn a_key_that_had_expired_when_it_was_watched_may_go() {
-    for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = dir.path().join("volume");
-        let directives = "enable-debug-command yes";
-        let Some(server) = start(back_end, &volume, directives) else { continue };
+    serving("enable-debug-command yes", |server| {
         let (mut client, mut other) = (server.connect(), server.connect());
         assert_eq!(other.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
         let went: [&[&str]; 3] = [&["GET", "k"], &["DEL", "k"], &["FLUSHALL"]];
@@ -110,7 +106,7 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
                 // Who meets a key whose time is over deletes it.
                 for is_met in [false, true] {
                     assert_eq!(client.call(&["SET", "k", "v", "PX", "1"]), "+OK\r\n");
-                    std::thread::sleep(std::time::Duration::from_millis(3));
+                    assert_eq!(client.call(&["DEBUG", "SLEEP", "0.003"]), "+OK\r\n");
                     if is_met {
                         assert_eq!(client.call(&["EXISTS", "k"]), ":0\r\n");
                     }
@@ -123,6 +119,5 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
                 }
             }
         }
-        server.stop();
-    }
+    });
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{BACK_ENDS, Client, encode, start, until};
-use crate::info;
 use crate::undurable::{held, send_all};
+use crate::{info, serving};
 
 /// What a client waits for that nothing but `CLIENT UNBLOCK` lets go on.
 const FOR_EVER: [&str; 4] = ["WAITAOF", "0", "1", "0"];
@@ -170,10 +170,7 @@ fn replies_can_be_left_out_of_requests_that_wait() {
 
 #[test]
 fn who_pins_waits_for_one_snapshot() {
-    for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = dir.path().join("volume");
-        let Some(server) = start(back_end, &volume, "appendfsync everysec") else { continue };
+    serving("appendfsync everysec", |server| {
         let mut client = server.connect();
         assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
         for number in 1..4 {
@@ -181,34 +178,25 @@ fn who_pins_waits_for_one_snapshot() {
             let found = pinned.split_whitespace().nth(2);
             assert_eq!(found, Some(&*number.to_string()), "{pinned}");
         }
-        server.stop();
-    }
+    });
 }
 
 /// Large values that came one after the other are not in the query buffer together.
 #[test]
 fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
-    for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = dir.path().join("volume");
-        let limit = "client-query-buffer-limit 1mb";
-        let Some(server) = start(back_end, &volume, limit) else { continue };
+    serving("client-query-buffer-limit 1mb", |server| {
         let mut client = server.connect();
         let value = "v".repeat(400_000);
         for _ in 0..5 {
             assert_eq!(client.call(&["SET", "k", &value]), "+OK\r\n");
         }
-        server.stop();
-    }
+    });
 }
 
 /// It says how far the log is, without the transaction's own writes.
 #[test]
 fn nobody_waits_within_a_transaction() {
-    for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = dir.path().join("volume");
-        let Some(server) = start(back_end, &volume, "appendfsync no") else { continue };
+    serving("appendfsync no", |server| {
         let mut client = server.connect();
         client.set_patience(Duration::from_secs(5));
         assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
@@ -219,9 +207,8 @@ fn nobody_waits_within_a_transaction() {
             );
             (0..3).for_each(|_| drop(client.read()));
             let replies = [b"*2\r\n+OK\r\n", expected.as_bytes()].concat();
-            assert_eq!(client.read(), replies, "{back_end}");
+            assert_eq!(client.read(), replies);
             assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         }
-        server.stop();
-    }
+    });
 }
