@@ -174,7 +174,13 @@ class TooMany(TestCase):
 
     def test_maxclients(self):
         with Server(maxclients=10) as server:
-            clients = [server.client() for _ in range(10)]
+            clients = [server.client()]
+            # Who saw it start has gone.
+            until(
+                lambda: b"connected_clients:1\r\n" in clients[0]("INFO", "clients"),
+                what="the first client to be alone",
+            )
+            clients += [server.client() for _ in range(9)]
             for client in clients:
                 self.addCleanup(client.close)
                 self.assertEqual(client("PING"), b"PONG")

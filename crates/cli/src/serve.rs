@@ -54,7 +54,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let pidfile = config.text("pidfile").to_owned();
     let notifies = matches!(config.choice("supervised"), "systemd" | "auto");
     let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
-    server.stop_when_readable(stop.into()).map_err(|e| explain_system("watch signals", &e))?;
+    server.stop_when_readable(stop.into());
     if !pidfile.is_empty()
         && let Err(e) = write_pid(&pidfile)
     {

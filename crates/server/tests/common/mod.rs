@@ -152,7 +152,7 @@ pub(crate) fn launch_at(
     let thread = std::thread::spawn(move || {
         let storage = open(&config)?;
         let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
-        server.stop_when_readable(stopped.into()).unwrap();
+        server.stop_when_readable(stopped.into());
         server.set_wall_clock(clock);
         let address = match server.addresses().first() {
             Some(&address) => Address::Tcp(address),
