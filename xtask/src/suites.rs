@@ -191,7 +191,8 @@ pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn build_server() -> Result<(), Failure> {
+/// Builds the server and the load generator, as they are tested.
+pub(crate) fn build_server() -> Result<(), Failure> {
     build(&[])
 }
 

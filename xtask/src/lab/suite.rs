@@ -28,6 +28,7 @@ use crate::planted::{FEATURE, VARIABLE};
 use crate::process::{cargo, root, run, target_dir};
 use crate::programs;
 use crate::report::Report;
+use crate::suites;
 
 const FOLDER: &str = "tests/lab";
 /// What sessions source: functions for every one, those for a server, and a load.
@@ -36,8 +37,6 @@ const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
 const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// The program that a planted bug is in.
 const SERVER: &str = "slimio";
-/// Packages whose programs sessions may name.
-const BINARIES: &[&str] = &["--package", "slimio-cli", "--package", "slimio-bench"];
 
 /// What a comment at the head may be about.
 const KEYS: &[&str] = &["namespaces", "record", "planted", "programs", "tests"];
@@ -65,7 +64,7 @@ pub(super) fn run_all(report: &mut Report, words: &[String]) -> Result<(), Failu
         return Err(format!("{FOLDER} has no session of that name").into());
     }
     if sessions.iter().any(|session| !session.programs.is_empty()) {
-        run(cargo(["build"]).args(BINARIES))?;
+        suites::build_server()?;
     }
     let mut failed = Vec::new();
     for session in &sessions {
@@ -280,14 +279,14 @@ struct Planted<'a> {
 /// Builds the server with bugs, each asleep. It lies apart: the ordinary one is back in its place
 /// when this returns.
 fn build_planted() -> Result<PathBuf, Failure> {
-    let built =
-        run(cargo(["build", "--package", "slimio-planted", "--features", FEATURE]).args(BINARIES));
+    let packages = ["--package", "slimio-planted", "--package", "slimio-cli"];
+    let built = run(cargo(["build", "--features", FEATURE]).args(packages));
     let path = lab_dir().join("planted");
     let copied = built.and_then(|()| {
         let ordinary = target_dir().join("debug").join(SERVER);
         fs::copy(&ordinary, &path).map_err(|error| said(&ordinary, &error))
     });
-    run(cargo(["build"]).args(BINARIES))?;
+    suites::build_server()?;
     copied.map(|_| path)
 }
 
