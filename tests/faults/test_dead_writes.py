@@ -6,25 +6,19 @@ import socket
 import subprocess
 import unittest
 
-from harness.held_writes import HeldWrites
-from harness.loop_device import LoopDevice, run
+from harness.held_device import HeldDevice
 from harness.server import Server, refusal
 from harness.target import TARGET, TestCase, slimio_only
 from harness.wait import until
 
 WAITING = "what a process that has ended gave to its device is not over"
 
-# As little as a volume on a device can have.
-DEVICE_SIZE = 160 << 20
-# mkfs.xfs wants more.
-XFS_SIZE = 320 << 20
 VALUE = "x" * 3000
 
 # A user who has no process, and may look at nobody's.
 NOBODY_ELSE = 54_321
 
 TRIES = 5
-QUIET_TIMES = 20
 # What a process takes to end that nothing keeps.
 PATIENCE_SECONDS = 5
 
@@ -35,29 +29,8 @@ class DeadWrites(TestCase):
 
     seconds = 60
 
-    def make_device(self, size=DEVICE_SIZE):
-        with Server(start=False) as server:
-            self.place = server.folder
-        memory = f"{(size >> 20) + 40}m"
-        self.loop = LoopDevice(self, self.place + "-memory", size, memory_size=memory)
-        self.held = HeldWrites(self, self.loop.path)
-        return self.loop.path
-
-    def file_system(self, kind, *options):
-        """A folder on a file system on the device."""
-        self.make_device(XFS_SIZE if kind == "xfs" else DEVICE_SIZE)
-        try:
-            run(f"mkfs.{kind}", *options, self.loop.path)
-        except (OSError, subprocess.CalledProcessError) as error:
-            self.skipTest(f"no {kind} can be made here: {getattr(error, 'stderr', error)}")
-        folder = self.place + "-files"
-        os.makedirs(folder)
-        self.addCleanup(os.rmdir, folder)
-        run("mount", self.loop.path, folder)
-        self.addCleanup(run, "umount", "-l", folder)
-        return os.path.join(folder, "volume")
-
-    def check(self, volume, **flags):
+    def check(self, device, **flags):
+        self.held, volume = device.held, device.volume
         server = Server(volume=volume, start=False, log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
         # Done first, because what it writes in a system call keeps it.
@@ -113,16 +86,7 @@ class DeadWrites(TestCase):
             self.store(client, "before", 20)
             self.assertEqual(client("WAITAOF", 1, 0, 10_000)[0], 1)
             # Segments are made ready by system calls.
-            before, times = None, 0
-
-            def is_quiet():
-                nonlocal before, times
-                counts = self.held.counts()
-                times = times + 1 if counts == before else 0
-                before = counts
-                return times >= QUIET_TIMES
-
-            until(is_quiet, 20, "nothing more being written")
+            self.held.wait_until_quiet()
             self.held.hold()
             # Acknowledged: it outlives the process.
             self.store(client, "held", 20)
@@ -142,19 +106,18 @@ class DeadWrites(TestCase):
 
     @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
     def test_on_a_block_device(self):
-        self.check(self.make_device())
+        self.check(HeldDevice(self))
 
     @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
     def test_in_a_directory_on_ext4(self):
-        at_once = ("-E", "lazy_itable_init=0,lazy_journal_init=0")
-        self.check(self.file_system("ext4", "-q", *at_once), log_size_max="64mb")
+        self.check(HeldDevice(self, "ext4"), log_size_max="64mb")
 
     @unittest.skipIf(TARGET.is_without_io_uring, "a system call keeps its process")
     def test_in_a_directory_on_xfs(self):
-        self.check(self.file_system("xfs", "-q"), log_size_max="64mb")
+        self.check(HeldDevice(self, "xfs"), log_size_max="64mb")
 
     def test_who_may_not_look_is_refused_at_once(self):
-        device = self.make_device()
+        device = HeldDevice(self).path
         os.chmod(device, 0o666)
         self.addCleanup(os.chmod, device, 0o660)
         server = Server(volume=device, log_segment_size="1mb")

@@ -7,9 +7,12 @@ import tempfile
 import uuid
 
 from harness.loop_device import run
+from harness.wait import until
 
 # Slower than anybody waits for.
 BYTES_PER_SECOND = 1
+
+QUIET_TIMES = 20
 
 
 class HeldWrites:
@@ -87,6 +90,19 @@ class HeldWrites:
 
     def let_go(self):
         self.limit(None)
+
+    def wait_until_quiet(self):
+        """Waits until the device has done nothing for some looks at it, a fifth of a second or more."""
+        before, times = None, 0
+
+        def is_quiet():
+            nonlocal before, times
+            counts = self.counts()
+            times = times + 1 if counts == before else 0
+            before = counts
+            return times >= QUIET_TIMES
+
+        until(is_quiet, 20, "nothing more being written")
 
     def counts(self):
         """Reads and writes that the device has done."""

@@ -224,9 +224,10 @@ pub trait Device {
     /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed, and
     /// moves what has finished into `completions`. With nothing in flight it returns at once.
     ///
-    /// An operation that was not kicked, or that the path's worker thread has not begun, may run on
-    /// the calling thread: a caller with nothing else to do pays no hand-off. `timeout` does not cut
-    /// such an operation short, unless it is zero: then none is run.
+    /// With a `timeout` it returns when that has passed, also from a device that hangs. Without one, an
+    /// operation that was not kicked, or that the path's worker thread has not begun, may run on the
+    /// calling thread, as a system call that only the device ends: a caller with nothing else to do
+    /// pays no hand-off.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
     /// Operations submitted whose completion was not reaped yet.

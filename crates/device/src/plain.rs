@@ -1,4 +1,5 @@
-//! A path through plain system calls: a worker thread runs operations, or the caller that waits.
+//! A path through plain system calls: a worker thread runs operations, or the caller that waits for
+//! as long as it takes.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► waiting ──► worker, or the thread in wait ──► finished ──poll──►
@@ -144,7 +145,7 @@ impl Device for PlainPath {
         let mut state = shared.lock();
         state.waiting.append(&mut self.queued);
         if state.finished.is_empty()
-            && timeout != Some(Duration::ZERO)
+            && timeout.is_none()
             && let Some((token, op)) = state.waiting.pop_front()
         {
             if !state.waiting.is_empty() {

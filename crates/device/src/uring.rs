@@ -255,7 +255,7 @@ impl Device for UringPath {
         let front = self.queued.front();
         if self.in_flight == 1
             && !self.polling.is_any()
-            && timeout != Some(Duration::ZERO)
+            && timeout.is_none()
             && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
             && let Some((token, op)) = self.queued.pop_front()
         {

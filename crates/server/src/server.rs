@@ -242,7 +242,7 @@ impl Server {
         self.core.leave_room_for_snapshot();
         if let Some(wal) = &mut self.core.wal {
             wal.drive(now);
-            let has_written = only_writers && wal.run_if_quick(now);
+            let has_written = only_writers && wal.wait_if_quick(now);
             if !is_lone {
                 wal.kick();
             }
@@ -267,7 +267,7 @@ impl Server {
         if let Some(wal) = &mut self.core.wal
             && wal.is_in_flight()
         {
-            wal.wait(LOG_WAIT_MAX, self.core.now);
+            wal.wait_for_write(LOG_WAIT_MAX, self.core.now);
             self.core.forget_durable();
             self.core.flush(&mut *self.net);
         }

@@ -19,9 +19,12 @@ use slimio_storage::{
     Volume,
 };
 
-/// A log write that takes less time than this on average is run by the command thread while nobody
-/// but writers would wait for it: handed over, it takes two wake-ups more.
+/// A log write that takes less time than this on average is waited for by the command thread while
+/// nobody but writers would wait meanwhile: left to itself, it takes two wake-ups more.
 const QUICK_MAX: Duration = Duration::from_micros(500);
+
+/// For how long a device that was quick is trusted not to hang.
+const TRUSTED_FOR: Duration = Duration::from_millis(100);
 
 /// How often it is tried whether the device has become quick.
 const TRY_AGAIN_EVERY: Duration = Duration::from_millis(200);
@@ -35,11 +38,11 @@ pub(crate) struct Wal {
     is_busy: bool,
     /// Whether something was submitted that the device does not have yet.
     is_queued: bool,
-    /// Mean time of the log writes that the command thread has run, recent ones weighing more.
+    /// Mean time of the log writes that the command thread has waited for, recent ones weighing more.
     write_time: Duration,
-    /// When it ran the last one.
+    /// When it waited for the last one.
     written_at: Option<Instant>,
-    /// How many it has run.
+    /// For how many it has waited, those aside for which all clients did.
     own_writes: u64,
     /// Whether what is appended outlived the process at once when that was last looked at.
     was_kept: bool,
@@ -128,36 +131,60 @@ impl Wal {
         }
     }
 
-    /// Runs what was submitted on this thread, when it is a single operation and the device is
+    /// Hands over what was submitted and waits for it, when it is a single operation and the device is
     /// quick; returns whether it did. Otherwise it rests as before.
-    pub(crate) fn run_if_quick(&mut self, now: Instant) -> bool {
+    pub(crate) fn wait_if_quick(&mut self, now: Instant) -> bool {
         let is_due = self.written_at.is_none_or(|at| now >= at + TRY_AGAIN_EVERY);
         let is_quick = self.write_time < QUICK_MAX || is_due;
-        let is_single = self.is_queued && self.path.in_flight() == 1;
-        if !is_single || !is_quick || is_planted("own-writes-never") {
+        if !self.has_single() || !is_quick || is_planted("own-writes-never") {
             return false;
         }
-        let began = Instant::now();
-        self.wait(QUICK_MAX, now);
-        let ended = Instant::now();
+        self.wait_for_write(QUICK_MAX, now);
         self.own_writes += 1;
-        self.written_at = Some(ended);
-        self.write_time = self.write_time * 7 / 8 + (ended - began) / 8;
         // What is left to submit is what came while the log had no room for it.
-        self.drive(ended);
+        self.drive(Instant::now());
         true
     }
 
-    /// Log writes that the command thread has run itself, those of a lone client aside.
+    /// Log writes that the command thread has waited for, those aside for which all clients did.
     pub(crate) fn own_writes(&self) -> u64 {
         self.own_writes
     }
 
-    /// Sleeps until the device has finished something, for a caller with nothing else to wait for.
-    pub(crate) fn wait(&mut self, timeout: Duration, now: Instant) {
+    /// Hands over what was submitted, and sleeps until the device has finished something, for `timeout`
+    /// at most.
+    ///
+    /// A single write to a device that was quick a moment ago is a plain system call, which costs a
+    /// wake-up less and which nothing cuts short: a device that hangs just then keeps everybody
+    /// waiting.
+    pub(crate) fn wait_for_write(&mut self, timeout: Duration, now: Instant) {
+        if !self.has_single() {
+            return self.wait(Some(timeout), now);
+        }
+        let is_trusted = self.write_time < QUICK_MAX
+            && self.written_at.is_some_and(|at| now < at + TRUSTED_FOR);
+        let began = Instant::now();
+        self.wait((!is_trusted).then_some(timeout), now);
+        let ended = Instant::now();
+        self.written_at = Some(ended);
+        self.write_time = if self.is_in_flight() {
+            QUICK_MAX * 2
+        } else {
+            self.write_time * 7 / 8 + (ended - began) / 8
+        };
+    }
+
+    /// Hands over what was submitted, and sleeps until the device has finished something. Without a
+    /// timeout, a device that hangs keeps the thread.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>, now: Instant) {
         self.is_queued = false;
-        self.log.wait(&mut *self.path, Some(timeout));
+        self.log.wait(&mut *self.path, timeout);
         self.log.reap(&mut *self.path, now);
+    }
+
+    /// Whether there is a single operation, which the device does not have yet.
+    fn has_single(&self) -> bool {
+        self.is_queued && self.path.in_flight() == 1
     }
 
     /// Whether something is with the device.

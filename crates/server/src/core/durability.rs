@@ -310,7 +310,7 @@ impl Core {
     }
 
     /// Whether all who were served of late wait for the log under `always`: then nobody loses if the
-    /// command thread runs the log's write itself.
+    /// command thread waits for the log's write itself.
     pub(crate) fn only_writers_wait(&self) -> bool {
         let is_gone = |seen| self.now.saturating_duration_since(seen) >= READERS_GONE_AFTER;
         self.keeps_undurable && self.reader_seen.is_none_or(is_gone)

@@ -107,7 +107,7 @@ impl Server {
                 wal.drive(now);
                 wal.kick();
                 if wal.is_in_flight() {
-                    wal.wait(LOG_WAIT_MAX, now);
+                    wal.wait(Some(LOG_WAIT_MAX), now);
                 } else {
                     // The keeper is making room: there is nothing of the device's to wait for.
                     std::thread::sleep(LOG_WAIT_MAX);

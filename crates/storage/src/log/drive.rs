@@ -18,8 +18,7 @@ const MARK_SPAN: Duration = Duration::from_millis(10);
 
 impl Log {
     /// Submits what is due under the policy. Never blocks, and makes no system call: when this
-    /// returns true, a [`Device::kick`] must follow, or a [`wait`](Self::wait), which then may run
-    /// a lone operation on the calling thread.
+    /// returns true, a [`Device::kick`] must follow, or a [`wait`](Self::wait).
     #[must_use = "what was submitted rests until the device is kicked"]
     pub fn drive(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         if self.latch.is_some() {
@@ -284,7 +283,8 @@ impl Log {
     }
 
     /// Sleeps until the device has finished something or `timeout` has passed; a
-    /// [`reap`](Self::reap) must follow. Returns at once when nothing is in flight.
+    /// [`reap`](Self::reap) must follow. Returns at once when nothing is in flight. Without a timeout, a
+    /// lone operation may run on the calling thread.
     pub fn wait(&mut self, device: &mut dyn Device, timeout: Option<Duration>) {
         device.wait(timeout, &mut self.completions);
     }

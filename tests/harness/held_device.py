@@ -1,0 +1,48 @@
+"""A loop device that holds its writes up when it is told to, and a place for a volume on it."""
+
+import os
+import subprocess
+
+from .held_writes import HeldWrites
+from .loop_device import LoopDevice, run
+from .server import Server
+
+# As little as a volume on a device can have.
+DEVICE_SIZE = 160 << 20
+# mkfs.xfs wants more.
+XFS_SIZE = 320 << 20
+
+MKFS_OPTIONS = {
+    "ext4": ("-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"),
+    "xfs": ("-q",),
+}
+
+
+class HeldDevice:
+    """`path` is the device, `held` holds up what is written to it, and `volume` is the device itself,
+    or a folder on a file system of this kind on it.
+
+    Goes away with the test; the test is skipped where none can be made.
+    """
+
+    def __init__(self, test, file_system=None):
+        with Server(start=False) as server:
+            place = server.folder
+        size = XFS_SIZE if file_system == "xfs" else DEVICE_SIZE
+        memory = f"{(size >> 20) + 40}m"
+        self.path = LoopDevice(test, place + "-memory", size, memory_size=memory).path
+        self.held = HeldWrites(test, self.path)
+        self.volume = self.path
+        if file_system is not None:
+            self.volume = os.path.join(self._mount(test, file_system, place + "-files"), "volume")
+
+    def _mount(self, test, kind, folder):
+        try:
+            run(f"mkfs.{kind}", *MKFS_OPTIONS[kind], self.path)
+        except (OSError, subprocess.CalledProcessError) as error:
+            test.skipTest(f"no {kind} can be made here: {getattr(error, 'stderr', error)}")
+        os.makedirs(folder)
+        test.addCleanup(os.rmdir, folder)
+        run("mount", self.path, folder)
+        test.addCleanup(run, "umount", "-l", folder)
+        return folder
