@@ -161,8 +161,8 @@ impl Wal {
         if !self.has_single() {
             return self.wait(Some(timeout), now);
         }
-        let is_trusted = self.write_time < QUICK_MAX
-            && self.written_at.is_some_and(|at| now < at + TRUSTED_FOR);
+        let is_trusted =
+            self.write_time < QUICK_MAX && self.written_at.is_some_and(|at| now < at + TRUSTED_FOR);
         let began = Instant::now();
         self.wait((!is_trusted).then_some(timeout), now);
         let ended = Instant::now();

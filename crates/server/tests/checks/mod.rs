@@ -8,7 +8,7 @@ use std::time::Instant;
 use slimio_device::LBA_SIZE;
 use slimio_storage::layout::TRAILER_MAGIC;
 
-use crate::common::{BACK_ENDS, Client, PATIENCE, start};
+use crate::common::{BACK_ENDS, Client, PATIENCE, start, threads};
 use crate::info;
 
 /// Blocks that hold all of the snapshots taken here.
@@ -45,7 +45,7 @@ fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bo
     let deadline = Instant::now() + PATIENCE;
     while !is_so(client) {
         let said = client.call(&["INFO", "slimio"]);
-        assert!(Instant::now() < deadline, "{what} did not come true: {said}");
+        assert!(Instant::now() < deadline, "{what} did not come true: {said}{}", threads());
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -24,9 +24,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
+        assert!(Instant::now() < deadline, "{what}; {}", threads());
         std::thread::yield_now();
     }
+}
+
+/// What the kernel does for each thread of this process, as far as we may look: for the message of a
+/// test that has waited in vain.
+pub(crate) fn threads() -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let describe = |task: PathBuf| {
+        let part = |name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        format!("thread {}syscall {}{}", part("comm"), part("syscall"), part("stack"))
+    };
+    tasks.map(|task| describe(task.unwrap().path())).collect()
 }
 
 /// Where a server listens.
