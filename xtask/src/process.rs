@@ -2,8 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
 
 use crate::Failure;
 
@@ -53,6 +56,24 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     } else {
         Err(format!("`{}` failed: {status}", line_of(command)).into())
     }
+}
+
+/// Runs each of them as [`run`] does, as many at a time as there are cores, in no certain order. What they
+/// print is mixed. The failure is the first one's.
+pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
+    let (commands, failed) = (Mutex::new(commands.into_iter()), Mutex::new(None));
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let work = || {
+        loop {
+            let next = commands.lock().expect("nobody panics with it").next();
+            let Some(mut command) = next else { break };
+            if let Err(failure) = run(&mut command) {
+                failed.lock().expect("nobody panics with it").get_or_insert(failure);
+            }
+        }
+    };
+    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
 }
 
 /// As [`run`], and shows each line of stdout to `see` after echoing it.

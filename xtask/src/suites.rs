@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Failure;
-use crate::process::{cargo, command, is_installed, root, run, run_seeing, target_dir};
+use crate::process::{cargo, command, is_installed, root, run, run_all, run_seeing, target_dir};
 use crate::report::Report;
 use crate::{clients, lab, lint, planted, setup};
 
@@ -166,20 +166,23 @@ fn prepare_recorder() -> Result<(), Failure> {
     build(&["--release"])
 }
 
-/// Each policy, each death; with and without snapshots in the middle.
+/// Each policy, each death; with and without snapshots in the middle. Several at a time: each waits for
+/// its disk, and for servers that start, most of the time.
 fn run_ledger() -> Result<(), Failure> {
+    let mut all = Vec::new();
     for policy in ["always", "everysec", "no"] {
         for death in ["kill", "term"] {
             for flags in [&[][..], &["--snapshots", "--extra", OFTEN_REWRITTEN]] {
-                run(bench_command("debug", "ledger")
-                    .args(["--policy", policy, "--death", death])
+                let mut one = bench_command("debug", "ledger");
+                one.args(["--policy", policy, "--death", death])
                     .args(["--lives", LEDGER_LIVES, "--units", LEDGER_UNITS])
                     .args(flags)
-                    .args(["--program".into(), program("debug")]))?;
+                    .args(["--program".into(), program("debug")]);
+                all.push(one);
             }
         }
     }
-    Ok(())
+    run_all(all)
 }
 
 /// `cargo x docs`: a test that compares a document with the code writes it when told so.
