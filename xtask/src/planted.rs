@@ -6,13 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::num::NonZero;
 use std::process::Output;
 use std::sync::Mutex;
-use std::thread;
 
 use crate::Failure;
-use crate::process::{command, root};
+use crate::process::{command, root, side_by_side};
 use crate::programs::{self, Program};
 
 /// All bugs, from the root.
@@ -86,25 +84,19 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
 /// Checks twice as many tests at a time as there are cores, for with its bug many a test waits for what
 /// never comes. Returns the bugs that were not caught.
 fn check_all<'a>(programs: &[Program], of_test: BTreeMap<&Test, Vec<&'a str>>) -> Vec<&'a str> {
-    let (tests, missed) = (Mutex::new(of_test), Mutex::new(Vec::new()));
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let work = || {
-        loop {
-            let next = tests.lock().expect("nobody panics with it").pop_first();
-            let Some((test, bugs)) = next else { break };
-            let is_healthy = check_healthy(programs, test);
-            for bug in bugs {
-                match is_healthy.clone().and_then(|()| check(programs, bug, test)) {
-                    Ok(()) => println!("{bug}: caught by {}", test.name),
-                    Err(why) => {
-                        println!("{bug}: {why}");
-                        missed.lock().expect("nobody panics with it").push(bug);
-                    }
+    let missed = Mutex::new(Vec::new());
+    side_by_side(of_test, 2, |(test, bugs)| {
+        let is_healthy = check_healthy(programs, test);
+        for bug in bugs {
+            match is_healthy.clone().and_then(|()| check(programs, bug, test)) {
+                Ok(()) => println!("{bug}: caught by {}", test.name),
+                Err(why) => {
+                    println!("{bug}: {why}");
+                    missed.lock().expect("nobody panics with it").push(bug);
                 }
             }
         }
-    };
-    thread::scope(|scope| (0..2 * cores).for_each(|_| drop(scope.spawn(work))));
+    });
     missed.into_inner().expect("nobody panics with it")
 }
 

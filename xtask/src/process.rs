@@ -61,19 +61,30 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
 /// Runs each of them as [`run`] does, as many at a time as there are cores, in no certain order. What they
 /// print is mixed. The failure is the first one's.
 pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
-    let (commands, failed) = (Mutex::new(commands.into_iter()), Mutex::new(None));
+    let failed = Mutex::new(None);
+    side_by_side(commands, 1, |mut command| {
+        if let Err(failure) = run(&mut command) {
+            failed.lock().expect("nobody panics with it").get_or_insert(failure);
+        }
+    });
+    failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
+}
+
+/// Does the work on each item, on `per_core` of them at a time for each core, and begins with the first.
+pub(crate) fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
+where
+    I: IntoIterator<IntoIter: Send>,
+{
+    let items = Mutex::new(items.into_iter());
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let work = || {
         loop {
-            let next = commands.lock().expect("nobody panics with it").next();
-            let Some(mut command) = next else { break };
-            if let Err(failure) = run(&mut command) {
-                failed.lock().expect("nobody panics with it").get_or_insert(failure);
-            }
+            let next = items.lock().expect("nobody panics with it").next();
+            let Some(item) = next else { break };
+            work(item);
         }
     };
-    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
-    failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
+    thread::scope(|scope| (0..per_core * cores).for_each(|_| drop(scope.spawn(work))));
 }
 
 /// As [`run`], and shows each line of stdout to `see` after echoing it.
