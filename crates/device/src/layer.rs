@@ -108,6 +108,10 @@ impl<L: Layer> Device for Layered<L> {
         self.layer.reaped(completions, from);
     }
 
+    fn would_run_here(&self) -> bool {
+        self.path.would_run_here()
+    }
+
     fn in_flight(&self) -> usize {
         self.path.in_flight() + self.layer.kept()
     }

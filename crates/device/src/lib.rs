@@ -230,6 +230,12 @@ pub trait Device {
     /// pays no hand-off.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
+    /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling thread,
+    /// so that it costs less than one with a timeout.
+    fn would_run_here(&self) -> bool {
+        false
+    }
+
     /// Operations submitted whose completion was not reaped yet.
     fn in_flight(&self) -> usize;
 

@@ -178,6 +178,10 @@ impl Device for PlainPath {
         self.take_finished(&mut state, completions);
     }
 
+    fn would_run_here(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
     fn in_flight(&self) -> usize {
         self.in_flight
     }

@@ -252,11 +252,8 @@ impl Device for UringPath {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
-        let front = self.queued.front();
-        if self.in_flight == 1
-            && !self.polling.is_any()
-            && timeout.is_none()
-            && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
+        if timeout.is_none()
+            && self.would_run_here()
             && let Some((token, op)) = self.queued.pop_front()
         {
             let (buffer, result) = self.target.run(op);
@@ -277,6 +274,13 @@ impl Device for UringPath {
                 return;
             }
         }
+    }
+
+    fn would_run_here(&self) -> bool {
+        let front = self.queued.front();
+        self.in_flight == 1
+            && !self.polling.is_any()
+            && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
     }
 
     fn in_flight(&self) -> usize {

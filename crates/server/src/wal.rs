@@ -154,15 +154,16 @@ impl Wal {
     /// Hands over what was submitted, and sleeps until the device has finished something, for `timeout`
     /// at most.
     ///
-    /// A single write to a device that was quick a moment ago is a plain system call, which costs a
-    /// wake-up less and which nothing cuts short: a device that hangs just then keeps everybody
+    /// Where that costs a wake-up less, a single write to a device that was quick a moment ago is a
+    /// plain system call, which nothing cuts short: a device that hangs just then keeps everybody
     /// waiting.
     pub(crate) fn wait_for_write(&mut self, timeout: Duration, now: Instant) {
         if !self.has_single() {
             return self.wait(Some(timeout), now);
         }
-        let is_trusted =
-            self.write_time < QUICK_MAX && self.written_at.is_some_and(|at| now < at + TRUSTED_FOR);
+        let is_trusted = self.path.would_run_here()
+            && self.write_time < QUICK_MAX
+            && self.written_at.is_some_and(|at| now < at + TRUSTED_FOR);
         let began = Instant::now();
         self.wait((!is_trusted).then_some(timeout), now);
         let ended = Instant::now();
