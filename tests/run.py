@@ -8,7 +8,7 @@ ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, ROOT)
 
 from harness import runner  # noqa: E402
-from harness.target import TARGET  # noqa: E402
+from harness.target import TARGET, ways  # noqa: E402
 
 
 def main():
@@ -18,8 +18,8 @@ def main():
     parser.add_argument("--stock", default="redis-server", help="the yardstick")
     parser.add_argument("--bench", default="", help="slimio-bench, for the ledger")
     parser.add_argument("--clients", default="", help="where clients of other languages are built")
-    # One more than there are cores, for many a test waits.
-    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 2) + 1)
+    # More than there are cores, for many a test waits.
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--folder", default="", help="where servers put their data")
     parser.add_argument("--seed", type=int, default=1, help="of random runs")
     parser.add_argument("--rounds", type=int, default=0, help="of random runs; 0: a short run")
@@ -28,8 +28,12 @@ def main():
         action="store_true",
         help="kill at every system call, not only at those that change something",
     )
-    parser.add_argument(
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument(
         "--without-io-uring", action="store_true", help="a seccomp filter refuses io_uring"
+    )
+    way.add_argument(
+        "--both-ways", action="store_true", help="each test as it is, and where io_uring is refused"
     )
     args = parser.parse_args()
     TARGET.set_command(args.server)
@@ -39,10 +43,11 @@ def main():
     TARGET.seed, TARGET.rounds = args.seed, args.rounds
     TARGET.is_every_call = args.every_call
     TARGET.folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))
-    if args.without_io_uring:
-        launcher = os.path.join(ROOT, "harness/without_io_uring.py")
-        TARGET.launcher = [sys.executable, "-B", launcher]
-    sys.exit(0 if runner.run(ROOT, args.words, args.jobs) else 1)
+    chosen = ways(
+        with_io_uring=not args.without_io_uring,
+        without_io_uring=args.without_io_uring or args.both_ways,
+    )
+    sys.exit(0 if runner.run(ROOT, args.words, args.jobs, chosen) else 1)
 
 
 if __name__ == "__main__":

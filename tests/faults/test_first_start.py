@@ -71,7 +71,7 @@ class Killed(TestCase):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
 class FirstStart(Killed):
-    seconds = 60
+    seconds = 130
 
     def killed(self, number, **flags):
         return self.killer.server(number, self.folder, volume=self.volume, **SMALL, **flags)

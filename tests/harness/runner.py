@@ -50,14 +50,15 @@ def matches(name, words):
     return not words or any(word in name for word in words)
 
 
-def run_class(entry):
+def run_class(work):
     """Runs in a process of its own. Returns (name, outcome, seconds, detail) of each test."""
-    module, case_name, tests = entry
+    (module, case_name, tests), way = work
+    TARGET.launcher = way.launcher
     case = getattr(importlib.import_module(module), case_name)
     signal.signal(signal.SIGALRM, give_up)
     results = []
     for test in tests:
-        name = f"{module}.{case_name}.{test}"
+        name = f"{module}.{case_name}.{test}{way.mark}"
         result = unittest.TestResult()
         started = time.monotonic()
         signal.alarm(seconds_max())
@@ -85,13 +86,13 @@ def give_up(*_):
     raise TimeoutError(f"the test takes longer than {seconds_max()} s")
 
 
-def run(root, words, jobs):
-    """Returns whether all is well."""
-    entries = find(root, words)
+def run(root, words, jobs, ways):
+    """Runs each test in each of the ways. Returns whether all is well."""
+    work = [(entry, way) for entry in find(root, words) for way in ways]
     started = time.monotonic()
     results = []
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
-        for batch in pool.imap_unordered(run_class, entries):
+        for batch in pool.imap_unordered(run_class, work):
             for name, outcome, seconds, detail in batch:
                 print(f"test {name} ... {outcome} ({seconds:.1f} s)", flush=True)
                 results.append((name, outcome, detail))

@@ -1,9 +1,11 @@
-"""Which server the tests run against. Set once by `run.py`, before any test."""
+"""Which server the tests run against. Set by `run.py`, before any test, but the way it is started."""
 
 import os
 import shlex
 import shutil
+import sys
 import unittest
+from typing import NamedTuple
 
 
 class Target:
@@ -38,6 +40,25 @@ class Target:
 
 
 TARGET = Target()
+
+
+class Way(NamedTuple):
+    """How the server under test is started."""
+
+    mark: str
+    """Stands behind the name of a test."""
+    launcher: list[str]
+    """Put in front of the server's command line."""
+
+
+def ways(with_io_uring, without_io_uring):
+    """Those that are wanted."""
+    refusing = os.path.join(os.path.dirname(os.path.abspath(__file__)), "without_io_uring.py")
+    all_ways = [
+        (with_io_uring, Way("", [])),
+        (without_io_uring, Way(" without io_uring", [sys.executable, "-B", refusing])),
+    ]
+    return [way for is_wanted, way in all_ways if is_wanted]
 
 
 def slimio_only(test):

@@ -8,6 +8,7 @@ mod namespaces;
 mod power_cut;
 mod qmp;
 mod record;
+mod running;
 mod steer;
 mod suite;
 mod tables;
@@ -26,6 +27,7 @@ use crate::setup::is_ci;
 use guest::{Guest, Task, quoted, said};
 use machine::Plan;
 use namespaces::{KINDS, Namespace};
+use suite::Suite;
 use tools::{Tools, lab_dir};
 
 const USAGE: &str =
@@ -45,19 +47,19 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         Some((flag, _)) if flag.starts_with('-') => Err(format!("{USAGE}\n\n{}", kinds()).into()),
         _ => {
             let mut report = Report::default();
-            report.step("lab", |report| suite::run_all(report, args));
+            report.step("lab", |report| Suite::prepare(tools::install()?, args)?.run(report));
             report.finish()
         }
     }
 }
 
-/// All sessions, as a part of a longer run. Where there is no lab they are skipped, but in CI.
-pub(crate) fn step(report: &mut Report) -> Result<(), Failure> {
+/// All sessions, for a longer run. Where there is no lab they are skipped, but in CI.
+pub(crate) fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install() {
-        Ok(_) => suite::run_all(report, &[]),
+        Ok(tools) => Suite::prepare(tools, &[]).map(Some),
         Err(Failure(why)) if !is_ci() => {
             report.skip(&format!("the lab: {why}"));
-            Ok(())
+            Ok(None)
         }
         Err(failure) => Err(failure),
     }

@@ -81,11 +81,11 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
     chosen
 }
 
-/// Checks twice as many tests at a time as there are cores, for with its bug many a test waits for what
+/// Checks more tests at a time than there are cores, for with its bug many a test waits for what
 /// never comes. Returns the bugs that were not caught.
 fn check_all<'a>(programs: &[Program], of_test: BTreeMap<&Test, Vec<&'a str>>) -> Vec<&'a str> {
     let missed = Mutex::new(Vec::new());
-    side_by_side(of_test, 2, |(test, bugs)| {
+    side_by_side(of_test, 3, |(test, bugs)| {
         let is_healthy = check_healthy(programs, test);
         for bug in bugs {
             match is_healthy.clone().and_then(|()| check(programs, bug, test)) {

@@ -70,13 +70,17 @@ pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
 }
 
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
 /// Does the work on each item, on `per_core` of them at a time for each core, and begins with the first.
 pub(crate) fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
 where
     I: IntoIterator<IntoIter: Send>,
 {
     let items = Mutex::new(items.into_iter());
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let work = || {
         loop {
             let next = items.lock().expect("nobody panics with it").next();
@@ -84,7 +88,7 @@ where
             work(item);
         }
     };
-    thread::scope(|scope| (0..per_core * cores).for_each(|_| drop(scope.spawn(work))));
+    thread::scope(|scope| (0..per_core * cores()).for_each(|_| drop(scope.spawn(work))));
 }
 
 /// As [`run`], and shows each line of stdout to `see` after echoing it.

@@ -1,5 +1,7 @@
 //! What a long run says at its end: each step with its time, what failed, and what was skipped.
 
+use std::panic::resume_unwind;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
@@ -7,13 +9,16 @@ use crate::Failure;
 /// Lines that start so, in the output of any test, are repeated at the end of the run.
 pub(crate) const SKIP_MARK: &str = "SKIPPED";
 
-/// Steps run one after the other; a failed one does not keep the next from running.
+/// A failed step does not keep the next from running.
 #[derive(Default)]
 pub(crate) struct Report {
     steps: Vec<Step>,
     skips: Vec<String>,
     counts: Counts,
 }
+
+/// What a step does.
+pub(crate) type Run<'a> = Box<dyn FnOnce(&mut Report) -> Result<(), Failure> + Send + 'a>;
 
 struct Step {
     name: String,
@@ -47,6 +52,28 @@ impl Report {
         succeeded
     }
 
+    /// Runs steps at the same time, and waits for all: those of which each leaves the processor idle for
+    /// much of its time. What they print is mixed.
+    pub(crate) fn together<'a>(&mut self, steps: Vec<(&'a str, Run<'a>)>) {
+        let one = |name, run| {
+            let mut part = Self::default();
+            part.step(name, run);
+            part
+        };
+        let parts: Vec<Self> = thread::scope(|scope| {
+            let steps = steps.into_iter();
+            let parts: Vec<_> =
+                steps.map(|(name, run)| scope.spawn(move || one(name, run))).collect();
+            let parts = parts.into_iter().map(ScopedJoinHandle::join);
+            parts.map(|part| part.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        });
+        for Self { steps, skips, counts } in parts {
+            self.steps.extend(steps);
+            self.skips.extend(skips);
+            self.counts.add(counts);
+        }
+    }
+
     /// Remembers that something was not tested, and why.
     pub(crate) fn skip(&mut self, what: &str) {
         self.skips.push(what.to_owned());
@@ -58,9 +85,7 @@ impl Report {
             self.skip(what.trim_start_matches(':').trim());
         }
         if let Some(counts) = Counts::parse(line) {
-            self.counts.passed += counts.passed;
-            self.counts.failed += counts.failed;
-            self.counts.ignored += counts.ignored;
+            self.counts.add(counts);
         }
     }
 
@@ -94,6 +119,12 @@ impl Report {
 }
 
 impl Counts {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
     /// `test result: ok. 12 passed; 0 failed; 1 ignored; …`
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;

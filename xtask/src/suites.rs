@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Failure;
-use crate::process::{cargo, command, is_installed, root, run, run_all, run_seeing, target_dir};
+use crate::process::{
+    cargo, command, cores, is_installed, root, run, run_all, run_seeing, target_dir,
+};
 use crate::report::Report;
 use crate::{clients, lab, lint, planted, setup};
 
@@ -63,15 +65,26 @@ fn test_steps(report: &mut Report) {
         // With the planted bugs built in, so that they need no build of their own; none is chosen. Its
         // own output shows what a passing test skipped.
         let args = ["test", "--workspace", "--no-fail-fast", "--features", planted::FEATURE];
-        run_seeing(cargo(args).args(["--", "--show-output"]), |line| report.see(line))
+        let mut tests = cargo(args);
+        // More at a time than there are cores, for many a test waits.
+        tests.env("RUST_TEST_THREADS", (2 * cores()).to_string()).args(["--", "--show-output"]);
+        run_seeing(&mut tests, |line| report.see(line))
     });
     report.step("planted bugs", |_| planted::verb(&[]));
-    report.step("lab", lab::step);
-    let Some(python) = python else { return };
+    let mut suite = None;
+    report.step("build for the lab", |report| {
+        suite = lab::prepare(report)?;
+        Ok(())
+    });
     if !report.step("build the server", |_| build_server()) {
         return;
     }
-    report.step("ledger", |_| run_ledger());
+    // The ledger waits for its disk, and the lab's machines for their own time.
+    report.together(vec![
+        ("lab", Box::new(|report| suite.map_or(Ok(()), |suite| suite.run(report)))),
+        ("ledger", Box::new(|_| run_ledger())),
+    ]);
+    let Some(python) = python else { return };
     report.step("write amplification", |report| {
         // Not where `cargo x waf` keeps its recordings.
         run_seeing(waf_command("debug", "waf-quick").arg("--quick"), |line| report.see(line))
@@ -81,9 +94,8 @@ fn test_steps(report: &mut Report) {
             report.see(line);
         })
     });
-    report.step("against the binary", |report| run_blackbox(report, &python, &[]));
-    report.step("against the binary, io_uring refused", |report| {
-        run_blackbox(report, &python, &["--without-io-uring".into()])
+    report.step("against the binary", |report| {
+        run_blackbox(report, &python, &["--both-ways".into()])
     });
 }
 

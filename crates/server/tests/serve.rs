@@ -291,9 +291,7 @@ fn everything_can_be_encoded_and_loaded_again() {
             assert!(everything() == before, "what was loaded is something else");
             // The one that was given up for it is taken up again.
             assert_eq!(other.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
-            while info(&mut other, "rdb_bgsave_in_progress") != "0" {
-                std::thread::yield_now();
-            }
+            until("it is not over", || info(&mut other, "rdb_bgsave_in_progress") == "0");
         }
         assert_eq!(info(&mut other, "snapshot_saves_complete"), "2");
         assert!(other.call(&["DEBUG", "RELOAD", "NOSAVE"]).contains("no options"));

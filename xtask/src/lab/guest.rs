@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::cpio::Cpio;
 use super::tools::{Tools, find, lab_dir};
@@ -156,6 +157,7 @@ fn parse_library(line: &str) -> Option<PathBuf> {
 /// Debug information is most of a program that was built for tests, and the machine's memory holds
 /// the whole archive.
 fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let contents = fs::read(path).map_err(|error| said(path, &error))?;
     if !contents.starts_with(b"\x7fELF") {
         return Ok(contents);
@@ -163,7 +165,9 @@ fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
     let dir = lab_dir().join(STRIPPED);
     fs::create_dir_all(&dir).map_err(|error| said(&dir, &error))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stripped = dir.join(format!("{name}-{}", std::process::id()));
+    // Several machines are put together at a time.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let stripped = dir.join(format!("{name}-{}-{number}", std::process::id()));
     let done = succeeds(command("strip").args(["--strip-debug", "-o"]).arg(&stripped).arg(path));
     let contents = if done { fs::read(&stripped) } else { Ok(contents) };
     drop(fs::remove_file(&stripped));

@@ -14,70 +14,77 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Mutex;
 
-use super::guest::{Guest, Task, quoted, said, unpack_results};
-use super::machine::{self, Plan, RESULTS};
+use super::guest::said;
+use super::names;
 use super::namespaces::Namespace;
-use super::power_cut;
-use super::tools::{self, Tools, lab_dir};
-use super::verdicts::Verdicts;
-use super::{MEMORY_MIB, built_or_given, folder, names};
+use super::running::{Built, Run};
+use super::tools::Tools;
 use crate::Failure;
-use crate::planted::{FEATURE, VARIABLE};
-use crate::process::{cargo, root, run, target_dir};
-use crate::programs;
+use crate::process::{root, side_by_side};
 use crate::report::Report;
-use crate::suites;
 
-const FOLDER: &str = "tests/lab";
+pub(super) const FOLDER: &str = "tests/lab";
 /// What sessions source: functions for every one, those for a server, and a load.
-const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
-/// No session takes as long even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(420);
-/// The program that a planted bug is in.
-const SERVER: &str = "slimio";
+pub(super) const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
 
 /// What a comment at the head may be about.
 const KEYS: &[&str] = &["namespaces", "record", "planted", "programs", "tests"];
 
+/// What a script says that it needs.
 #[derive(Debug)]
-struct Session {
-    name: String,
-    path: PathBuf,
-    namespaces: Vec<Namespace>,
+pub(super) struct Session {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) namespaces: Vec<Namespace>,
     /// Whether writes are recorded, and the power cut after the fact.
-    recorded: bool,
+    pub(super) recorded: bool,
     /// Bugs that the power cut must catch.
-    planted: Vec<String>,
-    programs: Vec<String>,
+    pub(super) planted: Vec<String>,
+    pub(super) programs: Vec<String>,
     /// Package and target.
-    tests: Vec<(String, String)>,
+    pub(super) tests: Vec<(String, String)>,
 }
 
-/// Runs the sessions whose name contains one of `words`, or all.
-pub(super) fn run_all(report: &mut Report, words: &[String]) -> Result<(), Failure> {
-    let tools = tools::install()?;
-    let mut sessions = sessions()?;
-    sessions.retain(|session| words.is_empty() || words.iter().any(|w| session.name.contains(w)));
-    if sessions.is_empty() {
-        return Err(format!("{FOLDER} has no session of that name").into());
-    }
-    if sessions.iter().any(|session| !session.programs.is_empty()) {
-        suites::build_server()?;
-    }
-    let mut failed = Vec::new();
-    for session in &sessions {
-        println!("--- {}", session.name);
-        if let Err(Failure(why)) = session.run(&tools, report) {
-            println!("{}: {why}", session.name);
-            failed.push(session.name.as_str());
+/// Sessions with what is built for them.
+pub(crate) struct Suite {
+    sessions: Vec<Session>,
+    tools: Tools,
+    built: Built,
+}
+
+impl Suite {
+    /// The sessions whose name contains one of `words`, or all. Builds, and for a while puts another
+    /// server in the place of the ordinary one: nothing else may use it meanwhile.
+    pub(super) fn prepare(tools: Tools, words: &[String]) -> Result<Self, Failure> {
+        let mut sessions = sessions()?;
+        let is_chosen = |name: &str| words.iter().any(|word| name.contains(word));
+        sessions.retain(|session| words.is_empty() || is_chosen(&session.name));
+        if sessions.is_empty() {
+            return Err(format!("{FOLDER} has no session of that name").into());
         }
+        let built = Built::of(&sessions)?;
+        Ok(Self { sessions, tools, built })
     }
-    if failed.is_empty() {
-        return Ok(());
+
+    /// Runs as many at a time as there are cores.
+    pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
+        let (report, failed) = (Mutex::new(report), Mutex::new(Vec::new()));
+        side_by_side(&self.sessions, 1, |session| {
+            let run = Run { session, tools: &self.tools, built: &self.built, report: &report };
+            run.say("begins");
+            if let Err(Failure(why)) = run.whole() {
+                run.say(&why);
+                failed.lock().expect("nobody panics with it").push(session.name.as_str());
+            }
+        });
+        let failed = failed.into_inner().expect("nobody panics with it");
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(format!("sessions of the lab that failed: {}", failed.join(", ")).into())
     }
-    Err(format!("sessions of the lab that failed: {}", failed.join(", ")).into())
 }
 
 /// All of them, by name.
@@ -154,147 +161,12 @@ impl Session {
         let path = path.to_owned();
         Ok(Self { name, path, namespaces, recorded: is_recorded, planted, programs, tests })
     }
-
-    fn run(&self, tools: &Tools, report: &mut Report) -> Result<(), Failure> {
-        let folder = self.boot(tools, None, &mut |line| report.see(line))?;
-        if self.recorded {
-            self.cut_power(&folder, report)?;
-        }
-        for bug in &self.planted {
-            self.catch(tools, bug, report)?;
-        }
-        // Images take room; those of a failure are looked at.
-        fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
-    }
-
-    /// Runs the session in a machine, `see` hears what it says. Returns the folder with what is left.
-    fn boot(
-        &self,
-        tools: &Tools,
-        planted: Option<&Planted<'_>>,
-        see: &mut dyn FnMut(&str),
-    ) -> Result<PathBuf, Failure> {
-        let mut guest = Guest::new(tools)?;
-        guest.program(&self.path)?;
-        for library in LIBRARIES {
-            guest.program(&root().join(FOLDER).join(library))?;
-        }
-        for program in &self.programs {
-            if let Some(Planted { server, .. }) = planted.filter(|_| program == SERVER) {
-                guest.program_named(server, SERVER)?;
-                continue;
-            }
-            let known = [built_or_given(program), root().join(program)];
-            let path = known.into_iter().find(|path| path.is_file());
-            let path = path.or_else(|| tools::find(program));
-            let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
-            guest.program(&path)?;
-        }
-        for (package, target) in &self.tests {
-            guest.program_named(&build_test(package, target)?, target)?;
-        }
-        let folder = folder(&self.name)?;
-        let plan = Plan {
-            tools,
-            archive: folder.join("archive"),
-            folder: folder.clone(),
-            namespaces: self.namespaces.clone(),
-            memory_mib: MEMORY_MIB,
-            time_limit: TIME_LIMIT,
-            keep_flushes: false,
-            interactive: false,
-        };
-        let target_tmp = target_dir().join("tmp");
-        let planted = planted.map(|Planted { bug, .. }| format!("export {VARIABLE}={bug}\n"));
-        let task = Task::Script(format!(
-            "export TARGET_TMP={}\n{}exec sh /usr/local/bin/{}",
-            quoted(&target_tmp.to_string_lossy()),
-            planted.unwrap_or_default(),
-            self.name
-        ));
-        guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
-        let mut verdicts = Verdicts::default();
-        let status = machine::run(&plan, &mut |line| {
-            println!("{line}");
-            see(line);
-            verdicts.see(line);
-        })?;
-        unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
-        let verdict = verdicts.finish(status);
-        verdict.map_err(|why| format!("{why}; what is left is in {}", folder.display()))?;
-        Ok(folder)
-    }
-}
-
-impl Session {
-    fn cut_power(&self, folder: &Path, report: &mut Report) -> Result<(), Failure> {
-        for namespace in self.namespaces.iter().filter(|namespace| namespace.recorded) {
-            match power_cut::check(folder, namespace)? {
-                Some(images) => {
-                    println!(
-                        "test {images}_images_of_power_cuts_hold_what_was_acknowledged ... ok"
-                    );
-                    report.see("test result: ok. 1 passed; 0 failed; 0 ignored");
-                }
-                None => report.skip("images of power cuts: no loop device can be made"),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Session {
-    /// Runs it with a bug in the server: what the power cut leaves must miss what was acknowledged.
-    fn catch(&self, tools: &Tools, bug: &str, report: &mut Report) -> Result<(), Failure> {
-        println!("--- {} with the planted bug {bug}", self.name);
-        let server = build_planted()?;
-        let folder = self.boot(tools, Some(&Planted { bug, server }), &mut |_| {})?;
-        for namespace in self.namespaces.iter().filter(|namespace| namespace.recorded) {
-            match power_cut::check(&folder, namespace) {
-                Err(Failure(why)) if why.contains(power_cut::MISSED) => {
-                    println!("test the_planted_bug_{bug}_is_caught ... ok\n    {why}");
-                    report.see("test result: ok. 1 passed; 0 failed; 0 ignored");
-                }
-                Err(failure) => return Err(failure),
-                Ok(None) => report.skip("images of power cuts: no loop device can be made"),
-                Ok(Some(_)) => return Err(format!("NOT CAUGHT: {bug}").into()),
-            }
-        }
-        Ok(())
-    }
 }
 
 /// `# key: value`
 fn key_and_value(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.strip_prefix("# ")?.split_once(": ")?;
     key.bytes().all(|byte| byte.is_ascii_lowercase()).then_some((key, value))
-}
-
-/// A server with all bugs in it, and the one that is chosen.
-struct Planted<'a> {
-    bug: &'a str,
-    server: PathBuf,
-}
-
-/// Builds the server with bugs, each asleep. It lies apart: the ordinary one is back in its place
-/// when this returns.
-fn build_planted() -> Result<PathBuf, Failure> {
-    let packages = ["--package", "slimio-planted", "--package", "slimio-cli"];
-    let built = run(cargo(["build", "--features", FEATURE]).args(packages));
-    let path = lab_dir().join("planted");
-    let copied = built.and_then(|()| {
-        let ordinary = target_dir().join("debug").join(SERVER);
-        fs::copy(&ordinary, &path).map_err(|error| said(&ordinary, &error))
-    });
-    suites::build_server()?;
-    copied.map(|_| path)
-}
-
-/// Builds a test target. Returns its program.
-fn build_test(package: &str, target: &str) -> Result<PathBuf, Failure> {
-    let built = programs::build(&["--package", package, "--test", target])?;
-    let program = built.into_iter().next_back().map(|program| program.path);
-    program.ok_or_else(|| format!("cargo named no program for the test {target}").into())
 }
 
 #[cfg(test)]

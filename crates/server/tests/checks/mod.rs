@@ -8,7 +8,7 @@ use std::time::Instant;
 use slimio_device::LBA_SIZE;
 use slimio_storage::layout::TRAILER_MAGIC;
 
-use crate::common::{BACK_ENDS, Client, PATIENCE, start, threads};
+use crate::common::{BACK_ENDS, Client, POLL_EVERY, patience, start, threads};
 use crate::info;
 
 /// Blocks that hold all of the snapshots taken here.
@@ -42,10 +42,15 @@ pub(crate) fn damage(volume: &Path, slot: usize, part: Part) {
 }
 
 fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     while !is_so(client) {
-        let said = client.call(&["INFO", "slimio"]);
-        assert!(Instant::now() < deadline, "{what} did not come true: {said}{}", threads());
+        assert!(
+            Instant::now() < deadline,
+            "{what} did not come true: {}{}",
+            client.call(&["INFO", "slimio"]),
+            threads()
+        );
+        std::thread::sleep(POLL_EVERY);
     }
 }
 

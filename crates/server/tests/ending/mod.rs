@@ -7,7 +7,7 @@ use std::time::Duration;
 use slimio_server::WallClock;
 use slimio_sim::{SimConfig, SimDisk};
 
-use crate::common::{BACK_ENDS, Client, PATIENCE, Running, config, encode, start, until};
+use crate::common::{BACK_ENDS, Client, Running, config, encode, patience, start, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 
 /// How long the command thread sleeps, so that what is sent meanwhile comes in one turn.
@@ -144,7 +144,7 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
             assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
             assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
             assert_eq!(client.call(&["SET", "k", "2"]), "+OK\r\n");
-            client.set_patience(PATIENCE / 4);
+            client.set_patience(patience() / 4);
             if asks {
                 client.send(&["SHUTDOWN", "SAVE"]);
                 assert_eq!(client.read_to_end(), b"");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use slimio_device::PathOptions;
 use slimio_keyspace::{DbIndex, HashRef, Keyspace, StringRef, Usage, ValueRef};
@@ -12,7 +12,7 @@ use slimio_server::exchange::{
 };
 use slimio_storage::{RootChoice, Storage};
 
-use crate::common::{Client, PATIENCE, start};
+use crate::common::{Client, start, until};
 use crate::info;
 
 /// Databases that commands use.
@@ -97,10 +97,9 @@ fn fill(client: &mut Client, random: &mut Random) {
 fn rewrite(client: &mut Client) {
     let before: u64 = info(client, "snapshot_rewrites_complete").parse().unwrap();
     client.call(&["BGREWRITEAOF"]);
-    let deadline = Instant::now() + PATIENCE;
-    while info(client, "snapshot_rewrites_complete").parse::<u64>().unwrap() == before {
-        assert!(Instant::now() < deadline, "the log was not rewritten");
-    }
+    until("the log was not rewritten", || {
+        info(client, "snapshot_rewrites_complete").parse::<u64>().unwrap() != before
+    });
 }
 
 fn open(volume: &Path) -> Storage {
@@ -200,9 +199,7 @@ fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size: 1 };
     let mut exporter = Exporter::create(&rdb, options).unwrap();
     let made_at_s = now_s();
-    while now_s() == made_at_s {
-        std::thread::yield_now();
-    }
+    until("time stands still", || now_s() != made_at_s);
     export_volume(&mut open(&volume), RootChoice::InForce, &mut exporter, &mut |_, _| {}).unwrap();
     let size = exporter.finish().unwrap();
     let file = std::fs::File::open(&rdb).unwrap();

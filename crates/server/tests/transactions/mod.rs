@@ -1,8 +1,6 @@
 //! Transactions and snapshots: what comes back has all of a transaction, once.
 
-use std::time::Instant;
-
-use crate::common::{BACK_ENDS, PATIENCE, start, until};
+use crate::common::{BACK_ENDS, start, until};
 use crate::{info, serving};
 
 #[test]
@@ -25,10 +23,7 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
             assert_eq!(client.call(request), "+QUEUED\r\n");
         }
         assert!(client.call(&["EXEC"]).contains("+Background append only file rewriting "));
-        let deadline = Instant::now() + PATIENCE;
-        while info(&mut client, "snapshot_rewrites_complete") != "1" {
-            assert!(Instant::now() < deadline, "there is no snapshot");
-        }
+        until("there is no snapshot", || info(&mut client, "snapshot_rewrites_complete") == "1");
         server.stop();
         let server = start(back_end, &volume, "appendfsync always").unwrap();
         let mut client = server.connect();
