@@ -3,12 +3,16 @@
 import argparse
 import os
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, ROOT)
 
 from harness import runner  # noqa: E402
-from harness.target import TARGET, ways  # noqa: E402
+from harness.target import TARGET, with_io_uring, without_io_uring  # noqa: E402
+
+# Of what a run in memory takes, several times as much.
+MEMORY_MIN = 4 << 30
 
 
 def main():
@@ -33,7 +37,9 @@ def main():
         "--without-io-uring", action="store_true", help="a seccomp filter refuses io_uring"
     )
     way.add_argument(
-        "--both-ways", action="store_true", help="each test as it is, and where io_uring is refused"
+        "--both-ways",
+        action="store_true",
+        help="each test as it is, and with io_uring refused and its data in memory",
     )
     args = parser.parse_args()
     TARGET.set_command(args.server)
@@ -42,12 +48,37 @@ def main():
     TARGET.clients = os.path.abspath(args.clients or os.path.join(ROOT, "../target/clients"))
     TARGET.seed, TARGET.rounds = args.seed, args.rounds
     TARGET.is_every_call = args.every_call
-    TARGET.folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))
-    chosen = ways(
-        with_io_uring=not args.without_io_uring,
-        without_io_uring=args.without_io_uring or args.both_ways,
-    )
-    sys.exit(0 if runner.run(ROOT, args.words, args.jobs, chosen) else 1)
+    folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))
+    with tempfile.TemporaryDirectory(prefix="slimio-", dir=memory()) as in_memory:
+        if args.both_ways:
+            ways = [with_io_uring(folder), without_io_uring(in_memory)]
+        elif args.without_io_uring:
+            ways = [without_io_uring(folder)]
+        else:
+            ways = [with_io_uring(folder)]
+        is_well = runner.run(ROOT, args.words, args.jobs, ways)
+    sys.exit(0 if is_well else 1)
+
+
+def memory():
+    """A file system in memory that takes direct I/O (Linux 6.6) and has room; else the usual place for
+    temporary files."""
+    place = "/dev/shm"
+    try:
+        with tempfile.NamedTemporaryFile(dir=place) as file:
+            os.close(os.open(file.name, os.O_RDWR | os.O_DIRECT))
+        found = os.statvfs(place)
+    except OSError:
+        return None
+    has_room = min(found.f_bavail * found.f_bsize, available()) >= MEMORY_MIN
+    return place if has_room else None
+
+
+def available():
+    """Bytes of memory that nobody uses."""
+    with open("/proc/meminfo") as file:
+        found = dict(line.split(":") for line in file)
+    return int(found["MemAvailable"].split()[0]) << 10
 
 
 if __name__ == "__main__":

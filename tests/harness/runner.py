@@ -53,7 +53,7 @@ def matches(name, words):
 def run_class(work):
     """Runs in a process of its own. Returns (name, outcome, seconds, detail) of each test."""
     (module, case_name, tests), way = work
-    TARGET.launcher = way.launcher
+    way.choose()
     case = getattr(importlib.import_module(module), case_name)
     signal.signal(signal.SIGALRM, give_up)
     results = []

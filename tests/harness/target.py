@@ -1,4 +1,4 @@
-"""Which server the tests run against. Set by `run.py`, before any test, but the way it is started."""
+"""Which server the tests run against. Set by `run.py`, and what a `Way` chooses by the runner."""
 
 import os
 import shlex
@@ -43,22 +43,26 @@ TARGET = Target()
 
 
 class Way(NamedTuple):
-    """How the server under test is started."""
+    """How the server under test is started, and where."""
 
     mark: str
     """Stands behind the name of a test."""
     launcher: list[str]
     """Put in front of the server's command line."""
+    folder: str
+    """Where servers put their data."""
+
+    def choose(self):
+        TARGET.launcher, TARGET.folder = self.launcher, self.folder
 
 
-def ways(with_io_uring, without_io_uring):
-    """Those that are wanted."""
+def with_io_uring(folder):
+    return Way("", [], folder)
+
+
+def without_io_uring(folder):
     refusing = os.path.join(os.path.dirname(os.path.abspath(__file__)), "without_io_uring.py")
-    all_ways = [
-        (with_io_uring, Way("", [])),
-        (without_io_uring, Way(" without io_uring", [sys.executable, "-B", refusing])),
-    ]
-    return [way for is_wanted, way in all_ways if is_wanted]
+    return Way(" without io_uring", [sys.executable, "-B", refusing], folder)
 
 
 def slimio_only(test):

@@ -191,7 +191,7 @@ pub fn write_volume(
 }
 
 /// There is nothing in a new volume.
-struct Nothing;
+pub(crate) struct Nothing;
 
 impl RecoverSink for Nothing {
     fn chunk(&mut self, chunk: slimio_storage::Chunk) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{Captured, Chunk, ChunkEncoder, ChunkOptions};
+use slimio_planted::is_planted;
 use slimio_storage::{Error, SlotName, SlotPaths, SlotWriter, SnapshotPlan, WriterOptions};
 
 use super::check::{Checked, Checking};
@@ -23,6 +24,8 @@ pub(super) struct Worker {
     orders: Receiver<Order>,
     paths: SlotPaths,
     current: Option<Current>,
+    /// All of the current snapshot was handed over, and nothing but its end is left to do.
+    is_finish_due: bool,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
     answers: Sender<(u64, Answer)>,
@@ -60,6 +63,7 @@ impl Worker {
             orders,
             paths,
             current: None,
+            is_finish_due: false,
             shared,
             wake,
             answers,
@@ -77,6 +81,10 @@ impl Worker {
     /// gives back space in between.
     pub(super) fn work(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> bool {
         while !is_over(self) {
+            if std::mem::take(&mut self.is_finish_due) {
+                self.finish();
+                continue;
+            }
             let surplus = self.surplus.pause();
             let check = self.checking.as_ref().map(Checking::pause);
             let pause = surplus.into_iter().chain(check).min();
@@ -99,9 +107,11 @@ impl Worker {
         true
     }
 
-    /// Whether a snapshot is being written at a rate.
+    /// Whether a snapshot is being written at a rate. Its end is not: that is a few waits for the device,
+    /// each of which is long for who starves behind it, and no turn could end in between.
     pub(super) fn is_paced(&self) -> bool {
-        self.current.is_some() && self.shared.rate.load(Ordering::Relaxed) != 0
+        let is_finish_due = self.is_finish_due && !is_planted("end-starves");
+        self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
     }
 
     /// How much time the work has lost since this was last asked, to whatever, that is not made up for.
@@ -121,7 +131,7 @@ impl Worker {
                 self.begin(plan, options, &sizes);
             }
             Order::Batch(batch, round) => self.batch(batch, round),
-            Order::Finish => self.finish(),
+            Order::Finish => self.is_finish_due = true,
             Order::Cancel => self.cancel(),
             Order::Check(check) => {
                 self.checking = Some(Checking::new(*check));
@@ -262,5 +272,49 @@ impl Worker {
     fn wake(&self) {
         // The counter cannot overflow, so this cannot fail.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use slimio_device::PathOptions;
+    use slimio_keyspace::EvictionConfig;
+    use slimio_storage::{Policy, RecoverOptions, SnapshotKind, recover};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::exchange::Nothing;
+    use crate::server::make_volume;
+
+    #[test]
+    fn the_end_of_a_snapshot_is_for_the_nice_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        let mut storage =
+            slimio_volume::open(&path, PathOptions::default(), true, u64::MAX).unwrap();
+        make_volume(&mut storage, &Config::default(), false).unwrap();
+        let options = RecoverOptions::new(Policy::Always, 4, Instant::now());
+        let mut volume = recover(&mut *storage.media, &options, &mut Nothing).unwrap();
+        let plan = volume.log.begin_snapshot(SnapshotKind::OnDemand, 0).unwrap();
+        let options =
+            ChunkOptions { compresses: false, eviction: EvictionConfig::default(), now_ms: 0 };
+        let shared = Arc::new(Shared::default());
+        shared.rate.store(1 << 20, Ordering::Relaxed);
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let ((orders, received), (answer, answers)) = (channel(), channel());
+        let mut worker =
+            Worker::new(volume.slot_paths, received, shared, wake, answer, channel().0);
+
+        orders.send(Order::Begin { plan, options, sizes: Vec::new(), round: 1 }).unwrap();
+        orders.send(Order::Finish).unwrap();
+        assert!(worker.work(|worker| worker.is_paced()), "the nice thread lends it");
+        assert!(worker.work(|worker| !worker.is_paced()), "the idle thread gives it back");
+        assert!(answers.try_recv().is_err(), "and leaves the end to the other");
+        drop(orders);
+        assert!(!worker.work(|worker| worker.is_paced()));
+        assert!(matches!(answers.try_recv(), Ok((1, Answer::Written(_)))));
     }
 }
