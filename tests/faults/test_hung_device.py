@@ -1,5 +1,9 @@
 """A device that hangs keeps those waiting who wait for it, and nobody else."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 from harness.held_device import HeldDevice
 from harness.resp import encode
 from harness.server import Server
@@ -13,7 +17,7 @@ def undurable_ms(server):
 
 @slimio_only
 class HungDevice(TestCase):
-    def check(self, device, **flags):
+    def serve(self, device, **flags):
         held = device.held
         server = Server(
             volume=device.volume,
@@ -27,6 +31,10 @@ class HungDevice(TestCase):
         self.addCleanup(held.let_go)
         server.preexec = held.enter
         server.start()
+        return server
+
+    def check(self, device, **flags):
+        held, server = device.held, self.serve(device, **flags)
         with server.client() as writer, server.client() as other:
             for writers in ([writer], [writer, other]):
                 for client in writers:
@@ -51,3 +59,33 @@ class HungDevice(TestCase):
 
     def test_a_file_system_that_hangs_keeps_no_reader_waiting(self):
         self.check(HeldDevice(self, "ext4"), log_size_max="64mb")
+
+    def check_who_reads_and_writes(self, device, **flags):
+        """In turn, so that the device hangs between quick writes. A plain call is what would keep it."""
+        held, server = device.held, self.serve(device, io_backend="plain", **flags)
+        is_over = threading.Event()
+
+        def read_and_write():
+            with server.client() as client:
+                while not is_over.is_set():
+                    client("GET", "k")
+                    self.assertEqual(client("SET", "k", "v"), b"OK")
+
+        with ThreadPoolExecutor(1) as pool:
+            client = pool.submit(read_and_write)
+            try:
+                until(lambda: int(server.info("stats")["total_commands_processed"]) > 200)
+                held.hold()
+                time.sleep(0.3)
+                with server.client(timeout=5) as operator:
+                    self.assertIn(b"used_memory", operator("INFO"))
+            finally:
+                is_over.set()
+                held.let_go()
+            client.result(20)
+
+    def test_a_block_device_that_hangs_while_one_reads_and_writes(self):
+        self.check_who_reads_and_writes(HeldDevice(self))
+
+    def test_a_file_system_that_hangs_while_one_reads_and_writes(self):
+        self.check_who_reads_and_writes(HeldDevice(self, "ext4"), log_size_max="64mb")

@@ -20,6 +20,10 @@ pub(crate) const FEATURE: &str = "slimio-planted/bugs";
 /// Wakes the one it names.
 pub(crate) const VARIABLE: &str = "SLIMIO_PLANTED";
 
+/// Tells tests for how long to wait for what must come, in seconds: with a bug, mostly in vain.
+const PATIENCE: &str = "SLIMIO_PATIENCE_SECONDS";
+const PATIENCE_SECONDS: &str = "8";
+
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Planted {
@@ -159,6 +163,8 @@ fn run_test(programs: &[Program], test: &Test, bug: Option<&str>) -> Result<Outp
     let program = program.ok_or_else(|| format!("{package} has no test target {target}"))?;
     let mut command = command(&program.path);
     command.current_dir(&program.folder).args(["--exact", name]);
+    // Without a bug, too: else one would be called caught where the machine was slow.
+    command.env(PATIENCE, PATIENCE_SECONDS);
     match bug {
         Some(bug) => command.env(VARIABLE, bug),
         None => command.env_remove(VARIABLE),

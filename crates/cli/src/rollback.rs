@@ -8,7 +8,7 @@ use slimio_server::explain;
 use slimio_storage::{Area, Error, Inspection, SlotSummary, SnapshotKind, inspect};
 
 use crate::exchange::Progress;
-use crate::tools::{VolumeArg, say};
+use crate::tools::{VolumeArg, announce, say};
 
 /// `slimio rollback`
 #[derive(Debug, Args)]
@@ -40,9 +40,9 @@ impl Rollback {
             ));
             return Ok(());
         }
-        say(&format!("back to: {}", name(&back_to)));
+        announce(&format!("back to: {}", name(&back_to)));
         for what in lost(&found, &back_to) {
-            say(&format!("lost: {what}"));
+            announce(&format!("lost: {what}"));
         }
         if !self.force {
             return Err("nothing was changed; slimio export keeps the present state first, and \

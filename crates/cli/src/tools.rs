@@ -1,6 +1,8 @@
 //! The tools for a volume.
 
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::exit;
 
 use clap::Args;
 use slimio_device::PathOptions;
@@ -79,10 +81,20 @@ pub(crate) struct Verify {
     volume: VolumeArg,
 }
 
-/// Prints a line of the answer.
-#[expect(clippy::print_stdout, reason = "it is what was asked for")]
+/// Prints a line of the answer. Ends the program when nobody reads any more, as behind `| head`, and with
+/// an error when it can't be written: so nothing may be left half done.
 pub(crate) fn say(line: &str) {
-    println!("{line}");
+    let Err(error) = writeln!(io::stdout(), "{line}") else { return };
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        exit(0);
+    }
+    let _: io::Result<()> = writeln!(io::stderr(), "slimio: cannot write the answer: {error}");
+    exit(1);
+}
+
+/// Prints a line about what is yet to be done, which is done whether anybody reads that or not.
+pub(crate) fn announce(line: &str) {
+    let _: io::Result<()> = writeln!(io::stdout(), "{line}");
 }
 
 impl Inspect {

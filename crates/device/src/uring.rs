@@ -11,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use slimio_planted::is_planted;
 use slimio_ring::{Errno, Fd, Memory, OpId, Outcome, Ring, Width};
 
 use crate::bulk::{Extras, Refusal, path_setup};
@@ -227,7 +228,6 @@ impl Device for UringPath {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.ring.reap(&mut reaped);
-        let mut has_next_step = false;
         for slimio_ring::Completion { op, payload, outcome, .. } in reaped.drain(..) {
             let (buffer, result) = match outcome {
                 Outcome::Transferred { memory, result } => {
@@ -241,12 +241,11 @@ impl Device for UringPath {
             if let Some(completion) = self.settle(op, payload.step, completion) {
                 self.in_flight -= 1;
                 completions.push(completion);
-            } else {
-                has_next_step = true;
             }
         }
         self.reaped = reaped;
-        if has_next_step {
+        // A next step, or what the kernel had no memory for when it was handed over.
+        if self.ring.has_untaken() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
     }
@@ -391,6 +390,22 @@ mod tests {
         let placement = PlacementId::default();
         let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
         path.submit(Token(lba), op).expect("fewer than may be in flight");
+    }
+
+    #[test]
+    fn what_the_kernel_has_not_taken_is_handed_over_again() {
+        let Some(mut path) = path() else { return };
+        let (mut completions, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(5));
+        write(&mut path, 1, 7);
+        // As kicked, when the kernel had no memory for it.
+        let (token, op) = path.queued.pop_front().expect("it was submitted");
+        path.begin(token, op);
+        while completions.is_empty() {
+            assert!(Instant::now() < deadline, "it stays where it is");
+            path.poll(&mut completions);
+            std::thread::yield_now();
+        }
+        assert_eq!(path.in_flight(), 0);
     }
 
     #[test]

@@ -22,11 +22,6 @@ pub fn is_planted(bug: &str) -> bool {
     cfg!(feature = "bugs") && chosen() == Some(bug)
 }
 
-/// Whether any bug is in: a test then mostly waits in vain, and need not do so for long.
-pub fn is_any_planted() -> bool {
-    cfg!(feature = "bugs") && chosen().is_some()
-}
-
 fn chosen() -> Option<&'static str> {
     static CHOSEN: OnceLock<Option<&'static str>> = OnceLock::new();
     *CHOSEN.get_or_init(|| {

@@ -229,6 +229,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.enter(min.saturating_sub(waiting), timeout)
     }
 
+    /// Whether there is something queued that a later [`submit`](Self::submit) may hand over: the kernel
+    /// had no memory for it, or it was queued since.
+    pub fn has_untaken(&mut self) -> bool {
+        self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
+    }
+
     /// Why the kernel takes nothing from this ring any more: a filter that was put on the process
     /// while it ran, for example. Operations that it has not taken have ended with that error, and so
     /// does every other one from now on, with the next [`reap`](Self::reap); those that it has taken

@@ -1,6 +1,6 @@
 //! Who is connected.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ pub(crate) struct Client {
 
     pub(crate) multi: Option<Box<Multi>>,
     /// Databases and keys that are watched.
-    pub(crate) watching: Vec<(DbIndex, Box<[u8]>)>,
+    pub(crate) watching: HashSet<(DbIndex, Box<[u8]>)>,
     /// A watched key was changed: the transaction will not run.
     pub(crate) is_stale: bool,
     /// Position of the last record that the client has written.
@@ -154,7 +154,7 @@ impl Client {
             is_dirty: false,
             is_holding: false,
             multi: None,
-            watching: Vec::new(),
+            watching: HashSet::new(),
             is_stale: false,
             last_write: Lsn(0),
         }

@@ -264,10 +264,11 @@ impl Server {
         if !self.core.all_are_holding() {
             return;
         }
+        let only_writers = self.core.only_writers_wait();
         if let Some(wal) = &mut self.core.wal
             && wal.is_in_flight()
         {
-            wal.wait_for_write(LOG_WAIT_MAX, self.core.now);
+            wal.wait_for_write(LOG_WAIT_MAX, only_writers, self.core.now);
             self.core.forget_durable();
             self.core.flush(&mut *self.net);
         }

@@ -37,10 +37,28 @@ pub(crate) struct Watches {
 #[derive(Clone, Copy, Debug)]
 struct Watcher {
     conn: ConnId,
-    /// The key's time was over when it was watched: that it goes is no change.
-    was_expired: bool,
-    /// The key was there when it was watched: a flush takes it away.
-    was_there: bool,
+    seen: Seen,
+}
+
+/// What is under a watched key, for whoever watches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    /// A key that had expired already: that it goes is no change.
+    Expired,
+    Key,
+}
+
+impl Seen {
+    fn now(keyspace: &Keyspace, db: DbIndex, key: &[u8], now_ms: i64) -> Self {
+        if keyspace.contains(db, key, now_ms) {
+            Self::Key
+        } else if keyspace.contains(db, key, i64::MIN) {
+            Self::Expired
+        } else {
+            Self::Nothing
+        }
+    }
 }
 
 impl Watches {
@@ -48,7 +66,7 @@ impl Watches {
         self.keys.is_empty()
     }
 
-    /// Number of connections that watch something.
+    /// Lets a client watch a key of the database that it has selected.
     pub(crate) fn add(
         &mut self,
         client: &mut Client,
@@ -57,20 +75,17 @@ impl Watches {
         now_ms: i64,
     ) {
         let watched = (client.db, Box::<[u8]>::from(key));
-        if client.watching.contains(&watched) {
+        if !client.watching.insert(watched.clone()) {
             return;
         }
-        let was_there = keyspace.contains(client.db, key, now_ms);
-        let was_expired = !was_there && keyspace.contains(client.db, key, i64::MIN);
-        client.watching.push(watched.clone());
-        let watcher = Watcher { conn: client.conn, was_expired, was_there };
-        self.keys.entry(watched).or_default().push(watcher);
+        let seen = Seen::now(keyspace, client.db, key, now_ms);
+        self.keys.entry(watched).or_default().push(Watcher { conn: client.conn, seen });
     }
 
     /// Ends all watches of a client.
     pub(crate) fn clear(&mut self, client: &mut Client) {
         client.is_stale = false;
-        for watched in client.watching.drain(..) {
+        for watched in client.watching.drain() {
             if let Some(watchers) = self.keys.get_mut(&watched) {
                 watchers.retain(|watcher| watcher.conn != client.conn);
                 if watchers.is_empty() {
@@ -82,39 +97,50 @@ impl Watches {
 
     /// Tells those who watch what was changed, `current` included.
     pub(crate) fn touched<'a>(
-        &self,
+        &mut self,
         touched: impl Iterator<Item = Touched<'a>>,
         keyspace: &Keyspace,
+        now_ms: i64,
         clients: &mut Clients,
         current: &mut Client,
     ) {
-        let mut tell = |watchers: &[Watcher], is_no_change: &dyn Fn(&Watcher) -> bool| {
-            for watcher in watchers {
-                if is_no_change(watcher) {
-                    continue;
-                }
-                if watcher.conn == current.conn {
-                    current.is_stale = true;
-                } else if let Some(client) = clients.get_mut(watcher.conn) {
-                    client.is_stale = true;
-                }
+        let mut tell = |watcher: &Watcher| {
+            if watcher.conn == current.conn {
+                current.is_stale = true;
+            } else if let Some(client) = clients.get_mut(watcher.conn) {
+                client.is_stale = true;
             }
         };
         for touched in touched {
             match touched {
                 Touched::Key { db, key, .. } => {
-                    let key: Box<[u8]> = key.to_bytes().into();
-                    if let Some(((_, key), watchers)) = self.keys.get_key_value(&(db, key)) {
-                        let has_gone = || !keyspace.contains(db, key, i64::MIN);
-                        tell(watchers, &|watcher| {
-                            watcher.was_expired && has_gone() && !is_planted("expired-goes-twice")
-                        });
+                    let watched = (db, key.to_bytes().into());
+                    let Some(watchers) = self.keys.get_mut(&watched) else { continue };
+                    let now = Seen::now(keyspace, db, &watched.1, now_ms);
+                    for watcher in watchers {
+                        let has_gone = (watcher.seen, now) == (Seen::Expired, Seen::Nothing);
+                        if has_gone && !is_planted("expired-goes-twice") {
+                            watcher.seen = now;
+                        } else {
+                            tell(watcher);
+                        }
                     }
                 }
+                // Emptied, or another one has taken its place.
                 Touched::Db(changed) => {
-                    for ((db, _), watchers) in &self.keys {
-                        if *db == changed {
-                            tell(watchers, &|watcher| !watcher.was_there);
+                    for ((db, key), watchers) in &mut self.keys {
+                        if *db != changed {
+                            continue;
+                        }
+                        let now = Seen::now(keyspace, *db, key, now_ms);
+                        for watcher in watchers {
+                            let was_there = watcher.seen == Seen::Key;
+                            let is_there = now == Seen::Key && !is_planted("swapped-in-unseen");
+                            if was_there || is_there {
+                                tell(watcher);
+                            } else {
+                                watcher.seen = now;
+                            }
                         }
                     }
                 }
@@ -122,17 +148,12 @@ impl Watches {
         }
     }
 
-    /// Whether a key that a client watches has come to its time since.
+    /// Whether a key that a client watches has expired since.
     pub(crate) fn any_expired(&self, client: &Client, keyspace: &Keyspace, now_ms: i64) -> bool {
         client.watching.iter().any(|watched| {
             let watchers = self.keys.get(watched).map_or(&[][..], |w| w);
-            watchers.iter().any(|w| w.conn == client.conn && !w.was_expired)
-                && is_expired(keyspace, watched.0, &watched.1, now_ms)
+            watchers.iter().any(|w| w.conn == client.conn && w.seen != Seen::Expired)
+                && Seen::now(keyspace, watched.0, &watched.1, now_ms) == Seen::Expired
         })
     }
-}
-
-/// Whether a key is there but its time is over.
-fn is_expired(keyspace: &Keyspace, db: DbIndex, key: &[u8], now_ms: i64) -> bool {
-    keyspace.contains(db, key, i64::MIN) && !keyspace.contains(db, key, now_ms)
 }

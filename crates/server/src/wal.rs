@@ -23,7 +23,7 @@ use slimio_storage::{
 /// nobody but writers would wait meanwhile: left to itself, it takes two wake-ups more.
 const QUICK_MAX: Duration = Duration::from_micros(500);
 
-/// For how long a device that was quick is trusted not to hang.
+/// For how long a device whose last write was quick is trusted not to hang.
 const TRUSTED_FOR: Duration = Duration::from_millis(100);
 
 /// How often it is tried whether the device has become quick.
@@ -40,6 +40,8 @@ pub(crate) struct Wal {
     is_queued: bool,
     /// Mean time of the log writes that the command thread has waited for, recent ones weighing more.
     write_time: Duration,
+    /// Until when a device whose last one was quick is trusted not to hang.
+    trusted_until: Option<Instant>,
     /// When it waited for the last one.
     written_at: Option<Instant>,
     /// For how many it has waited, those aside for which all clients did.
@@ -63,6 +65,7 @@ impl Wal {
             is_busy: false,
             is_queued: false,
             write_time: Duration::ZERO,
+            trusted_until: None,
             written_at: None,
             own_writes: 0,
             was_kept: false,
@@ -139,7 +142,7 @@ impl Wal {
         if !self.has_single() || !is_quick || is_planted("own-writes-never") {
             return false;
         }
-        self.wait_for_write(QUICK_MAX, now);
+        self.wait_for_write(QUICK_MAX, true, now);
         self.own_writes += 1;
         // What is left to submit is what came while the log had no room for it.
         self.drive(Instant::now());
@@ -154,25 +157,25 @@ impl Wal {
     /// Hands over what was submitted, and sleeps until the device has finished something, for `timeout`
     /// at most.
     ///
-    /// Where that costs a wake-up less, a single write to a device that was quick a moment ago is a
-    /// plain system call, which nothing cuts short: a device that hangs just then keeps everybody
-    /// waiting.
-    pub(crate) fn wait_for_write(&mut self, timeout: Duration, now: Instant) {
+    /// Where that costs a wake-up less, and with `only_writers` to keep waiting, a single write to a
+    /// device that was quick a moment ago is a plain system call, which nothing cuts short: a device
+    /// that hangs just then keeps everybody waiting.
+    pub(crate) fn wait_for_write(&mut self, timeout: Duration, only_writers: bool, now: Instant) {
         if !self.has_single() {
             return self.wait(Some(timeout), now);
         }
-        let is_trusted = self.path.would_run_here()
-            && self.write_time < QUICK_MAX
-            && self.written_at.is_some_and(|at| now < at + TRUSTED_FOR);
         let began = Instant::now();
+        let is_trusted = only_writers
+            && self.path.would_run_here()
+            && self.write_time < QUICK_MAX
+            && self.trusted_until.is_some_and(|until| began < until);
         self.wait((!is_trusted).then_some(timeout), now);
         let ended = Instant::now();
         self.written_at = Some(ended);
-        self.write_time = if self.is_in_flight() {
-            QUICK_MAX * 2
-        } else {
-            self.write_time * 7 / 8 + (ended - began) / 8
-        };
+        let took = if self.is_in_flight() { Duration::MAX } else { ended - began };
+        self.trusted_until = (took < QUICK_MAX).then(|| ended + TRUSTED_FOR);
+        // However long one took, a few quick ones make up for it.
+        self.write_time = self.write_time * 7 / 8 + took.min(QUICK_MAX * 8) / 8;
     }
 
     /// Hands over what was submitted, and sleeps until the device has finished something. Without a

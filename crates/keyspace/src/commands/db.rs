@@ -43,9 +43,11 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Outcome {
     let (Some(a), Some(b)) = (context.db_number(numbers[0]), context.db_number(numbers[1])) else {
         return context.error(text::DB_OUT_OF_RANGE);
     };
-    context.keyspace.swap_dbs(a, b);
-    context.effects.touch_db(a);
-    context.effects.touch_db(b);
+    if a != b {
+        context.keyspace.swap_dbs(a, b);
+        context.effects.touch_db(a);
+        context.effects.touch_db(b);
+    }
     context.log_request();
     context.ok()
 }

@@ -21,7 +21,8 @@ impl Core {
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         if !self.watches.is_empty() {
             let touched = self.effects.touched(args);
-            self.watches.touched(touched, &self.keyspace, &mut self.clients, client);
+            let (keyspace, now_ms) = (&self.keyspace, self.now_ms);
+            self.watches.touched(touched, keyspace, now_ms, &mut self.clients, client);
         }
         if self.effects.is_empty() {
             return Lsn(0);
@@ -149,7 +150,8 @@ impl Core {
         let args = slimio_keyspace::no_args();
         if !self.watches.is_empty() {
             let touched = self.effects.touched(args);
-            self.watches.touched(touched, &self.keyspace, &mut self.clients, current);
+            let (keyspace, now_ms) = (&self.keyspace, self.now_ms);
+            self.watches.touched(touched, keyspace, now_ms, &mut self.clients, current);
         }
         let Some(wal) = &mut self.wal else { return };
         if !wal.takes_records() {

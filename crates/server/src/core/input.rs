@@ -157,10 +157,15 @@ impl Core {
                     client.large_size += size;
                     let mut builder = BlobBuilder::new(size);
                     let taken = builder.extend(&buffer[header..]);
-                    // What follows the argument is expected where it began.
-                    let mut rest = buffer[at..header].to_vec();
-                    rest.extend_from_slice(&buffer[header + taken..]);
-                    (buffer, at) = (Cow::Owned(rest), 0);
+                    // What follows the argument is expected where it began. What came before it, which
+                    // may be much, stays where it is.
+                    if let Cow::Owned(bytes) = &mut buffer {
+                        bytes.drain(header..header + taken);
+                    } else {
+                        let mut rest = buffer[at..header].to_vec();
+                        rest.extend_from_slice(&buffer[header + taken..]);
+                        (buffer, at) = (Cow::Owned(rest), 0);
+                    }
                     supply(&mut parser, builder, client, &mut self.wishes);
                 }
                 Step::Error(error) => {

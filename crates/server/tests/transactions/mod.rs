@@ -116,3 +116,48 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
         }
     });
 }
+
+/// What is under a key changes, too, when another database takes the place of the one it is in.
+#[test]
+fn what_is_swapped_in_under_a_watched_key_is_a_change() {
+    const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];
+    const ALIVE: &[&str] = &["SET", "k", "v"];
+    let runs = "*1\r\n+PONG\r\n";
+    serving("enable-debug-command yes", |server| {
+        let (mut client, mut other) = (server.connect(), server.connect());
+        assert_eq!(other.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
+        let cases: [(&[&str], &[&str], &str); 9] = [
+            (&[], &[], runs),
+            (&[], DEAD, runs),
+            (&[], ALIVE, "*-1\r\n"),
+            (DEAD, &[], runs),
+            (DEAD, DEAD, runs),
+            (DEAD, ALIVE, "*-1\r\n"),
+            (ALIVE, &[], "*-1\r\n"),
+            (ALIVE, DEAD, "*-1\r\n"),
+            (ALIVE, ALIVE, "*-1\r\n"),
+        ];
+        for (before, behind, expected) in cases {
+            assert_eq!(other.call(&["FLUSHALL"]), "+OK\r\n");
+            for (db, request) in [("0", before), ("1", behind)] {
+                other.call(&["SELECT", db]);
+                if !request.is_empty() {
+                    assert_eq!(other.call(request), "+OK\r\n");
+                }
+            }
+            assert_eq!(other.call(&["DEBUG", "SLEEP", "0.003"]), "+OK\r\n");
+            assert_eq!(client.call(&["WATCH", "k"]), "+OK\r\n");
+            assert_eq!(other.call(&["SWAPDB", "0", "1"]), "+OK\r\n");
+            assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+            assert_eq!(client.call(&["PING"]), "+QUEUED\r\n");
+            assert_eq!(client.call(&["EXEC"]), expected, "{before:?}, then {behind:?}");
+        }
+        // One that takes its own place is the same.
+        assert_eq!(client.call(ALIVE), "+OK\r\n");
+        assert_eq!(client.call(&["WATCH", "k"]), "+OK\r\n");
+        assert_eq!(other.call(&["SWAPDB", "0", "0"]), "+OK\r\n");
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(&["PING"]), "+QUEUED\r\n");
+        assert_eq!(client.call(&["EXEC"]), runs);
+    });
+}

@@ -324,6 +324,10 @@ impl Device for AreaPath {
         self.hand_over(completions);
     }
 
+    fn would_run_here(&self) -> bool {
+        self.in_flight == 1 && self.below.would_run_here()
+    }
+
     fn in_flight(&self) -> usize {
         self.in_flight
     }

@@ -1,0 +1,49 @@
+"""What a request costs grows with its size and no faster, whatever it is made of."""
+
+import os
+import socket
+
+from harness.resp import encode
+from harness.server import Server
+from harness.target import TestCase, slimio_only
+
+SMALL = [word for n in range(200_000) for word in (f"key:{n:0100}", "v")]
+LARGE = [word for n in range(600) for word in (f"large:{n}", "x" * 33_000)]
+
+
+@slimio_only
+class CpuOfRequests(TestCase):
+    seconds = 10
+
+    def setUp(self):
+        self.server = Server(appendonly="no")
+        self.addCleanup(self.server.close)
+
+    def cpu_seconds(self):
+        with open(f"/proc/{self.server.process.pid}/stat") as file:
+            fields = file.read().rpartition(") ")[2].split(" ")
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def cost(self, command, words, is_whole=True):
+        """CPU seconds that the server takes for a request, all of which it receives."""
+        request = encode(command, *words)
+        with self.server.client() as client:
+            before = self.cpu_seconds()
+            client.socket.sendall(request if is_whole else request[:-10])
+            if is_whole:
+                self.assertEqual(client.read(), (b"+", b"OK"))
+            else:
+                client.socket.shutdown(socket.SHUT_WR)
+                self.assertEqual(client.socket.recv(1), b"")
+            return self.cpu_seconds() - before
+
+    def test_many_small_arguments_and_large_ones_behind_them(self):
+        apart = self.cost("MSET", SMALL) + self.cost("MSET", LARGE)
+        for is_whole in (True, False):
+            # Ten times that, when all small ones are copied for each large one.
+            self.assertLess(self.cost("MSET", SMALL + LARGE, is_whole), 2 * apart + 0.3)
+
+    def test_many_watched_keys(self):
+        few, many = (self.cost("WATCH", SMALL[: 2 * count : 2]) for count in (10_000, 40_000))
+        # Sixteen times that, when each key is compared with all before it.
+        self.assertLess(many, 8 * few + 0.2)
