@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
@@ -18,22 +19,23 @@ const LOG: &str = "server.log";
 /// A running server; killed with this.
 pub(crate) struct Server {
     child: Child,
-    port: u16,
+    /// Nobody else's, as a port might be by the time that the server asks for it.
+    socket: PathBuf,
 }
 
 impl Server {
     /// Starts it over a volume, which may be a copy of another device's, and waits until it answers.
     /// What it says goes to a file in `folder`.
     pub(crate) fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
-        let port = free_port()?;
+        let socket = free_socket();
         let mut serve: Command = command(target_dir().join("debug/slimio"));
-        serve.args(["serve", "--port", &port.to_string(), "--appendfsync", policy]);
+        serve.args(["serve", "--port", "0", "--appendfsync", policy, "--unixsocket"]).arg(&socket);
         serve.args(["--volume-identity", "accept", "--volume"]);
         let log = File::options().create(true).append(true).open(folder.join(LOG));
         let log = log.map_err(|error| format!("{}: {error}", folder.display()))?;
         serve.arg(volume).stdout(Stdio::null()).stderr(log);
         let child = serve.spawn().map_err(|error| format!("slimio did not start: {error}"))?;
-        let mut server = Self { child, port };
+        let mut server = Self { child, socket };
         let deadline = Instant::now() + START_TIMEOUT;
         while !server.answers() {
             if let Ok(Some(status)) = server.child.try_wait() {
@@ -48,8 +50,8 @@ impl Server {
         Ok(server)
     }
 
-    pub(crate) fn connect(&self) -> Result<TcpStream, Failure> {
-        TcpStream::connect(("127.0.0.1", self.port)).map_err(|error| error.to_string().into())
+    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
+        UnixStream::connect(&self.socket).map_err(|error| error.to_string().into())
     }
 
     /// The value of a string, if the key is there.
@@ -78,6 +80,7 @@ impl Drop for Server {
         // Already dead is as good.
         drop(self.child.kill());
         drop(self.child.wait());
+        drop(std::fs::remove_file(&self.socket));
     }
 }
 
@@ -97,7 +100,9 @@ fn read_line(stream: &mut impl BufRead) -> Result<String, Failure> {
     Ok(line.trim_end_matches("\r\n").to_owned())
 }
 
-fn free_port() -> Result<u16, Failure> {
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    address.map(|address| address.port()).map_err(|error| error.to_string().into())
+/// Not in the target folder, whose name may be longer than a socket's may be.
+fn free_socket() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("slimio-server-{}-{number}", std::process::id()))
 }

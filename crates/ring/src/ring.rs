@@ -268,7 +268,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         if self.polling.submissions_idle_ms.is_some() {
             return self.enter_polled(min, timeout);
         }
-        let mut tries = 0;
+        let (mut tries, mut short_since) = (0, None);
         loop {
             self.refill();
             let submission = self.uring.submission();
@@ -294,6 +294,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
                 }
                 // No memory for requests, which those in flight may give back.
                 Err(libc::EAGAIN) if min > 0 && tries < SUBMIT_TRIES_MAX => {
+                    let since: Instant = *short_since.get_or_insert_with(Instant::now);
+                    if timeout.is_some_and(|timeout| since.elapsed() >= timeout) {
+                        return Ok(());
+                    }
                     tries += 1;
                     self.collect();
                     std::thread::sleep(Duration::from_millis(1));

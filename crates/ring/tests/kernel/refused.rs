@@ -79,6 +79,27 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
     assert_eq!(refused.errno, Some(Errno::new(libc::EPROTO)), "{refused}");
 }
 
+/// For want of memory it is tried again, a second long where nothing limits that.
+#[test]
+fn a_wait_ends_at_its_limit_though_the_kernel_has_no_memory() {
+    if let Err(refused) = slimio_ring::probe() {
+        eprintln!("SKIPPED: {refused}");
+        return;
+    }
+    on_a_thread(|| {
+        let mut ring = ring::<usize>(Setup { submissions: 8, ..Setup::default() });
+        let (near, _far) = connection(&mut ring);
+        ring.receive_into(near, Vec::with_capacity(16), 16, 0);
+        ring.submit().expect("the ring works");
+        refuse((libc::SYS_io_uring_enter, None), libc::EAGAIN);
+        for limit in [Duration::ZERO, Duration::from_millis(20)] {
+            let began = Instant::now();
+            assert_eq!(ring.submit_and_wait(1, Some(limit)), Ok(()));
+            assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+        }
+    });
+}
+
 /// Reaps until `count` have come, on a ring that can't be waited on any more.
 fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usize>> {
     let deadline = Instant::now() + PATIENCE;
