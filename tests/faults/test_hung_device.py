@@ -76,6 +76,7 @@ class HungDevice(TestCase):
             try:
                 until(lambda: int(server.info("stats")["total_commands_processed"]) > 200)
                 held.hold()
+                # Whoever asked whether it hangs already would be one more client, with whom it can't.
                 time.sleep(0.3)
                 with server.client(timeout=5) as operator:
                     self.assertIn(b"used_memory", operator("INFO"))
