@@ -112,6 +112,10 @@ impl<L: Layer> Device for Layered<L> {
         self.path.would_run_here()
     }
 
+    fn has_untaken(&mut self) -> bool {
+        self.path.has_untaken()
+    }
+
     fn in_flight(&self) -> usize {
         self.path.in_flight() + self.layer.kept()
     }

@@ -236,6 +236,12 @@ pub trait Device {
         false
     }
 
+    /// Whether something that was kicked rests here, because the kernel had no memory for it. The next
+    /// [`poll`](Self::poll) hands it over, and nothing tells when it is time for that.
+    fn has_untaken(&mut self) -> bool {
+        false
+    }
+
     /// Operations submitted whose completion was not reaped yet.
     fn in_flight(&self) -> usize;
 

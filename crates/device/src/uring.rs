@@ -245,7 +245,7 @@ impl Device for UringPath {
         }
         self.reaped = reaped;
         // A next step, or what the kernel had no memory for when it was handed over.
-        if self.ring.has_untaken() && !is_planted("untaken-rests") {
+        if self.has_untaken() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
     }
@@ -280,6 +280,10 @@ impl Device for UringPath {
         self.in_flight == 1
             && !self.polling.is_any()
             && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
+    }
+
+    fn has_untaken(&mut self) -> bool {
+        self.ring.has_untaken()
     }
 
     fn in_flight(&self) -> usize {

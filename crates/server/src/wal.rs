@@ -29,6 +29,9 @@ const TRUSTED_FOR: Duration = Duration::from_millis(100);
 /// How often it is tried whether the device has become quick.
 const TRY_AGAIN_EVERY: Duration = Duration::from_millis(200);
 
+/// How long to let be what the kernel had no memory for, before it is handed over again.
+const UNTAKEN_PAUSE: Duration = Duration::from_millis(1);
+
 /// The log, open.
 pub(crate) struct Wal {
     log: Log,
@@ -184,6 +187,14 @@ impl Wal {
         self.is_queued = false;
         self.log.wait(&mut *self.path, timeout);
         self.log.reap(&mut *self.path, now);
+    }
+
+    /// When [`drive`](Self::drive) or [`reap`](Self::reap) must be called, if nothing is appended and
+    /// nothing becomes ready before.
+    pub(crate) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
+        let has_untaken = self.path.has_untaken() && !is_planted("untaken-not-woken");
+        let again = has_untaken.then(|| now + UNTAKEN_PAUSE);
+        [again, self.log.next_deadline()].into_iter().flatten().min()
     }
 
     /// Whether there is a single operation, which the device does not have yet.

@@ -13,6 +13,8 @@ pub struct SimDevice {
     disk: SimDisk,
     space: usize,
     flying: Vec<Flying>,
+    /// Polls until what was kicked is handed over.
+    untaken_polls: u32,
 }
 
 #[derive(Debug)]
@@ -48,7 +50,7 @@ enum What {
 
 impl SimDevice {
     pub(crate) fn new(disk: SimDisk, space: usize) -> Self {
-        Self { disk, space, flying: Vec::new() }
+        Self { disk, space, flying: Vec::new(), untaken_polls: 0 }
     }
 
     /// Completes some of what is in flight: with `at_least_one`, one or more.
@@ -157,16 +159,33 @@ impl Device for SimDevice {
         Ok(())
     }
 
-    fn kick(&mut self) {}
+    fn kick(&mut self) {
+        if !self.flying.is_empty() {
+            self.untaken_polls = self.disk.lock().faults.untaken_polls;
+        }
+    }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if self.has_untaken() {
+            self.untaken_polls -= 1;
+            return;
+        }
         self.complete(false, completions);
     }
 
-    fn wait(&mut self, _timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+    fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
+        if timeout.is_some() && self.has_untaken() {
+            self.untaken_polls -= 1;
+            return;
+        }
+        self.untaken_polls = 0;
         if !self.flying.is_empty() {
             self.complete(true, completions);
         }
+    }
+
+    fn has_untaken(&mut self) -> bool {
+        self.untaken_polls > 0
     }
 
     fn in_flight(&self) -> usize {

@@ -301,6 +301,10 @@ impl Device for NvmePath {
             }
         }
         self.reaped = reaped;
+        // What the kernel had no memory for when it was handed over.
+        if self.has_untaken() {
+            enter(&mut self.ring, 0, None);
+        }
     }
 
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
@@ -315,6 +319,10 @@ impl Device for NvmePath {
                 return;
             }
         }
+    }
+
+    fn has_untaken(&mut self) -> bool {
+        self.ring.has_untaken()
     }
 
     fn in_flight(&self) -> usize {

@@ -34,7 +34,7 @@ impl Core {
     }
 
     /// How long the thread may sleep.
-    pub(crate) fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn timeout(&mut self) -> Option<Duration> {
         let goes_on = self.has_yielding() || self.is_evicting() || self.wants_snapshot_step();
         let has_left = self.has_unflushed() || self.has_let_go() || self.may_retry_postponed();
         if goes_on || has_left {
@@ -42,8 +42,8 @@ impl Core {
         }
         let mut at: Option<Instant> = None;
         let mut by = |when: Instant| at = Some(at.map_or(when, |at| at.min(when)));
-        if let Some(wal) = &self.wal
-            && let Some(deadline) = wal.log().next_deadline()
+        if let Some(wal) = &mut self.wal
+            && let Some(deadline) = wal.next_deadline(self.now)
         {
             by(deadline);
         }

@@ -115,11 +115,17 @@ impl World {
         if self.space == Space::None {
             self.space = Space::Again;
         }
+        disk.faults(|faults| faults.untaken_polls = life.untaken_polls);
         if exists {
             disk.crash_after(life.dies_after);
         }
         let clock = WallClock::Given(Arc::clone(&self.clock));
-        let starting = launch_on(media, exists, self.directives(), clock);
+        let mut directives = self.directives();
+        if life.untaken_polls > 0 {
+            // Rounds of background work would poll for the log.
+            directives.set("hz", "10").unwrap();
+        }
+        let starting = launch_on(media, exists, directives, clock);
         self.pass(life.recovers_ms);
         let crash = match starting.served() {
             Ok(server) => {
@@ -154,9 +160,18 @@ impl World {
     pub(crate) fn check_last(&mut self) -> Result<(), String> {
         let (batches, dies_after, end) = (Vec::new(), NEVER, Some(End::Plain));
         let (rests_ms, recovers_ms) = (NEAR_MS / 2, 0);
-        let is_power_cut = false;
-        self.live(&Life { rests_ms, recovers_ms, batches, dies_after, is_power_cut, image: 0, end })
-            .map_err(|why| format!("at the end: {why}"))
+        let (is_power_cut, image, untaken_polls) = (false, 0, 0);
+        self.live(&Life {
+            rests_ms,
+            recovers_ms,
+            batches,
+            dies_after,
+            is_power_cut,
+            image,
+            untaken_polls,
+            end,
+        })
+        .map_err(|why| format!("at the end: {why}"))
     }
 
     fn now_ms(&self) -> i64 {

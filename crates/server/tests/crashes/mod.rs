@@ -94,8 +94,9 @@ fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
         Batch::of(*passes_ms, lines.iter().map(step).collect())
     };
     let batches = batches.iter().map(batch).collect();
-    let (dies_after, is_power_cut, image, end) = (u64::MAX / 2, false, 0, None);
-    Life { rests_ms, recovers_ms: 0, batches, dies_after, is_power_cut, image, end }
+    let (dies_after, is_power_cut, image, untaken_polls) = (u64::MAX / 2, false, 0, 0);
+    let (recovers_ms, end) = (0, None);
+    Life { rests_ms, recovers_ms, batches, dies_after, is_power_cut, image, untaken_polls, end }
 }
 
 #[test]
@@ -169,6 +170,25 @@ fn who_waits_for_a_log_that_stops_is_answered() {
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
     }
     assert!(server.abandon().is_err(), "what was not durable can't be");
+}
+
+#[test]
+fn who_waits_is_answered_though_the_kernel_had_no_memory_and_nothing_else_happens() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let mut directives = World::new(0, false).directives();
+    directives.set("hz", "10").unwrap();
+    let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
+    let (mut client, _idle) = (server.connect(), server.connect());
+    // More than there are rounds of background work behind the last request.
+    disk.faults(|faults| faults.untaken_polls = 40);
+    for policy in ["everysec", "always"] {
+        assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n", "{policy}");
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n", "{policy}");
+    }
+    disk.faults(|faults| faults.untaken_polls = 0);
+    server.stop();
 }
 
 #[test]

@@ -151,6 +151,8 @@ pub(crate) struct Life {
     pub(crate) is_power_cut: bool,
     /// Which of the images that are possible is the next life's.
     pub(crate) image: usize,
+    /// Polls for which what was kicked rests, as if the kernel had no memory for it.
+    pub(crate) untaken_polls: u32,
     /// What is asked for when the batches are through, before it dies.
     pub(crate) end: Option<End>,
 }
@@ -330,14 +332,17 @@ pub(crate) fn life() -> impl Strategy<Value = Life> {
     let dies_after = prop_oneof![1 => 0..40_u64, 3 => 0..400_u64, 1 => Just(u64::MAX / 2)];
     let end = prop_oneof![3 => Just(None), 1 => Just(Some(End::Plain)), 1 => Just(Some(End::Save))];
     let times = (while_ms(), while_ms());
-    (times, batches, dies_after, any::<bool>(), any::<usize>(), end).prop_map(
-        |((rests_ms, recovers_ms), batches, dies_after, is_power_cut, image, end)| Life {
+    let untaken_polls = prop_oneof![7 => Just(0), 1 => 1..40_u32];
+    let death = (dies_after, any::<bool>(), any::<usize>());
+    (times, batches, death, untaken_polls, end).prop_map(
+        |((rests_ms, recovers_ms), batches, death, untaken_polls, end)| Life {
             rests_ms,
             recovers_ms,
             batches,
-            dies_after,
-            is_power_cut,
-            image,
+            dies_after: death.0,
+            is_power_cut: death.1,
+            image: death.2,
+            untaken_polls,
             end,
         },
     )

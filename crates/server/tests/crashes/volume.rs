@@ -70,15 +70,15 @@ impl Media for Watched {
     }
 }
 
-/// Is readable while something is in flight: a simulated device finishes when it is asked.
+/// Is readable while the device has something in flight: a simulated one finishes when it is asked.
 struct Readable {
     path: Box<dyn Device + Send>,
     ready: OwnedFd,
 }
 
 impl Readable {
-    fn tell(&self) {
-        if self.path.in_flight() > 0 {
+    fn tell(&mut self) {
+        if self.path.in_flight() > 0 && !self.path.has_untaken() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();
         } else {
             // It need not have been readable.
@@ -100,6 +100,7 @@ impl Device for Readable {
 
     fn kick(&mut self) {
         self.path.kick();
+        self.tell();
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
@@ -110,6 +111,10 @@ impl Device for Readable {
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
         self.path.wait(timeout, completions);
         self.tell();
+    }
+
+    fn has_untaken(&mut self) -> bool {
+        self.path.has_untaken()
     }
 
     fn in_flight(&self) -> usize {

@@ -328,6 +328,10 @@ impl Device for AreaPath {
         self.in_flight == 1 && self.below.would_run_here()
     }
 
+    fn has_untaken(&mut self) -> bool {
+        self.below.has_untaken()
+    }
+
     fn in_flight(&self) -> usize {
         self.in_flight
     }
