@@ -119,11 +119,14 @@ impl<'a> Args<'a> {
 
     /// A copy that does not depend on the connection's bytes; large strings are shared.
     pub fn to_owned(self) -> OwnedRequest {
-        let mut owned = OwnedRequest::default();
+        let size = self.iter().map(|arg| if let Arg::Bytes(bytes) = arg { bytes.len() } else { 0 });
+        let mut owned =
+            OwnedRequest { buffer: Vec::with_capacity(size.sum()), request: Request::new() };
+        owned.request.items.reserve_exact(self.len());
         for arg in self.iter() {
             match arg {
                 Arg::Bytes(bytes) => owned.push(bytes),
-                Arg::Blob(blob) => owned.request.push_blob(blob.clone()),
+                Arg::Blob(blob) => owned.push_blob(blob.clone()),
             }
         }
         owned
@@ -209,6 +212,14 @@ impl OwnedRequest {
     pub fn clear(&mut self) {
         self.buffer.clear();
         self.request.clear();
+    }
+
+    /// Bytes of memory that it takes, large strings included though others may hold them, too.
+    pub fn memory(&self) -> usize {
+        let Request { items, blobs } = &self.request;
+        let lists = items.capacity() * size_of::<Item>() + blobs.capacity() * size_of::<Blob>();
+        let blobs: usize = blobs.iter().map(Blob::size).sum();
+        size_of::<Self>() + self.buffer.capacity() + lists + blobs
     }
 
     /// The arguments.

@@ -1,15 +1,19 @@
 //! Who is connected.
 
-use std::collections::{HashSet, VecDeque};
+mod held;
+
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{DbIndex, Yielded};
+use slimio_planted::is_planted;
 use slimio_resp::{BlobBuilder, OwnedRequest, Parser, Protocol, ReplyBuf};
 use slimio_storage::Lsn;
 
 use crate::net::{ConnId, Peer};
 use crate::transactions::Multi;
+use held::Held;
 
 /// A connected client.
 #[derive(Debug)]
@@ -48,11 +52,13 @@ pub(crate) struct Client {
     /// What they depend on.
     pub(crate) needs: Lsn,
     /// Replies of earlier turns, with what they depend on.
-    pub(crate) held: VecDeque<(Lsn, ReplyBuf)>,
+    pub(crate) held: Held,
     /// Replies that may leave, and wait for those before them to be sent.
     pub(crate) ready: ReplyBuf,
     /// Bytes with the network.
     pub(crate) sending: usize,
+    /// Bytes of memory that they take, and nothing else needs.
+    pub(crate) sending_memory: usize,
     pub(crate) replies: Replies,
     pub(crate) soft_limit_since: Option<Instant>,
     /// Whether the client is in the list of those to be looked at when the turn ends.
@@ -63,10 +69,14 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     /// Databases and keys that are watched.
     pub(crate) watching: HashSet<(DbIndex, Box<[u8]>)>,
+    /// Bytes of memory that this takes.
+    pub(crate) watching_memory: usize,
     /// A watched key was changed: the transaction will not run.
     pub(crate) is_stale: bool,
     /// Position of the last record that the client has written.
     pub(crate) last_write: Lsn,
+    /// Its part of the memory of all clients that are not being served.
+    counted_memory: usize,
 }
 
 /// Whether requests of a client are run.
@@ -146,17 +156,20 @@ impl Client {
             is_at_end: false,
             out: ReplyBuf::new(Protocol::Resp2),
             needs: Lsn(0),
-            held: VecDeque::new(),
+            held: Held::default(),
             ready: ReplyBuf::new(Protocol::Resp2),
             sending: 0,
+            sending_memory: 0,
             replies: Replies::On,
             soft_limit_since: None,
             is_dirty: false,
             is_holding: false,
             multi: None,
             watching: HashSet::new(),
+            watching_memory: 0,
             is_stale: false,
             last_write: Lsn(0),
+            counted_memory: 0,
         }
     }
 
@@ -166,13 +179,25 @@ impl Client {
         Self::new(0, conn, Peer { remote: None, local: None }, now)
     }
 
-    /// Bytes of memory that requests and replies take. A large argument that is being received is
-    /// not among them, for it will be a value; nor are values that replies only refer to.
+    /// Bytes of memory that requests, replies and watched keys take: what the limit to memory is about,
+    /// but for values that replies only refer to.
     pub(crate) fn memory(&self) -> usize {
-        let held: usize = self.held.iter().map(|(_, reply)| reply.own_memory()).sum();
-        let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
-        let replies = self.out.own_memory() + self.ready.own_memory() + held;
-        size_of::<Self>() + self.input.capacity() + replies + queued
+        let requests = self.input.capacity() + self.large_received() + self.multi_memory();
+        let replies = self.out.own_memory()
+            + self.held.own_memory()
+            + self.ready.own_memory()
+            + self.sending_memory;
+        size_of::<Self>() + requests + replies + self.watching_memory
+    }
+
+    /// Bytes of memory that the requests of a transaction take that is being queued.
+    fn multi_memory(&self) -> usize {
+        self.multi.as_ref().map_or(0, |multi| multi.memory())
+    }
+
+    /// Bytes that were received of the large arguments of a request that has not run yet.
+    fn large_received(&self) -> usize {
+        self.large_size - self.large.as_ref().map_or(0, BlobBuilder::remaining)
     }
 
     /// Whether the next request may be run.
@@ -206,14 +231,13 @@ impl Client {
 
     /// Bytes of replies that have not reached the kernel.
     pub(crate) fn output_size(&self) -> usize {
-        let held: usize = self.held.iter().map(|(_, reply)| reply.len()).sum();
-        self.out.len() + held + self.ready.len() + self.sending
+        self.out.len() + self.held.size() + self.ready.len() + self.sending
     }
 
-    /// Bytes of the request that is being received.
+    /// Bytes of the request that is being received, and of those that a transaction has queued.
     pub(crate) fn query_size(&self) -> usize {
-        let missing = self.large.as_ref().map_or(0, BlobBuilder::remaining);
-        self.input.len() + self.large_size - missing
+        let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
+        self.input.len() + self.large_received() + queued
     }
 
     /// `ip:port` of the other end, as Redis writes it.
@@ -266,17 +290,17 @@ impl Client {
             flags.push('N');
         }
         let seconds = |since: Instant| now.saturating_duration_since(since).as_secs();
-        let (multi, multi_size) =
-            self.multi.as_ref().map_or((-1, 0), |m| (m.requests.len() as i64, m.size));
-        let output = self.output_size();
-        let memory = self.query_size() + self.input.capacity() + output + size_of::<Self>();
+        let multi = self.multi.as_ref().map_or(-1, |multi| multi.requests.len() as i64);
+        let (multi_memory, output) =
+            (self.multi_memory() + self.watching_memory, self.output_size());
+        let memory = self.memory();
         let resp = if self.out.protocol() == Protocol::Resp3 { 3 } else { 2 };
         let mut line = String::with_capacity(320);
         // Writing to a string does not fail.
         let _ = write!(
             line,
             "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
-             ssub=0 multi={multi} qbuf={} qbuf-free={} argv-mem=0 multi-mem={multi_size} rbs={} \
+             ssub=0 multi={multi} qbuf={} qbuf-free={} argv-mem=0 multi-mem={multi_memory} rbs={} \
              rbp=0 obl={output} oll={} omem={output} tot-mem={memory} events=r cmd={} user=default \
              redir=-1 resp={resp} lib-name={} lib-ver={}",
             self.id,
@@ -306,6 +330,8 @@ pub(crate) struct Clients {
     by_index: Vec<Option<Box<Client>>>,
     count: usize,
     next_id: u64,
+    /// Bytes of memory that they take, but for the one that is being served.
+    memory: usize,
 }
 
 impl Clients {
@@ -326,24 +352,39 @@ impl Clients {
 
     /// Takes a client out to be served; it must be [put back](Self::put) or [dropped](Self::remove).
     pub(crate) fn take(&mut self, conn: ConnId) -> Option<Box<Client>> {
-        self.by_index.get_mut(conn.index as usize)?.take_if(|client| client.conn == conn)
+        let place = self.by_index.get_mut(conn.index as usize)?;
+        let client = place.take_if(|client| client.conn == conn)?;
+        self.memory -= client.counted_memory;
+        Some(client)
     }
 
-    pub(crate) fn put(&mut self, client: Box<Client>) {
+    pub(crate) fn put(&mut self, mut client: Box<Client>) {
+        client.counted_memory = client.memory();
+        self.memory += client.counted_memory;
         let index = client.conn.index as usize;
         self.by_index[index] = Some(client);
     }
 
     /// Notes that a client that was taken out does not come back.
     pub(crate) fn remove(&mut self, client: Box<Client>) {
+        if is_planted("left-still-counted") {
+            self.memory += client.counted_memory;
+        }
         drop(client);
         self.count -= 1;
+    }
+
+    /// Bytes of memory that requests, replies and watched keys of all take, but for the one that is
+    /// being served.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory
     }
 
     pub(crate) fn get(&self, conn: ConnId) -> Option<&Client> {
         self.by_index.get(conn.index as usize)?.as_deref().filter(|c| c.conn == conn)
     }
 
+    /// To change nothing that takes memory.
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Client> {
         self.by_index.get_mut(conn.index as usize)?.as_deref_mut().filter(|c| c.conn == conn)
     }
@@ -353,7 +394,7 @@ impl Clients {
         self.by_index.iter().filter_map(|client| client.as_deref())
     }
 
-    /// All but the one that is being served.
+    /// All but the one that is being served, to change nothing that takes memory.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.by_index.iter_mut().filter_map(|client| client.as_deref_mut())
     }

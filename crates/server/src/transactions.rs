@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use slimio_keyspace::{DbIndex, Keyspace, Touched};
 use slimio_planted::is_planted;
-use slimio_resp::OwnedRequest;
+use slimio_resp::{Args, OwnedRequest};
 
 use crate::clients::{Client, Clients};
 use crate::core::Purpose;
@@ -16,8 +16,10 @@ pub(crate) struct Multi {
     pub(crate) requests: Vec<OwnedRequest>,
     /// A request could not be queued: `EXEC` will refuse.
     pub(crate) is_broken: bool,
-    /// Bytes of the queued requests.
+    /// Bytes of the arguments of the queued requests.
     pub(crate) size: usize,
+    /// Bytes of memory that they take, but for their list.
+    memory: usize,
     /// Bytes of payload that what they do takes in the log at most; `None` if none of them writes.
     pub(crate) log_size_max: Option<u64>,
     /// What those of them are for that write.
@@ -26,6 +28,27 @@ pub(crate) struct Multi {
     pub(crate) writes: bool,
     /// Whether any of them may need more memory.
     pub(crate) needs_memory: bool,
+}
+
+impl Multi {
+    pub(crate) fn push(&mut self, args: Args<'_>) {
+        let request = args.to_owned();
+        self.size += args.iter().map(|arg| arg.size()).sum::<usize>();
+        self.memory += request.memory() - size_of::<OwnedRequest>();
+        self.requests.push(request);
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let list = self.requests.capacity() * size_of::<OwnedRequest>();
+        size_of::<Self>() + list + self.memory
+    }
+}
+
+/// Bytes of memory that it takes to watch a key: in the client's own list, and in the list of all.
+fn watch_memory(key: &[u8]) -> usize {
+    let entry = size_of::<(DbIndex, Box<[u8]>)>() + key.len();
+    2 * entry + size_of::<Vec<Watcher>>() + size_of::<Watcher>()
 }
 
 /// Which connections watch a key.
@@ -78,6 +101,7 @@ impl Watches {
         if !client.watching.insert(watched.clone()) {
             return;
         }
+        client.watching_memory += watch_memory(key);
         let seen = Seen::now(keyspace, client.db, key, now_ms);
         self.keys.entry(watched).or_default().push(Watcher { conn: client.conn, seen });
     }
@@ -85,6 +109,7 @@ impl Watches {
     /// Ends all watches of a client.
     pub(crate) fn clear(&mut self, client: &mut Client) {
         client.is_stale = false;
+        client.watching_memory = 0;
         for watched in client.watching.drain() {
             if let Some(watchers) = self.keys.get_mut(&watched) {
                 watchers.retain(|watcher| watcher.conn != client.conn);

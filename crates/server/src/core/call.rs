@@ -401,8 +401,7 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
         multi.log_size_max = Some(multi.log_size_max.unwrap_or(0).saturating_add(size));
     }
     multi.needs_memory |= row.flags.has(Flags::DENYOOM);
-    multi.size += args.iter().map(|arg| arg.size()).sum::<usize>();
-    multi.requests.push(args.to_owned());
+    multi.push(args);
     client.out.simple("QUEUED");
 }
 

@@ -33,8 +33,6 @@ pub(crate) struct MemoryUse {
 /// What is known of memory between two commands.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// What the clients' requests and replies take, as of the last round of background work.
-    clients: u64,
     startup: u64,
     peak: u64,
     /// More is in use than the limit allows, and keys that may go are left: it is gone on with
@@ -50,26 +48,29 @@ pub(crate) struct Memory {
 impl Core {
     /// How memory stands now.
     pub(crate) fn memory_use(&mut self, current: Option<&Client>) -> MemoryUse {
-        let clients = self.clients.iter().chain(current);
-        self.memory.clients = clients.map(Client::memory).sum::<usize>() as u64;
+        let clients = self.client_bytes(current);
         let buffers = self.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
         let uncounted = buffers + self.snapshot_memory();
-        let used = self.used_bytes() + uncounted;
+        let used = self.used_bytes(current) + uncounted;
         self.memory.peak = self.memory.peak.max(used);
         let tables: usize = self.dbs().map(|db| self.keyspace.table_bytes_of(db)).sum();
         MemoryUse {
             used,
             uncounted,
-            overhead: tables as u64 + self.memory.clients + uncounted,
-            clients: self.memory.clients,
+            overhead: tables as u64 + clients + uncounted,
+            clients,
             startup: self.memory.startup,
             peak: self.memory.peak,
         }
     }
 
-    /// What the limit is about.
-    fn used_bytes(&self) -> u64 {
-        self.keyspace.used_bytes() as u64 + self.memory.clients
+    /// What the limit is about. `current` is the client that is being served.
+    fn used_bytes(&self, current: Option<&Client>) -> u64 {
+        self.keyspace.used_bytes() as u64 + self.client_bytes(current)
+    }
+
+    fn client_bytes(&self, current: Option<&Client>) -> u64 {
+        (self.clients.memory() + current.map_or(0, Client::memory)) as u64
     }
 
     /// Notes what is in use before there are any data.
@@ -99,7 +100,7 @@ impl Core {
     /// Takes the limit or the way keys are chosen into force.
     pub(crate) fn eviction_changed(&mut self) {
         self.keyspace.set_eviction(eviction(&self.config));
-        let (used, limit) = (self.used_bytes(), self.settings.memory_max);
+        let (used, limit) = (self.used_bytes(None), self.settings.memory_max);
         self.memory.is_evicting = limit > 0 && self.loading.is_none();
         if limit > 0 && used > limit {
             log::warn!(
@@ -115,7 +116,7 @@ impl Core {
     pub(crate) fn make_room(&mut self, client: Option<&mut Client>) -> bool {
         let limit = self.settings.memory_max;
         let may_not = self.loading.is_some() || self.is_paused();
-        if limit == 0 || may_not || self.used_bytes() <= limit {
+        if limit == 0 || may_not || self.used_bytes(client.as_deref()) <= limit {
             self.end_eviction();
             return true;
         }
@@ -139,7 +140,7 @@ impl Core {
                 self.memory.lacks_room = !is_planted("eviction-given-up");
                 return true;
             }
-            if self.used_bytes() <= limit {
+            if self.used_bytes(Some(client)) <= limit {
                 self.end_eviction();
                 return true;
             }
@@ -162,7 +163,7 @@ impl Core {
         self.effects.limit(room);
         let mut is_exhausted = false;
         for _ in 0..EVICTIONS_PER_STEP {
-            if self.used_bytes() <= limit {
+            if self.used_bytes(Some(client)) <= limit {
                 break;
             }
             if self.keyspace.evict(self.now_ms, &mut self.effects).is_none() {

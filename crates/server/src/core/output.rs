@@ -73,12 +73,13 @@ impl Core {
     /// What was sent is with the kernel.
     pub(crate) fn sent(&mut self, conn: ConnId, outgoing: Outgoing) {
         self.keep_spare(outgoing.into_memory());
-        let Some(client) = self.clients.get_mut(conn) else { return };
-        client.sending = 0;
+        let Some(mut client) = self.clients.take(conn) else { return };
+        (client.sending, client.sending_memory) = (0, 0);
         let is_wanted = !client.ready.is_empty() || client.is_closing() || client.is_at_end;
         if is_wanted && !std::mem::replace(&mut client.is_dirty, true) {
             self.dirty.push(conn);
         }
+        self.clients.put(client);
     }
 
     fn send(&mut self, client: &mut Client, net: &mut dyn Net) {
@@ -87,12 +88,13 @@ impl Core {
         }
         let protocol = client.ready.protocol();
         let reply = std::mem::replace(&mut client.ready, ReplyBuf::new(protocol));
-        let size = reply.len();
+        let (size, own_memory) = (reply.len(), reply.own_memory());
         self.stats.writes += 1;
         self.stats.output_bytes += size as u64;
-        match net.send(client.conn, Outgoing::from_reply(reply)) {
-            Some(outgoing) => self.keep_spare(outgoing.into_memory()),
-            None => client.sending = size,
+        if let Some(outgoing) = net.send(client.conn, Outgoing::from_reply(reply)) {
+            self.keep_spare(outgoing.into_memory());
+        } else {
+            (client.sending, client.sending_memory) = (size, own_memory);
         }
     }
 
@@ -159,12 +161,9 @@ fn release(client: &mut Client, releasable: Lsn, durable: Lsn) {
             make_ready(client, reply);
             return;
         }
-        client.held.push_back((needs, reply));
+        client.held.push(needs, reply);
     }
-    while let Some((needs, _)) = client.held.front()
-        && may_leave(*needs, releasable, durable)
-    {
-        let (_, reply) = client.held.pop_front().expect("it was looked at");
+    while let Some(reply) = client.held.pop_if(|needs| may_leave(needs, releasable, durable)) {
         make_ready(client, reply);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::common::{BACK_ENDS, Client, start};
+use crate::common::{BACK_ENDS, Client, start, until};
 use crate::{info, serving};
 
 const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
@@ -22,6 +22,11 @@ fn counted(client: &mut Client) -> u64 {
     let [used, uncounted] = ["used_memory", "mem_not_counted_for_evict"]
         .map(|field| info(client, field).parse::<u64>().unwrap());
     used - uncounted
+}
+
+/// Bytes that requests and replies take, and what else clients need.
+fn clients(client: &mut Client) -> u64 {
+    info(client, "mem_clients_normal").parse().unwrap()
 }
 
 #[test]
@@ -92,6 +97,8 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             if policy == "volatile-ttl" {
                 assert_eq!(client.call(&["GET", "stays"]), "$1\r\nx\r\n");
             }
+            // Whoever asks for the end needs memory, too.
+            assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
             let count = client.call(&["DBSIZE"]);
             server.stop();
             let server = start(back_end, &volume, "appendfsync everysec").unwrap();
@@ -100,6 +107,83 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             server.stop();
         }
     }
+}
+
+/// What they held is no longer in use at once, not when somebody looks at memory the next time.
+#[test]
+fn clients_that_have_left_leave_their_room_to_keys() {
+    const KEYS: usize = 50;
+    serving("maxmemory 11mb\nmaxmemory-policy allkeys-lru", |server| {
+        let mut client = server.connect();
+        let value = "x".repeat(100_000);
+        let fill = |client: &mut Client| {
+            for key in 0..KEYS {
+                assert_eq!(client.call(&["SET", &format!("key:{key}"), &value]), "+OK\r\n");
+            }
+            client.call(&["DBSIZE"])[1..].trim().parse::<usize>().unwrap()
+        };
+        assert_eq!(fill(&mut client), KEYS);
+        // Half a request, of which no argument is large.
+        let argument = [&b"$25000\r\n"[..], &b"x".repeat(25_000), b"\r\n"].concat();
+        let half = [b"*40\r\n$4\r\nMSET\r\n".to_vec(), argument.repeat(10)].concat();
+        let mut others: Vec<Client> = (0..30).map(|_| server.connect()).collect();
+        assert!(others.iter_mut().all(|other| other.try_send_bytes(&half)));
+        until("what they have sent is not counted", || clients(&mut client) > 7 << 20);
+        assert!(fill(&mut client) < KEYS - 10, "what they have sent needs room");
+        drop(others);
+        until("they are still there", || client.call(&["CLIENT", "LIST"]).lines().count() < 4);
+        assert_eq!(fill(&mut client), KEYS);
+    });
+}
+
+#[test]
+fn what_transactions_queue_and_watch_is_counted() {
+    serving("appendfsync everysec", |server| {
+        let mut client = server.connect();
+        let clients =
+            |client: &mut Client| -> usize { info(client, "mem_clients_normal").parse().unwrap() };
+        let before = clients(&mut client);
+        let mut other = server.connect();
+        let keys: Vec<String> = (0..100).map(|key| format!("{key:02000}")).collect();
+        let watch: Vec<&str> =
+            ["WATCH"].into_iter().chain(keys.iter().map(|key| &key[..])).collect();
+        assert_eq!(other.call(&watch), "+OK\r\n");
+        let watching = clients(&mut client) - before;
+        assert!((400_000..500_000).contains(&watching), "{watching} bytes");
+        assert_eq!(other.call(&["UNWATCH"]), "+OK\r\n");
+        assert_eq!(other.call(&["MULTI"]), "+OK\r\n");
+        let without = clients(&mut client);
+        for _ in 0..1000 {
+            assert_eq!(other.call(&["PING"]), "+QUEUED\r\n");
+        }
+        let queued = clients(&mut client) - without;
+        assert!((90_000..250_000).contains(&queued), "{queued} bytes");
+        assert_eq!(other.call(&["DISCARD"]), "+OK\r\n");
+        let after = clients(&mut client);
+        assert!(after < without + 10_000, "{after} bytes, {without} before");
+    });
+}
+
+/// What is queued is not run yet, so it is a part of what the limit to a request is about.
+#[test]
+fn what_a_transaction_queues_is_limited_as_a_request_is() {
+    serving("client-query-buffer-limit 1mb", |server| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        let value = "x".repeat(10_000);
+        let queued = (0..200)
+            .take_while(|_| {
+                let mut request = Vec::new();
+                for part in ["*3", "$3", "SET", "$1", "k", "$10000", &value] {
+                    request.extend_from_slice(part.as_bytes());
+                    request.extend_from_slice(b"\r\n");
+                }
+                client.try_send_bytes(&request)
+                    && client.try_read().is_some_and(|reply| reply == b"+QUEUED\r\n")
+            })
+            .count();
+        assert!((100..110).contains(&queued), "{queued} were queued");
+    });
 }
 
 /// A limit that is lowered takes force without any command that would need memory.

@@ -1,0 +1,54 @@
+//! Replies that may not leave yet.
+
+use std::collections::VecDeque;
+
+use slimio_resp::ReplyBuf;
+use slimio_storage::Lsn;
+
+/// Replies of earlier turns, oldest first, each with what it depends on.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    replies: VecDeque<(Lsn, ReplyBuf)>,
+    size: usize,
+    own_memory: usize,
+}
+
+impl Held {
+    pub(crate) fn push(&mut self, needs: Lsn, reply: ReplyBuf) {
+        self.size += reply.len();
+        self.own_memory += memory_of(&reply);
+        self.replies.push_back((needs, reply));
+    }
+
+    /// Takes the oldest one if `may_leave` says so of what it depends on.
+    pub(crate) fn pop_if(&mut self, may_leave: impl FnOnce(Lsn) -> bool) -> Option<ReplyBuf> {
+        self.replies.front().filter(|(needs, _)| may_leave(*needs))?;
+        let (_, reply) = self.replies.pop_front()?;
+        self.size -= reply.len();
+        self.own_memory -= memory_of(&reply);
+        Some(reply)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    /// Count of replies.
+    pub(crate) fn len(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// Bytes that will be sent.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Bytes of memory that nobody else holds.
+    pub(crate) fn own_memory(&self) -> usize {
+        self.own_memory
+    }
+}
+
+fn memory_of(reply: &ReplyBuf) -> usize {
+    size_of::<(Lsn, ReplyBuf)>() + reply.own_memory()
+}
