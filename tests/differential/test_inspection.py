@@ -1,10 +1,11 @@
 """SLOWLOG, LATENCY, MEMORY, OBJECT, and every hash command asked wrongly: beside stock redis-server."""
 
+import random
 import unittest
 
 from differential.replies import pairs
 from harness.server import Server
-from harness.target import TestCase, stock_is_installed
+from harness.target import TARGET, TestCase, stock_is_installed
 
 HASH_COMMANDS = """HDEL HEXISTS HGET HGETALL HINCRBY HINCRBYFLOAT HKEYS HLEN HMGET HMSET HRANDFIELD HSCAN HSET
     HSETNX HSTRLEN HVALS""".split()
@@ -308,21 +309,24 @@ class Inspection(TestCase):
             self.both(clients, "CONFIG", "SET", "maxmemory-policy", "noeviction")
             self.both(clients, "OBJECT", "FREQ", "counted")
 
-
-    def test_a_string_is_told_by_what_it_holds(self):
-        """Redis calls it `raw` once it was changed in place, until a restart."""
-        ours, theirs = self.pair()
-        for request, *encodings in (
-            (["APPEND", "k", "1"], b"int", b"int"),
-            (["APPEND", "k", "2"], b"int", b"raw"),
-            (["APPEND", "k", "x"], b"embstr", b"raw"),
-            (["SETRANGE", "k", 0, "2"], b"embstr", b"raw"),
-            (["SETRANGE", "k", 44, "z"], b"raw", b"raw"),
-            (["SETRANGE", "n", 0, "7"], b"int", b"raw"),
-        ):
-            for client, encoding in zip((ours, theirs), encodings):
-                client(*request)
-                self.assertEqual(client("OBJECT", "ENCODING", request[1]), encoding, request)
+    def test_how_a_string_is_kept_is_told_by_how_it_came_to_be(self):
+        clients = self.pair()
+        draw = random.Random(TARGET.seed)
+        values = ["1", "-7", "12345", "9223372036854775807", "x", "01", "1.5", "y" * 44, "y" * 45, "2" * 21]
+        for _ in range(1500):
+            key, other, value = draw.choice("abc"), draw.choice("abc"), draw.choice(values)
+            number = draw.choice(["1", "0", "-2", "0.5"])
+            self.both(clients, *draw.choice([
+                ["SET", key, value], ["SET", key, value], ["SET", key, value, "EX", "100"], ["SETNX", key, value],
+                ["GETSET", key, value], ["MSET", key, value, other, value], ["DEL", key],
+                ["APPEND", key, value], ["APPEND", key, "1"], ["APPEND", key, ""],
+                ["SETRANGE", key, 0, "7"], ["SETRANGE", key, 43, "z"], ["SETRANGE", key, 0, ""],
+                ["INCR", key], ["DECRBY", key, 3], ["INCRBYFLOAT", key, number],
+                ["PERSIST", key], ["PEXPIRE", key, 100_000], ["GETEX", key, "PERSIST"],
+                ["RENAME", key, other], ["COPY", key, other, "REPLACE"], ["MOVE", key, 1],
+            ]))
+            self.both(clients, "OBJECT", "ENCODING", key)
+            self.both(clients, "OBJECT", "REFCOUNT", key)
 
 
 def ordered(items):

@@ -10,7 +10,7 @@ use crate::access::Access;
 use crate::hash::{HashForm, Outside};
 use crate::keyspace::DbIndex;
 use crate::past::Past;
-use crate::table::{Epoch, Slot, Spot, Table, worth_deferring};
+use crate::table::{Epoch, Slot, Spot, Table, Written, worth_deferring};
 use crate::value::{Value, ValueRef};
 
 /// The keys of one database.
@@ -107,12 +107,13 @@ impl Db {
         &mut self,
         hash: u64,
         key: &[u8],
-        value: Value,
+        (value, written): (Value, Written),
         expiry: Option<i64>,
         access: Access,
         epoch: Epoch,
     ) -> Spot {
         let mut slot = Slot::with_value(hash as u32, key, value, expiry);
+        slot.set_written(written);
         slot.set_access(access);
         slot.set_epoch(epoch);
         self.table.insert(slot)
@@ -169,6 +170,11 @@ impl Db {
         let (db, capture) = (self.number, &mut past.capture);
         let old = self.table.change(spot, |slot| capture.replace(db, slot, value, expiry));
         past.garbage.add_value(old);
+    }
+
+    /// Notes how the string at a key came to be. No snapshot tells of it.
+    pub(crate) fn set_written(&mut self, spot: Spot, written: Written) {
+        self.table.change(spot, |slot| slot.set_written(written));
     }
 
     /// Gives a key another time to expire, or none.

@@ -8,6 +8,7 @@ use slimio_resp::Request;
 use crate::command::Flags;
 use crate::keyspace::{ApplyError, DbIndex, Keyspace, command_table};
 use crate::payload::{Commands, SELECT};
+use crate::table::Written;
 use crate::value::ValueRef;
 
 /// What records of a log touch.
@@ -106,7 +107,7 @@ impl Keyspace {
     pub fn add_from(&mut self, other: &Keyspace, db: DbIndex, wanted: impl Fn(&[u8]) -> bool) {
         for entry in other.entries(db).filter(|entry| wanted(entry.key)) {
             let hash = self.hash(entry.key);
-            let value = ValueRef::to_value(entry.value);
+            let value = (ValueRef::to_value(entry.value), Written::Whole);
             let (to, past) = self.db_and_past(db);
             if to.find(hash, entry.key).is_none() {
                 let epoch = past.capture.epoch();

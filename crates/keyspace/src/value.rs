@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece, parse_i64, reserve_in_piece};
+use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece, reserve_in_piece};
 
 use crate::hash::{HashRef, HashTree};
 use crate::memory::{allocated, allocated_piece};
+use crate::table::Written;
 
 /// Longest string in bytes that Redis keeps beside its head, and calls `embstr`.
 const EMBSTR_SIZE_MAX: usize = 44;
@@ -105,18 +106,19 @@ impl<'a> ValueRef<'a> {
     }
 
     /// What `OBJECT ENCODING` says.
-    pub(crate) fn encoding_name(self) -> &'static str {
-        match self {
-            ValueRef::String(StringRef::Inline(bytes)) if bytes.len() <= EMBSTR_SIZE_MAX => {
-                if parse_i64(bytes).is_some() {
-                    "int"
-                } else {
-                    "embstr"
-                }
-            }
-            ValueRef::String(_) => "raw",
-            ValueRef::Hash(hash) => hash.encoding_name(),
+    pub(crate) fn encoding_name(self, written: Written) -> &'static str {
+        match (self, written) {
+            (ValueRef::Hash(hash), _) => hash.encoding_name(),
+            (ValueRef::String(_), Written::InParts) => "raw",
+            (ValueRef::String(string), _) if string.size() > EMBSTR_SIZE_MAX => "raw",
+            (_, Written::Whole | Written::Copied) if self.as_integer().is_some() => "int",
+            _ => "embstr",
         }
+    }
+
+    /// The integer that a string is the text of, if it is one.
+    pub(crate) fn as_integer(self) -> Option<i64> {
+        self.as_string()?.as_arg().to_i64()
     }
 
     /// Bytes of a string; of a hash, about those of its fields and values. Takes constant time.

@@ -69,6 +69,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     let new = new.format();
     let expiry = context.expires_at_ms(&found);
     context.set(&found, Arg::Bytes(new.as_bytes()), expiry);
+    context.set_as_text(&found);
     context.log(&[
         Part::Bytes(b"SET"),
         Part::Request(1),

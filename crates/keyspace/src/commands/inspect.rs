@@ -1,22 +1,24 @@
 //! What is known of a key beside its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. The rows of
 //! these are with the containers that they are subcommands of, in the server.
 
-use slimio_resp::parse_i64;
-
 use super::lookup::Found;
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::table::Slot;
-use crate::value::{StringRef, ValueRef};
+use crate::table::{Slot, Written};
 
 /// `OBJECT ENCODING key`
 pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
     let Some(found) = object(context) else { return Outcome::Reply };
-    if let Some(value) = context.value(&found) {
-        context.reply.bulk(value.encoding_name().as_bytes());
+    if let Some(spot) = found.spot {
+        let name = encoding_name(context.keyspace.db(found.db).table().get(spot));
+        context.reply.bulk(name.as_bytes());
     }
     Outcome::Reply
+}
+
+fn encoding_name(slot: &Slot) -> &'static str {
+    slot.value().encoding_name(slot.meta().written())
 }
 
 /// `OBJECT REFCOUNT key`: nothing that a key holds is held by another key. What Redis shares between
@@ -24,21 +26,20 @@ pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
 pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
     let Some(found) = object(context) else { return Outcome::Reply };
     let shares = context.keyspace.eviction().shares_integers();
-    let count = context.value(&found).map_or(1, |value| refcount(value, shares));
+    let count = found
+        .spot
+        .map_or(1, |spot| refcount(context.keyspace.db(found.db).table().get(spot), shares));
     context.integer(count)
 }
 
 /// Integers below this one are shared in Redis (`OBJ_SHARED_INTEGERS`).
 const SHARED_INTEGERS: i64 = 10_000;
 
-/// What `OBJECT REFCOUNT` says of a value in Redis. `shares`: small integers are shared.
-fn refcount(value: ValueRef<'_>, shares: bool) -> i64 {
-    let is_shared = match value {
-        ValueRef::String(StringRef::Inline(bytes)) => {
-            shares && parse_i64(bytes).is_some_and(|value| (0..SHARED_INTEGERS).contains(&value))
-        }
-        _ => false,
-    };
+/// What `OBJECT REFCOUNT` says of an entry in Redis. `shares`: small integers are shared.
+fn refcount(slot: &Slot, shares: bool) -> i64 {
+    let is_shared = shares
+        && slot.meta().written() == Written::Whole
+        && slot.value().as_integer().is_some_and(|value| (0..SHARED_INTEGERS).contains(&value));
     if is_shared { i64::from(i32::MAX) } else { 1 }
 }
 
@@ -120,8 +121,8 @@ impl Keyspace {
         };
         Some(format!(
             "Value at:{slot:p} refcount:{} encoding:{} serializedlength:{} lru:{} {used}",
-            refcount(slot.value(), self.eviction().shares_integers()),
-            slot.value().encoding_name(),
+            refcount(slot, self.eviction().shares_integers()),
+            encoding_name(slot),
             slot.value().size(),
             access.bits(),
         ))

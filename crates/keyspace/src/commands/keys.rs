@@ -4,7 +4,8 @@ use super::lookup::Found;
 use super::text;
 use crate::access::Access;
 use crate::context::{Context, Outcome};
-use crate::value::{Value, ValueRef};
+use crate::table::Written;
+use crate::value::Value;
 
 pub(super) fn del(context: &mut Context<'_>) -> Outcome {
     let mut count = 0;
@@ -84,15 +85,18 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
 }
 
 /// Takes a key out, to go somewhere else.
-fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<(Value, Option<i64>, Access)> {
+fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     let spot = found.spot?;
     let expiry = context.expires_at_ms(found);
     let (db, past) = context.db_and_past(found.db);
-    let access = db.access(spot);
+    let (access, written) = (db.access(spot), db.table().get(spot).meta().written());
     let value = db.take(spot, past);
     context.touch(found);
-    Some((value, expiry, access))
+    Some(((value, written), expiry, access))
 }
+
+/// A value with how it came to be, when it expires, and its last use.
+type Taken = ((Value, Written), Option<i64>, Access);
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
     let Some(db) = context.db_arg(2) else { return Outcome::Reply };
@@ -147,7 +151,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
     // Deleting may have moved the other key.
     let from = context.peek(1);
     let expiry = context.expires_at_ms(&from);
-    if let Some(value) = context.value(&from).map(ValueRef::to_value) {
+    if let Some(value) = context.copy_of(&from) {
         let access = context.new_access();
         context.insert_value(&to, value, expiry, access);
         context.log_request();

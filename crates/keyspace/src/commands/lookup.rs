@@ -11,6 +11,7 @@ use crate::effects::Part;
 use crate::keyspace::DbIndex;
 use crate::past::Past;
 use crate::table::Spot;
+use crate::table::Written;
 use crate::value::{StringRef, Value, ValueRef, ValueType};
 
 /// A key of the request, and where it is.
@@ -143,11 +144,29 @@ impl<'a> Context<'a> {
         self.touch(found);
     }
 
-    /// Gives a key this value, which it takes over, expiry, and last use. The key must not be there.
+    /// Notes that the string which a key was given was computed.
+    pub(super) fn set_as_text(&mut self, found: &Found<'_>) {
+        let (db, _) = self.db_and_past(found.db);
+        if let Some(spot) = db.find(found.hash, &found.key) {
+            db.set_written(spot, Written::AsText);
+        }
+    }
+
+    /// The value at a key, as one that stands on its own.
+    pub(super) fn copy_of(&self, found: &Found<'_>) -> Option<(Value, Written)> {
+        let slot = self.keyspace.db(found.db).table().get(found.spot?);
+        let written = match slot.meta().written() {
+            Written::Whole => Written::Copied,
+            written => written,
+        };
+        Some((slot.value().to_value(), written))
+    }
+
+    /// Gives a key this value, of which is known how it came to be, expiry, and last use. The key must not be there.
     pub(super) fn insert_value(
         &mut self,
         found: &Found<'_>,
-        value: Value,
+        value: (Value, Written),
         expiry: Option<i64>,
         access: Access,
     ) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use slimio_resp::Arg;
 
 use super::large::Large;
-use super::meta::{Epoch, Kind, Meta};
+use super::meta::{Epoch, Kind, Meta, Written};
 use super::small::{self, EXPIRY_SIZE, SMALL_SIZE_MAX};
 use crate::access::Access;
 use crate::hash::HashForm;
@@ -94,6 +94,11 @@ impl Slot {
         self.meta.set_epoch(epoch);
     }
 
+    /// Notes how the string came to be.
+    pub(crate) fn set_written(&mut self, written: Written) {
+        self.meta.set_written(written);
+    }
+
     /// What is known of the entry without looking at it.
     pub(crate) fn meta(&self) -> Meta {
         self.meta
@@ -167,6 +172,7 @@ impl Slot {
     /// Replaces the value by a string, in place where the old one has the same size and nobody
     /// shares it. Returns an old value that is worth dropping elsewhere.
     pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
+        self.meta.set_written(Written::Whole);
         let stays_large = self.stays_large(value, expires_at_ms);
         let fits = match (&mut self.entry, value) {
             (Entry::Small(bytes), Arg::Bytes(new)) => {
@@ -206,6 +212,7 @@ impl Slot {
         let old = replace(&mut self.entry, new.entry);
         self.meta.set_expires(new.meta.expires());
         self.meta.set_kind(new.meta.kind());
+        self.meta.set_written(Written::Whole);
         match old {
             Entry::Small(_) => None,
             Entry::Large(large) => Some(*large),
@@ -217,8 +224,9 @@ impl Slot {
             && small::size(self.key(), value, expires_at_ms) > SMALL_SIZE_MAX
     }
 
-    /// Changes the value by taking it out and putting another in.
+    /// Changes a part of the value, by taking it out and putting another in.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Value)) {
+        self.meta.set_written(Written::InParts);
         let expires_at_ms = self.expires_at_ms();
         match &mut self.entry {
             Entry::Large(large) => change(&mut large.value),

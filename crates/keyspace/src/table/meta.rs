@@ -7,12 +7,12 @@ use crate::value::{StringRef, ValueRef};
 /// What is known of an entry without looking at it.
 ///
 /// ```text
-/// 31    30 29      26    25      24       23                         0
-/// | not  | kind     | epoch | expires |  access time or frequency     |
-/// | used | of small |       |         |                               |
+/// 31     30 29      26    25      24       23                         0
+/// | written | kind     | epoch | expires |  access time or frequency   |
+/// |         | of small |       |         |                             |
 /// ```
 ///
-/// `kind` says what the bytes of a small entry's value are. `epoch` says whether a running capture has
+/// `written` says how a string came to be, for `OBJECT ENCODING`. `kind` says what the bytes of a small entry's value are. `epoch` says whether a running capture has
 /// taken the entry. The last access is for eviction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meta(u32);
@@ -24,6 +24,8 @@ impl Meta {
 
     const KIND_SHIFT: u32 = 26;
     const KIND_MASK: u32 = 0xf << Self::KIND_SHIFT;
+
+    const WRITTEN_SHIFT: u32 = 30;
 
     pub(crate) const SIZE: usize = size_of::<u32>();
 
@@ -66,6 +68,20 @@ impl Meta {
         self.0 = self.0 & !Self::ACCESS | access.bits();
     }
 
+    pub(crate) fn written(self) -> Written {
+        match self.0 >> Self::WRITTEN_SHIFT {
+            0 => Written::Whole,
+            1 => Written::InParts,
+            2 => Written::AsText,
+            _ => Written::Copied,
+        }
+    }
+
+    pub(super) fn set_written(&mut self, written: Written) {
+        let rest = self.0 & !(u32::MAX << Self::WRITTEN_SHIFT);
+        self.0 = rest | (written as u32) << Self::WRITTEN_SHIFT;
+    }
+
     pub(super) fn kind(self) -> Kind {
         match (self.0 & Self::KIND_MASK) >> Self::KIND_SHIFT {
             0 => Kind::String,
@@ -76,6 +92,21 @@ impl Meta {
     pub(super) fn set_kind(&mut self, kind: Kind) {
         self.0 = self.0 & !Self::KIND_MASK | (kind as u32) << Self::KIND_SHIFT;
     }
+}
+
+/// How a string came to be: by that, Redis keeps the same bytes in one way or another, and tells so. Of
+/// other values it says nothing. A restart forgets it, as it does there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It was given as it is.
+    #[default]
+    Whole = 0,
+    /// It was appended to, or written over in part.
+    InParts = 1,
+    /// It was computed, and kept as text also where it is an integer.
+    AsText = 2,
+    /// It is the copy of one that was given as it is: no integer that keys share.
+    Copied = 3,
 }
 
 /// What the bytes of a small entry's value are. A large entry's value says so itself, and then this

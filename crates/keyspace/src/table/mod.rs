@@ -23,7 +23,7 @@ mod tests;
 
 pub(crate) use entry::{Form, Slot, worth_deferring};
 pub(crate) use large::Large;
-pub(crate) use meta::{Epoch, Meta};
+pub(crate) use meta::{Epoch, Meta, Written};
 pub(crate) use small::SMALL_SIZE_MAX;
 
 use std::iter::Flatten;
