@@ -1,5 +1,6 @@
 """Connection and server commands, word for word beside stock redis-server."""
 
+import random
 import re
 import time
 import unittest
@@ -233,6 +234,40 @@ class SideBySide(TestCase):
             with self.subTest(name.decode()):
                 self.assertEqual(described(rows[name]), described(stock))
 
+    def test_every_name_is_found_and_its_keys_named_as_in_redis(self):
+        """Whatever COMMAND is asked of each command and subcommand, and of names that are none."""
+        ours, theirs = self.pair()
+        names = {name for name in ours("COMMAND", "LIST")} & {name for name in theirs("COMMAND", "LIST")}
+        self.assertGreater(len(names), 100)
+        draw = random.Random(TARGET.seed)
+
+        def both(*request):
+            with self.subTest(b" ".join(part if isinstance(part, bytes) else part.encode() for part in request)):
+                replies = [client.raw(*request) for client in (ours, theirs)]
+                self.assertEqual(*map(ordered_flags, replies))
+
+        arguments = ["a", "b", "1", "EX", "GET", "NX", "2", "DB"]
+        for name in sorted(names):
+            whole = name.split(b"|")
+            if name != b"set":
+                for count in range(1, 5):
+                    for what in ("GETKEYS", "GETKEYSANDFLAGS"):
+                        both("COMMAND", what, *whole, *draw.sample(arguments, count))
+            for wrong in (name, name + b"|", b"|" + name, name + b"|get", name + b"|get|x", name.upper()):
+                docs = [client("COMMAND", "INFO", wrong)[0] is None for client in (ours, theirs)]
+                self.assertEqual(*docs, wrong)
+                docs = [len(client("COMMAND", "DOCS", wrong)) for client in (ours, theirs)]
+                self.assertEqual(*docs, wrong)
+        for options in ([], ["GET"], ["EX", "1", "GET"], ["get", "XX"], ["NX"]):
+            both("COMMAND", "GETKEYSANDFLAGS", "SET", "GET", "GET", *options)
+        for line in ("nosuch x", "config nosuch x", "object nosuch x", "object|encoding a", "memory x y"):
+            both("COMMAND", "GETKEYS", *line.split())
+        for filtered in ("PATTERN *", "PATTERN c*", "PATTERN *|*", "PATTERN config|g*", "PATTERN CONFIG", "PATTERN x",
+                         "ACLCAT admin", "ACLCAT keyspace", "ACLCAT KEYSPACE", "ACLCAT x", "ACLCAT @admin", "MODULE x"):
+            listed = [set(client("COMMAND", "LIST", "FILTERBY", *filtered.split())) & names
+                      for client in (ours, theirs)]
+            self.assertEqual(*listed, filtered)
+
     def test_keys_are_described_as_in_redis(self):
         """OBJECT and MEMORY, where the reply is not a matter of memory or time."""
         script = [
@@ -464,6 +499,15 @@ def without_idle_time(reply, took):
 
 def names_of(line):
     return [part.split("=", 1)[0] for part in line.split()]
+
+
+def ordered_flags(reply):
+    """The flags of a key are a set."""
+    kind, value = reply
+    if isinstance(value, list):
+        value = [ordered_flags(item) for item in value]
+        value = sorted(value, key=repr) if kind in (b"~",) or all(item[0] == b"+" for item in value) else value
+    return kind, value
 
 
 def described(row):

@@ -102,6 +102,14 @@ pub struct KeySpec {
     pub limit: i32,
 }
 
+impl KeySpec {
+    /// Which arguments these keys are. No command here has a limit to them.
+    pub fn range(&self) -> KeyRange {
+        let last = if self.last < 0 { self.last } else { self.begin + self.last };
+        KeyRange { first: self.begin, last, step: self.step }
+    }
+}
+
 /// Flags of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);

@@ -1,5 +1,7 @@
 //! `COMMAND`, rendered from the table.
 
+use std::iter;
+
 use slimio_keyspace::{Command, KeySpec, glob_match};
 use slimio_resp::{Args, ReplyBuf};
 
@@ -37,9 +39,15 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
 pub(super) fn find(core: &Core, name: &[u8]) -> Option<&'static Command<Entry>> {
     let mut words = name.split(|byte| *byte == b'|');
     let row = core.table.lookup(words.next()?)?;
-    let Some(sub) = words.next() else { return Some(row) };
-    let Run::Container(subcommands) = row.run.run else { return None };
-    subcommands.iter().find(|r| r.name.as_bytes().eq_ignore_ascii_case(sub))
+    match (words.next(), words.next()) {
+        (None, _) => Some(row),
+        (Some(sub), None) => subcommand(row, sub),
+        _ => None,
+    }
+}
+
+fn subcommand(row: &Command<Entry>, name: &[u8]) -> Option<&'static Command<Entry>> {
+    subcommands(row).iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
 fn subcommands(row: &Command<Entry>) -> &'static [Command<Entry>] {
@@ -144,51 +152,82 @@ fn document(row: &Command<Entry>, out: &mut ReplyBuf) {
 }
 
 pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let mut rows: Vec<&Command<Entry>> = core.table.rows().iter().collect();
-    if args.len() == 5 && args.get(2).is("filterby") {
-        let value = args.bytes(4).to_ascii_lowercase();
-        if args.get(3).is("pattern") {
-            rows.retain(|row| glob_match(&value, row.name.as_bytes()));
-        } else if args.get(3).is("aclcat") {
-            rows.retain(|row| row.categories.iter().any(|c| c.as_bytes()[1..] == value));
-        } else if args.get(3).is("module") {
-            rows.clear();
-        } else {
-            client.out.error("ERR syntax error");
-            return;
-        }
-    } else if args.len() != 2 {
+    let is_filtered = args.len() == 5 && args.get(2).is("filterby");
+    let value = if is_filtered { args.bytes(4).to_ascii_lowercase() } else { Vec::new() };
+    let category = [b"@", &value[..]].concat();
+    let is_wanted: &dyn Fn(&Command<Entry>) -> bool = if args.len() == 2 {
+        &|_| true
+    } else if is_filtered && args.get(3).is("pattern") {
+        &|row| glob_match(&value, row.run.name.as_bytes())
+    } else if is_filtered && args.get(3).is("aclcat") {
+        &|row| row.categories.iter().any(|name| name.as_bytes() == category)
+    } else if is_filtered && args.get(3).is("module") {
+        &|_| false
+    } else {
         client.out.error("ERR syntax error");
         return;
-    }
-    if args.len() == 2 {
-        client.out.set(rows.len());
-    } else {
-        client.out.array(rows.len());
-    }
-    for row in rows {
-        client.out.bulk(row.name.as_bytes());
+    };
+    let all = core.table.rows().iter().flat_map(|row| iter::once(row).chain(subcommands(row)));
+    let names: Vec<_> = all.filter(|row| is_wanted(row)).map(|row| row.run.name).collect();
+    client.out.array(names.len());
+    for name in names {
+        client.out.bulk(name.as_bytes());
     }
 }
 
 pub(super) fn getkeys(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let Some(row) = core.table.lookup(&args.bytes(2)) else {
-        client.out.error("ERR Invalid command specified");
-        return;
-    };
-    if row.keys.first == 0 {
-        client.out.error("ERR The command has no key arguments");
-        return;
+    if let Some(row) = with_keys(core, client, args) {
+        let keys: Vec<usize> = row.keys.indices(args.len() - 2).collect();
+        client.out.array(keys.len());
+        for index in keys {
+            client.out.bulk(&args.bytes(index + 2));
+        }
     }
-    if !row.accepts(args.len() - 2) {
-        client.out.error("ERR Invalid number of arguments specified for command");
-        return;
-    }
-    let keys: Vec<usize> = row.keys.indices(args.len() - 2).collect();
+}
+
+pub(super) fn getkeysandflags(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let Some(row) = with_keys(core, client, args) else { return };
+    let keys: Vec<_> = row
+        .key_specs
+        .iter()
+        .flat_map(|spec| spec.range().indices(args.len() - 2).map(|index| (index, spec.flags)))
+        .collect();
     client.out.array(keys.len());
-    for index in keys {
+    for (index, flags) in keys {
+        client.out.array(2);
         client.out.bulk(&args.bytes(index + 2));
+        let flags = if flags.contains(&"variable_flags") { flags_of_set(args) } else { flags };
+        client.out.set(flags.len());
+        for flag in flags {
+            client.out.simple(flag);
+        }
     }
+}
+
+/// What `SET`, the only command with flags that depend on its arguments, does with its key.
+fn flags_of_set(args: Args<'_>) -> &'static [&'static str] {
+    let has_get = (5..args.len()).any(|index| args.get(index).is("get"));
+    if has_get { &["RW", "access", "update"] } else { &["OW", "update"] }
+}
+
+/// The command or subcommand that is named from the third argument on, if it has keys; the error is
+/// replied otherwise.
+fn with_keys(core: &Core, client: &mut Client, args: Args<'_>) -> Option<&'static Command<Entry>> {
+    let named = core.table.lookup(&args.bytes(2));
+    let row = named.and_then(|row| match subcommands(row) {
+        [] => Some(row),
+        _ => subcommand(row, &args.bytes(3)),
+    });
+    let error = match row {
+        None => "ERR Invalid command specified",
+        Some(row) if row.keys.first == 0 => "ERR The command has no key arguments",
+        Some(row) if !row.accepts(args.len() - 2) => {
+            "ERR Invalid number of arguments specified for command"
+        }
+        Some(row) => return Some(row),
+    };
+    client.out.error(error);
+    None
 }
 
 pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
@@ -212,6 +251,8 @@ pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
             "    commands are returned.",
             "GETKEYS <full-command>",
             "    Return the keys from a full Redis command.",
+            "GETKEYSANDFLAGS <full-command>",
+            "    Return the keys and the access flags from a full Redis command.",
         ],
     );
 }

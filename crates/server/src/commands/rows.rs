@@ -320,6 +320,12 @@ const COMMAND: &[Row] = &[
         ..ROW
     },
     Command {
+        name: "getkeysandflags", arity: -4,
+        flags: INFO, categories: &["@slow", "@connection"], group: "server", since: "7.0.0", complexity: "O(N) where N is the number of arguments to the command",
+        summary: "Extract keys and access flags given a full Redis command", run: Run::Server(introspection::getkeysandflags),
+        ..ROW
+    },
+    Command {
         name: "help", arity: 2,
         flags: INFO, categories: &["@slow", "@connection"], group: "server", since: "5.0.0",
         summary: "Show helpful text about the different subcommands", run: Run::Server(introspection::help),
