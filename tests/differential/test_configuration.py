@@ -42,6 +42,43 @@ class Defaults(TestCase):
             if ours[name] != theirs[name]:
                 self.assertTrue(documented[name], f"{name}: {ours[name]!r}, Redis {theirs[name]!r}")
 
+    def test_every_directive_can_be_set_or_not_as_in_redis(self):
+        """To what it is, and to all kinds of values. One that is for a start only says so."""
+        values = ["", "abc", "-1", "0", "1", "7", "101", "70000", "yes", "local", "1mb", "1x", "50%", "-50%", "1 2",
+                  "1 2 3", "normal 1mb 2 3", '"']
+        with Server() as ours, Server(stock=True) as theirs:
+            clients = [server.client() for server in (ours, theirs)]
+            words = [[word.decode() for word in client("CONFIG", "GET", "*")] for client in clients]
+            before = [dict(zip(words[::2], words[1::2])) for words in words]
+            for name in sorted(set(before[1]) - set(SET_OTHERWISE)):
+                for value in [None, *values]:
+                    replies = [client.raw("CONFIG", "SET", name, shown[name] if value is None else value)
+                               for client, shown in zip(clients, before)]
+                    with self.subTest(name=name, value=value):
+                        self.assertEqual(*[kind for kind, _ in replies], replies)
+                        self.assertEqual(*[FOR_A_START.findall(text) for _, text in replies], replies)
+                for client, shown in zip(clients, before):
+                    client.raw("CONFIG", "SET", name, shown[name])
+            for client in clients:
+                client.close()
+
+
+FOR_A_START = re.compile(rb"can't set .* config")
+AT_START = "here for a start only"
+CHECKED = "here what is no value of it is refused"
+FREE = "without an effect here, so not looked at"
+ONLY = "one value alone is possible"
+SET_OTHERWISE = {
+    "port": AT_START, "bind": AT_START, "requirepass": "the test would need it from there on",
+    "maxclients": "more than the machine allows are taken", "hz": "here out of range is refused, not brought in",
+    **dict.fromkeys(["auto-aof-rewrite-min-size", "client-output-buffer-limit", "cluster-link-sendbuf-limit",
+                     "hash-max-listpack-value", "hash-max-ziplist-value", "hll-sparse-max-bytes", "maxmemory",
+                     "stream-node-max-bytes", "zset-max-listpack-value", "zset-max-ziplist-value"], CHECKED),
+    **dict.fromkeys(["cluster-announce-hostname", "oom-score-adj-values", "proc-title-template",
+                     "shutdown-on-sigint", "shutdown-on-sigterm"], FREE),
+    **dict.fromkeys(["activedefrag", "aof-timestamp-enabled", "maxmemory-clients", "min-replicas-to-write",
+                     "min-slaves-to-write", "notify-keyspace-events", "tls-port"], ONLY),
+}
 
 FILE = """# The head stays
 maxclients 77

@@ -11,7 +11,7 @@ mod words;
 
 pub use rewrite::Rewrite;
 pub use table::{
-    APPENDFSYNC, DIRECTIVES, Directive, Effect, IO_BACKEND, LOGLEVEL, VOLUME_FALLBACK,
+    APPENDFSYNC, Access, DIRECTIVES, Directive, Effect, IO_BACKEND, LOGLEVEL, VOLUME_FALLBACK,
 };
 pub use value::{Kind, OUTPUT_CLASSES, OutputLimit, Value};
 pub use words::split;
@@ -233,7 +233,11 @@ impl Config {
         let mut changed = self.clone();
         for (i, (name, text)) in pairs.iter().enumerate() {
             let row = &DIRECTIVES[rows[i]];
-            if matches!(row.effect, Effect::AtStart | Effect::Once) {
+            if row.access == Access::Protected && self.choice("enable-protected-configs") == "no" {
+                return Err(failed(name, "can't set protected config"));
+            }
+            let is_fixed = row.access == Access::Fixed;
+            if is_fixed || matches!(row.effect, Effect::AtStart | Effect::Once) {
                 return Err(failed(name, "can't set immutable config"));
             }
             if rows[..i].contains(&rows[i]) {

@@ -34,6 +34,19 @@ pub struct Directive {
     pub doc: &'static str,
     /// What is not as in Redis; empty if nothing is.
     pub differs: &'static str,
+    /// Whether `CONFIG SET` may change it.
+    pub access: Access,
+}
+
+/// Who may change a directive while the server runs, as far as its [effect](Effect) allows that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever may use `CONFIG`.
+    Open,
+    /// Nobody, unless `enable-protected-configs` says so.
+    Protected,
+    /// Nobody: Redis reads it at its start only.
+    Fixed,
 }
 
 const INT_MAX: i64 = i32::MAX as i64;
@@ -48,7 +61,7 @@ const fn row(
     effect: Effect,
     doc: &'static str,
 ) -> Directive {
-    Directive { name, alias: "", kind, default, effect, doc, differs: "" }
+    Directive { name, alias: "", kind, default, effect, doc, differs: "", access: Access::Open }
 }
 
 /// Accepted without an effect.
@@ -74,6 +87,17 @@ const fn also(mut row: Directive, alias: &'static str) -> Directive {
 /// Not as in Redis: how.
 const fn unlike(mut row: Directive, differs: &'static str) -> Directive {
     row.differs = differs;
+    row
+}
+
+/// Without an effect here, and not to be changed either: see [`Access`].
+const fn fixed(mut row: Directive) -> Directive {
+    row.access = Access::Fixed;
+    row
+}
+
+const fn protected(mut row: Directive) -> Directive {
+    row.access = Access::Protected;
     row
 }
 
@@ -178,40 +202,40 @@ pub static DIRECTIVES: &[Directive] = &[
     row("lfu-log-factor", Kind::Int(0, INT_MAX), "10", Effect::Live, "under LFU, how many uses count as one more"),
     row("lfu-decay-time", Kind::Int(0, INT_MAX), "1", Effect::Live, "under LFU, minutes after which the count is one less; 0 is never"),
     // Process.
-    unlike(row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume is in it"), "the data are in volume, not here"),
+    protected(unlike(row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume is in it"), "the data are in volume, not here")),
     row("loglevel", Kind::Choice(LOGLEVEL), "notice", Effect::Live, "how much is logged"),
     unlike(row("logfile", Kind::Text, "", Effect::AtStart, "where messages go; empty is standard error"), "Redis writes to standard output"),
     row("pidfile", Kind::Text, "", Effect::AtStart, "file to write the process id to"),
     unlike(row("supervised", Kind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"), "upstart is accepted and nobody is told"),
-    row("always-show-logo", Kind::Bool, "no", Effect::None, ""),
-    only("daemonize", Kind::Bool, "no", "start it from your service manager, or with & in a shell"),
+    fixed(row("always-show-logo", Kind::Bool, "no", Effect::None, "")),
+    fixed(only("daemonize", Kind::Bool, "no", "start it from your service manager, or with & in a shell")),
     // Redis has these; here they can only be off, because somebody relies on them when they are on.
-    only("cluster-enabled", Kind::Bool, "no", NO_CLUSTER),
-    also(only("replicaof", Kind::Words, "", NO_REPLICA), "slaveof"),
+    fixed(only("cluster-enabled", Kind::Bool, "no", NO_CLUSTER)),
+    fixed(also(only("replicaof", Kind::Words, "", NO_REPLICA), "slaveof")),
     only("tls-port", Kind::Int(0, 65535), "0", NO_TLS),
     only("tls-replication", Kind::Bool, "no", NO_TLS),
     only("tls-cluster", Kind::Bool, "no", NO_TLS),
-    only("aclfile", Kind::Text, "", NO_ACL),
+    fixed(only("aclfile", Kind::Text, "", NO_ACL)),
     only("user", Kind::Words, "", NO_ACL),
     only("rename-command", Kind::Words, "", "commands keep their names; use requirepass"),
     only("loadmodule", Kind::Words, "", "there are no modules"),
     only("notify-keyspace-events", Kind::Text, "", NO_EVENTS),
     only("maxmemory-clients", Kind::Text, "0", "use client-output-buffer-limit"),
     also(only("min-replicas-to-write", Kind::Int(0, INT_MAX), "0", NO_REPLICA), "min-slaves-to-write"),
-    only("syslog-enabled", Kind::Bool, "no", "messages go to standard error or logfile"),
+    fixed(only("syslog-enabled", Kind::Bool, "no", "messages go to standard error or logfile")),
     only("activedefrag", Kind::Bool, "no", "the allocator does not support it"),
-    only("io-threads", Kind::Int(1, 1), "1", "one thread serves the sockets"),
+    fixed(only("io-threads", Kind::Int(1, 1), "1", "one thread serves the sockets")),
     only("aof-timestamp-enabled", Kind::Bool, "no", "records carry no date"),
     // Redis has these, and without them nothing breaks.
-    inert("dbfilename", Kind::Text, "dump.rdb"),
-    inert("appendfilename", Kind::Text, "appendonly.aof"),
-    inert("appenddirname", Kind::Text, "appendonlydir"),
+    protected(inert("dbfilename", Kind::Text, "dump.rdb")),
+    fixed(inert("appendfilename", Kind::Text, "appendonly.aof")),
+    fixed(inert("appenddirname", Kind::Text, "appendonlydir")),
     inert("aof-load-truncated", Kind::Bool, "yes"),
     inert("aof-use-rdb-preamble", Kind::Bool, "yes"),
     inert("aof-rewrite-incremental-fsync", Kind::Bool, "yes"),
     inert("aof-disable-auto-gc", Kind::Bool, "no"),
     inert("no-appendfsync-on-rewrite", Kind::Bool, "no"),
-    inert("rdbchecksum", Kind::Bool, "yes"),
+    fixed(inert("rdbchecksum", Kind::Bool, "yes")),
     inert("rdb-save-incremental-fsync", Kind::Bool, "yes"),
     inert("rdb-del-sync-files", Kind::Bool, "no"),
     inert("sanitize-dump-payload", Kind::Choice(&["no", "yes", "clients"]), "no"),
@@ -230,7 +254,7 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("active-defrag-cycle-max", Kind::Int(1, 99), "25"),
     inert("active-defrag-max-scan-fields", Kind::Int(1, BIG), "1000"),
     inert("jemalloc-bg-thread", Kind::Bool, "yes"),
-    inert("io-threads-do-reads", Kind::Bool, "no"),
+    fixed(inert("io-threads-do-reads", Kind::Bool, "no")),
     also(inert("busy-reply-threshold", Kind::Int(0, BIG), "5000"), "lua-time-limit"),
     also(inert("list-max-listpack-size", Kind::Int(-INT_MAX, INT_MAX), "-2"), "list-max-ziplist-size"),
     inert("list-compress-depth", Kind::Int(0, INT_MAX), "0"),
@@ -245,10 +269,10 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("tracking-table-max-keys", Kind::Int(0, BIG), "1000000"),
     inert("acllog-max-len", Kind::Int(0, BIG), "128"),
     inert("acl-pubsub-default", Kind::Choice(&["allchannels", "resetchannels"]), "resetchannels"),
-    inert("enable-protected-configs", Kind::Choice(&["no", "yes", "local"]), "no"),
-    inert("enable-module-command", Kind::Choice(&["no", "yes", "local"]), "no"),
+    fixed(inert("enable-protected-configs", Kind::Choice(&["no", "yes", "local"]), "no")),
+    fixed(inert("enable-module-command", Kind::Choice(&["no", "yes", "local"]), "no")),
     inert("bind-source-addr", Kind::Text, ""),
-    inert("socket-mark-id", Kind::Int(0, BIG), "0"),
+    fixed(inert("socket-mark-id", Kind::Int(0, BIG), "0")),
     inert("masterauth", Kind::Text, ""),
     inert("masteruser", Kind::Text, ""),
     also(inert("replica-serve-stale-data", Kind::Bool, "yes"), "slave-serve-stale-data"),
@@ -269,15 +293,15 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("repl-backlog-ttl", Kind::Int(0, BIG), "3600"),
     inert("repl-timeout", Kind::Int(1, INT_MAX), "60"),
     also(inert("min-replicas-max-lag", Kind::Int(0, INT_MAX), "10"), "min-slaves-max-lag"),
-    inert("cluster-config-file", Kind::Text, "nodes.conf"),
+    fixed(inert("cluster-config-file", Kind::Text, "nodes.conf")),
     inert("cluster-node-timeout", Kind::Int(0, BIG), "15000"),
-    inert("cluster-port", Kind::Int(0, 65535), "0"),
+    fixed(inert("cluster-port", Kind::Int(0, 65535), "0")),
     inert("cluster-announce-ip", Kind::Text, ""),
     inert("cluster-announce-port", Kind::Int(0, 65535), "0"),
     inert("cluster-announce-tls-port", Kind::Int(0, 65535), "0"),
     inert("cluster-announce-bus-port", Kind::Int(0, 65535), "0"),
     inert("cluster-announce-hostname", Kind::Text, ""),
-    inert("cluster-preferred-endpoint-type", Kind::Text, "ip"),
+    inert("cluster-preferred-endpoint-type", Kind::Choice(&["ip", "hostname", "unknown-endpoint"]), "ip"),
     inert("cluster-link-sendbuf-limit", Kind::Memory(0, SIZE_MAX), "0"),
     inert("cluster-migration-barrier", Kind::Int(0, INT_MAX), "1"),
     also(inert("cluster-replica-no-failover", Kind::Bool, "no"), "cluster-slave-no-failover"),
@@ -295,7 +319,7 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("tls-dh-params-file", Kind::Text, ""),
     inert("tls-ca-cert-file", Kind::Text, ""),
     inert("tls-ca-cert-dir", Kind::Text, ""),
-    inert("tls-auth-clients", Kind::Text, "yes"),
+    inert("tls-auth-clients", Kind::Choice(&["no", "yes", "optional"]), "yes"),
     inert("tls-protocols", Kind::Text, ""),
     inert("tls-ciphers", Kind::Text, ""),
     inert("tls-ciphersuites", Kind::Text, ""),
@@ -303,24 +327,24 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("tls-session-caching", Kind::Bool, "yes"),
     inert("tls-session-cache-size", Kind::Int(0, BIG), "20480"),
     inert("tls-session-cache-timeout", Kind::Int(0, BIG), "300"),
-    inert("set-proc-title", Kind::Bool, "yes"),
+    fixed(inert("set-proc-title", Kind::Bool, "yes")),
     inert("proc-title-template", Kind::Text, "{title} {listen-addr} {server-mode}"),
-    inert("propagation-error-behavior", Kind::Text, "ignore"),
+    inert("propagation-error-behavior", Kind::Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore"),
     inert("crash-log-enabled", Kind::Bool, "yes"),
     inert("crash-memcheck-enabled", Kind::Bool, "yes"),
-    inert("disable-thp", Kind::Bool, "yes"),
-    inert("oom-score-adj", Kind::Text, "no"),
+    fixed(inert("disable-thp", Kind::Bool, "yes")),
+    inert("oom-score-adj", Kind::Choice(&["no", "yes", "relative", "absolute"]), "no"),
     inert("oom-score-adj-values", Kind::Words, "0 200 800"),
     inert("shutdown-timeout", Kind::Int(0, INT_MAX), "10"),
     inert("shutdown-on-sigint", Kind::Words, "default"),
     inert("shutdown-on-sigterm", Kind::Words, "default"),
     inert("ignore-warnings", Kind::Words, ""),
-    inert("server_cpulist", Kind::Text, ""),
-    inert("bio_cpulist", Kind::Text, ""),
-    inert("aof_rewrite_cpulist", Kind::Text, ""),
-    inert("bgsave_cpulist", Kind::Text, ""),
-    unlike(inert("syslog-ident", Kind::Text, "slimio"), "Redis says redis"),
-    inert("syslog-facility", Kind::Choice(SYSLOG_FACILITY), "local0"),
+    fixed(inert("server_cpulist", Kind::Text, "")),
+    fixed(inert("bio_cpulist", Kind::Text, "")),
+    fixed(inert("aof_rewrite_cpulist", Kind::Text, "")),
+    fixed(inert("bgsave_cpulist", Kind::Text, "")),
+    fixed(unlike(inert("syslog-ident", Kind::Text, "slimio"), "Redis says redis")),
+    fixed(inert("syslog-facility", Kind::Choice(SYSLOG_FACILITY), "local0")),
     inert("lua-enable-deprecated-api", Kind::Bool, "no"),
     inert("locale-collate", Kind::Text, ""),
 ];
