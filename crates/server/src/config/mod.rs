@@ -97,16 +97,17 @@ impl Config {
                     "unexpected argument '{flag}': directives are given as --directive value"
                 )));
             };
-            let (name, inline) = match flag_text.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (flag_text, None),
-            };
-            let count = behind.iter().take_while(|a| !is_flag(a)).count();
-            let mut words: Vec<String> = inline.into_iter().collect();
+            let (name, mut words) = flag_and_values(flag_text)?;
+            let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
+            // As in Redis, what stands behind a name alone is its value, whatever it begins with; but not
+            // where that is another directive's name.
+            let is_value = |a: &&String| !a.strip_prefix("--").is_some_and(|a| find(a).is_some());
+            let first = behind.first().filter(is_value).filter(|_| words.is_empty());
+            let from = usize::from(first.is_some());
+            let count = from + behind[from..].iter().take_while(|a| !is_flag(a)).count();
             words.extend_from_slice(&behind[..count]);
             // A single argument may hold several words, as in --save "60 1".
-            let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
-            config.apply(name, &words, 0).map_err(place).or_else(|e| config.put_off(name, e))?;
+            config.apply(&name, &words, 0).map_err(place).or_else(|e| config.put_off(&name, e))?;
             rest = &behind[count..];
         }
         if let Some((_, error)) = config.refused.drain(..).next() {
@@ -173,11 +174,14 @@ impl Config {
         }
         let index = find(name).ok_or_else(|| ConfigError(unknown(name)))?;
         let row = &DIRECTIVES[index];
-        // Redis reads `--save ""` and a repeated `save 60 1` this way too.
-        if words.is_empty() {
-            return Err(ConfigError(format!("{} needs a value", row.name)));
-        }
+        // Redis reads `--save ""`, `save` alone and a repeated `save 60 1` this way too.
         let mut words = std::borrow::Cow::Borrowed(words);
+        if words.is_empty() {
+            if !matches!(row.kind, Kind::SavePoints) {
+                return Err(ConfigError(format!("{} needs a value", row.name)));
+            }
+            words = vec![String::new()].into();
+        }
         if matches!(row.kind, Kind::SavePoints) {
             let clears = words.iter().all(String::is_empty);
             if std::mem::replace(&mut self.is_save_set, true) && !clears {
@@ -341,6 +345,20 @@ impl Config {
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
         self.apply(name, &[value.to_owned()], 0)
     }
+}
+
+/// The name in a flag, and the values that stand in it: `--name`, `--name=value`, or, in one argument,
+/// `--name value…` as a line of a file.
+fn flag_and_values(flag: &str) -> Result<(String, Vec<String>), ConfigError> {
+    if let Some((name, value)) = flag.split_once('=')
+        && !name.contains(char::is_whitespace)
+    {
+        return Ok((name.to_owned(), vec![value.to_owned()]));
+    }
+    let words =
+        split(flag).ok_or_else(|| ConfigError(format!("argument --{flag}: unbalanced quotes")))?;
+    let mut words = words.into_iter();
+    Ok((words.next().unwrap_or_default(), words.collect()))
 }
 
 /// A flag, as opposed to a value like `-2`.

@@ -53,6 +53,49 @@ fn flags_override_the_file_and_take_several_words() {
     assert_eq!(config.text("save"), "60 1 5 9", "they add up");
 }
 
+/// As redis-server reads them.
+#[test]
+fn arguments_are_those_of_redis_server() {
+    let of = |args: &[&str]| {
+        let args: Vec<_> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Config::from_args(&args)
+    };
+    let text = |args: &[&str], name: &str| {
+        let config = of(args).unwrap();
+        config.get_matching(|found| found == name).remove(0).1
+    };
+    for nothing in [
+        &["--save"][..],
+        &["--save", ""],
+        &["--save", "--timeout", "1"],
+        &["--save ''"],
+        &["--save", "9 1", "--save"],
+    ] {
+        assert_eq!(text(nothing, "save"), "", "{nothing:?}");
+    }
+    assert_eq!(text(&["--save 9 1"], "save"), "9 1");
+    assert_eq!(text(&["--save 9 1", "30", "5"], "save"), "9 1 30 5");
+    assert_eq!(text(&["--maxmemory 7mb", "--timeout", "1"], "maxmemory"), "7340032");
+    assert_eq!(text(&["--bind 127.0.0.1 ::1"], "bind"), "127.0.0.1 ::1");
+    assert_eq!(text(&["--requirepass", "--secret"], "requirepass"), "--secret");
+    assert_eq!(text(&["--requirepass=--timeout"], "requirepass"), "--timeout");
+    assert_eq!(text(&["--requirepass", "a=b"], "requirepass"), "a=b");
+    for (wrong, why) in [
+        (&["--requirepass", "--timeout", "1"][..], "requirepass needs a value"),
+        (&["--maxmemory 7mb --timeout 1"], "wrong number of arguments"),
+        (&["--requirepass \"a"], "unbalanced quotes"),
+        (&["--nosuch=1"], "unknown directive 'nosuch'"),
+        (&["--port"], "port needs a value"),
+    ] {
+        let error = of(wrong).unwrap_err().0;
+        assert!(error.contains(why), "{wrong:?}: {error}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slimio.conf");
+    std::fs::write(&file, "save 9 1\nsave\n").unwrap();
+    assert_eq!(text(&[file.to_str().unwrap()], "save"), "");
+}
+
 #[test]
 fn what_is_wrong_is_named_with_its_place_and_remedy() {
     let dir = tempfile::tempdir().unwrap();
