@@ -22,6 +22,19 @@ class Directives(TestCase):
                 self.assertIn(wrong, said)
                 self.assertIn(near, said)
 
+    def test_a_point_in_time_that_is_never_due(self):
+        longest = "9223372036854775807 1"
+        with Server(appendonly="no") as server, server.client() as client:
+            client("SET", "k", "v")
+            self.assertEqual(client("CONFIG", "SET", "save", longest), b"OK")
+            self.assertEqual(client("GET", "k"), b"v")
+            server.flags["save"] = longest
+            self.assertEqual(client("SAVE"), b"OK")
+            server.restart()
+            with server.client() as again:
+                again("SET", "k", "w")
+                self.assertEqual(again("GET", "k"), b"w")
+
     def test_wrong_values(self):
         for name, value in [
             ("appendfsync", "sometimes"),

@@ -86,6 +86,24 @@ class Rollback(TestCase):
         server.start()
         self.assertEqual(self.values(server), [b"new", b"1", b"1"])
 
+    def test_a_point_in_time_can_be_exported_whatever_has_become_of_the_log(self):
+        def shorten(path):
+            os.truncate(path, 4096)
+
+        for name, damage in (("wal", shorten), ("wal", os.remove), ("buffers", os.remove), ("buffers", shorten)):
+            with self.subTest(name=name, damage=damage.__name__):
+                server = self.written()
+                damage(os.path.join(server.volume, name))
+                refusal(volume=server.volume)
+                file = os.path.join(server.folder, "kept.rdb")
+                status, _, complaint = tool("export", "--snapshot", "--volume", server.volume, "--out", file)
+                self.assertEqual((status, complaint), (0, ""))
+                volume = os.path.join(server.folder, "another")
+                status, _, complaint = tool("import", "--in", file, "--volume", volume)
+                self.assertEqual((status, complaint), (0, ""))
+                with Server(volume=volume) as other:
+                    self.assertEqual(self.values(other), [b"old", b"1", None])
+
     def test_without_a_point_in_time_there_is_no_way_back(self):
         server = Server()
         self.addCleanup(server.close)

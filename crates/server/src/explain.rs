@@ -40,8 +40,9 @@ pub fn explain(error: &Error) -> String {
              rollback, or accept the loss of what was damaged with --salvage yes"
         }
         Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; start the server as it is",
-        Error::ChunkRefused { .. } => "use the version of SlimIO that wrote it",
-        Error::Refused { .. } => "use the version of SlimIO that wrote it, with as many databases",
+        Error::ChunkRefused { .. } | Error::Refused { .. } => {
+            "use the version of SlimIO that wrote it, with as many databases"
+        }
         Error::Device { error: DeviceError::NoSpace, .. } => {
             "make room on the volume, delete keys, or move to a larger one"
         }

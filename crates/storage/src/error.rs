@@ -72,8 +72,8 @@ pub enum Error {
     /// A chunk of a snapshot is whole, but who loads it refused it: another version wrote it, or a
     /// bug.
     ChunkRefused {
-        /// Its place among the snapshot's chunks, from 0.
-        index: u64,
+        /// Its place among the snapshot's chunks, from 0, if one alone is the reason.
+        index: Option<u64>,
         /// Why, as the end of a sentence.
         why: String,
     },
@@ -137,7 +137,10 @@ impl fmt::Display for Error {
                 write!(f, "the snapshot in {} is damaged: {what}", Area::Snapshot(*slot).name())
             }
             Self::NoOnDemandSnapshot => write!(f, "the volume has no on-demand snapshot"),
-            Self::ChunkRefused { index, why } => {
+            Self::ChunkRefused { index: None, why } => {
+                write!(f, "the snapshot was refused: {why}")
+            }
+            Self::ChunkRefused { index: Some(index), why } => {
                 write!(f, "chunk {index} of the snapshot was refused: {why}")
             }
             Self::Refused { lsn, why } => write!(f, "the record at LSN {lsn} was refused: {why}"),

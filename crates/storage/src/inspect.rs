@@ -2,7 +2,7 @@
 
 use slimio_device::Device;
 
-use crate::recover::examine::{Examined, Wanted, examine, load_extents};
+use crate::recover::examine::{Examined, Wanted, examine, load_extents, read_on_demand};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
     Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
@@ -141,7 +141,8 @@ pub fn check_slot(
 }
 
 /// Reads what opening the volume would read, and hands it to `sink`; nothing is written, and nothing
-/// is ready for more afterwards. A copy on another device is read like any other.
+/// is ready for more afterwards. A copy on another device is read like any other. With the on-demand
+/// snapshot as the root, the log is not looked at, so that it need not be there.
 ///
 /// # Errors
 /// As [`recover`](crate::recover), but never [`Error::OtherDevice`].
@@ -149,6 +150,10 @@ pub fn read(
     media: &mut dyn Media,
     root: RootChoice,
     sink: &mut dyn RecoverSink,
-) -> Result<Report, Error> {
-    examine_root(media, root, sink).map(|examined| examined.report)
+) -> Result<(), Error> {
+    match root {
+        RootChoice::InForce => examine_root(media, root, sink).map(drop),
+        RootChoice::OnDemand if sink.wants_snapshot() => read_on_demand(media, sink),
+        RootChoice::OnDemand => Ok(()),
+    }
 }

@@ -244,6 +244,9 @@ impl Superblock {
             identity: identity::decode(bytes)?,
         };
         superblock.geometry.check()?;
+        if superblock.sequence == u64::MAX {
+            return Err("no other can follow it".into());
+        }
         // What this version does not know must be zero: encoding again gives the same bytes.
         if superblock.encode().0 != bytes {
             return Err("it holds something that this version does not know".into());
@@ -375,4 +378,38 @@ pub(crate) fn read_copies(device: &mut dyn Device) -> Result<Vec<SuperblockCopy>
 
 fn checksum_of(bytes: &[u8]) -> u64 {
     hash(&bytes[at::CHECKED..]) ^ mix(hash(&bytes[..at::CHECKSUM]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_no_other_can_follow_is_none() {
+        let geometry = VolumeGeometry {
+            super_lbas: layout::SUPERBLOCK_AREA_LBAS_MIN,
+            segment_lbas: 4,
+            batch_lbas_max: 2,
+            wal_slots_max: 2,
+        };
+        let of = |sequence| Superblock {
+            sequence,
+            parent: 0,
+            volume_id: VolumeId(1),
+            geometry,
+            epoch: 1,
+            buffers_epoch: 1,
+            start: LogStart::default(),
+            cut: Cut::default(),
+            snapshots: Snapshots::default(),
+            wal_slots: vec![Some(1)],
+            extents: None,
+            identity: String::new(),
+        };
+        for (sequence, is_one) in [(1, true), (u64::MAX - 1, true), (u64::MAX, false)] {
+            let copy = Superblock::decode(&of(sequence).encode().0);
+            assert_eq!(matches!(copy, SuperblockCopy::Valid(..)), is_one, "{copy:?}");
+            assert!(copy.has_magic());
+        }
+    }
 }

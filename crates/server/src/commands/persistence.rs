@@ -14,7 +14,7 @@ pub(super) fn save(core: &mut Core, client: &mut Client, _: Args<'_>) {
         return;
     }
     match core.begin_snapshot(SnapshotKind::OnDemand) {
-        Ok(()) | Err(NotBegun::Busy) => core.wait_for_save(client),
+        Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => core.wait_for_save(client),
         Err(NotBegun::Never) => client.out.error(NO_VOLUME),
     }
 }
@@ -32,13 +32,13 @@ pub(super) fn bgsave(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let is_queued = core.is_in_transaction();
     match core.begin_snapshot(SnapshotKind::OnDemand) {
         Ok(()) => client.out.simple("Background saving started"),
-        Err(NotBegun::Busy)
+        Err(NotBegun::Busy | NotBegun::Pinned)
             if is_schedule || is_queued || !core.snapshots.runs(SnapshotKind::Wal) =>
         {
             core.snapshots.saves.is_scheduled = true;
             client.out.simple("Background saving scheduled");
         }
-        Err(NotBegun::Busy) => client.out.error(
+        Err(NotBegun::Busy | NotBegun::Pinned) => client.out.error(
             "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE \
              SCHEDULE in order to schedule a BGSAVE whenever possible.",
         ),
@@ -53,7 +53,7 @@ pub(super) fn bgrewriteaof(core: &mut Core, client: &mut Client, _: Args<'_>) {
     }
     match core.begin_snapshot(SnapshotKind::Wal) {
         Ok(()) => client.out.simple("Background append only file rewriting started"),
-        Err(NotBegun::Busy) => {
+        Err(NotBegun::Busy | NotBegun::Pinned) => {
             core.snapshots.rewrites.is_scheduled = true;
             client.out.simple("Background append only file rewriting scheduled");
         }

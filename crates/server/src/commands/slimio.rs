@@ -19,7 +19,7 @@ pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     match core.begin_snapshot(SnapshotKind::OnDemand) {
-        Ok(()) | Err(NotBegun::Busy) => core.wait_for_pin(client),
+        Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => core.wait_for_pin(client),
         Err(NotBegun::Never) => client.out.error(super::persistence::NO_VOLUME),
     }
 }

@@ -101,7 +101,7 @@ impl Config {
             let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
             // As in Redis, what stands behind a name alone is its value, whatever it begins with; but not
             // where that is another directive's name.
-            let is_value = |a: &&String| !a.strip_prefix("--").is_some_and(|a| find(a).is_some());
+            let is_value = |a: &&String| a.strip_prefix("--").is_none_or(|a| find(a).is_none());
             let first = behind.first().filter(is_value).filter(|_| words.is_empty());
             let from = usize::from(first.is_some());
             let count = from + behind[from..].iter().take_while(|a| !is_flag(a)).count();

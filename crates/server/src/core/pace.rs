@@ -4,7 +4,7 @@ use super::Core;
 
 impl Core {
     /// Lets the snapshot go as fast as becomes what else goes on.
-    pub(super) fn pace_snapshot(&mut self) {
+    pub(crate) fn pace_snapshot(&mut self) {
         let is_pressing =
             self.snapshot_memory() > self.snapshot_memory_limit() / 2 || self.is_rewrite_urgent();
         let (now, commands) = (self.now, self.stats.commands);

@@ -91,6 +91,7 @@ impl Core {
     /// Bytes that deletions which nobody asked for may take in a record's payload now.
     pub(crate) fn room_to_free(&self) -> u64 {
         match &self.wal {
+            _ if self.is_paused() => 0,
             Some(wal) if wal.log().latched().is_some() => 0,
             Some(wal) if wal.takes_records() && !is_planted("expiry-asks-no-room") => {
                 wal.log().room_to_free()

@@ -30,6 +30,8 @@ const MEMORY_SHARE: u64 = 8;
 pub(crate) enum NotBegun {
     /// One runs, or the last one is being given up: later.
     Busy,
+    /// What is pinned takes its place.
+    Pinned,
     /// There is no volume, or its log has stopped.
     Never,
 }
@@ -47,7 +49,8 @@ impl Core {
         let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
         let is_within = self.transaction.is_some() && !is_planted("snapshot-in-transaction");
         if self.snapshots.running.is_some() || is_within || !is_idle {
-            return Err(NotBegun::Busy);
+            let is_pinned = is_planted("pins-dropped-when-busy");
+            return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         }
         let (began, cpu_began) = (Instant::now(), thread_cpu_time());
         let dbs = (0..self.keyspace.config().db_count).map(|db| DbIndex(db as u16));
@@ -57,7 +60,10 @@ impl Core {
         });
         let sizes = sizes.filter(|size| size.keys > 0).collect();
         let plan = wal.log_mut().begin_snapshot(kind, self.now_ms as u64);
-        let plan = plan.ok_or(NotBegun::Busy)?;
+        let Some(plan) = plan else {
+            let is_pinned = wal.log().lacks_pinned();
+            return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
+        };
         self.keyspace.begin_capture();
         let options = ChunkOptions {
             compresses: self.settings.compresses,
@@ -324,10 +330,10 @@ impl Core {
                     self.answer_saving(Some(why));
                     self.answer_pinning(Err(why));
                 }
-                Err(NotBegun::Busy) if kind == SnapshotKind::Wal && self.is_rewrite_urgent() => {
+                Err(NotBegun::Pinned) if kind == SnapshotKind::Wal && self.is_rewrite_urgent() => {
                     self.drop_pins("the log needs room");
                 }
-                Ok(()) | Err(NotBegun::Busy) => {}
+                Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => {}
             }
         }
     }

@@ -53,8 +53,11 @@ impl Core {
         if let Some(until) = self.pause_ends() {
             by(until);
         }
-        if let Some(seconds) = self.next_save_in() {
-            by(self.next_cron.max(self.now + Duration::from_secs(seconds as u64)));
+        // What lies beyond what the clock can count to is never due.
+        if let Some(seconds) = self.next_save_in()
+            && let Some(at) = self.now.checked_add(Duration::from_secs(seconds as u64))
+        {
+            by(self.next_cron.max(at));
         }
         if let Some(at) = self.next_check_at() {
             by(self.next_cron.max(at));

@@ -196,7 +196,7 @@ pub(crate) struct Nothing;
 impl RecoverSink for Nothing {
     fn chunk(&mut self, chunk: slimio_storage::Chunk) -> Result<(), Error> {
         let why = "the volume is new".into();
-        Err(Error::ChunkRefused { index: chunk.index(), why })
+        Err(Error::ChunkRefused { index: Some(chunk.index()), why })
     }
 
     fn record(&mut self, _: slimio_storage::Record<'_>) -> Result<(), String> {

@@ -44,7 +44,7 @@ impl<'a> Filling<'a> {
     }
 
     fn load(&mut self, chunk: &Chunk) -> Result<(), Error> {
-        let refused = |why: String| Error::ChunkRefused { index: chunk.index(), why };
+        let refused = |why: String| Error::ChunkRefused { index: Some(chunk.index()), why };
         let decode = |keyspace: &Keyspace| {
             let decoded =
                 decode_chunk(chunk.payload()?, &keyspace.decode_context(keyspace.replay_time()));
@@ -64,7 +64,7 @@ impl<'a> Filling<'a> {
 
     fn end(&mut self) -> Result<(), Error> {
         let whole = std::mem::take(&mut self.loader).finish();
-        whole.map_err(|e| Error::ChunkRefused { index: u64::MAX, why: e.to_string() })
+        whole.map_err(|e| Error::ChunkRefused { index: None, why: e.to_string() })
     }
 }
 

@@ -33,6 +33,9 @@ impl Server {
             self.core.reap_log();
             self.make_place();
             self.core.drive_snapshots(true);
+            if !is_planted("end-at-rate") {
+                self.core.pace_snapshot();
+            }
             if let Some(wal) = &mut self.core.wal {
                 wal.drive(self.core.now);
                 wal.kick();

@@ -101,7 +101,7 @@ struct Recovery<'a> {
 const STOPPED: &str = "the server was told to stop";
 
 fn refused(error: &ChunkError) -> Error {
-    Error::ChunkRefused { index: u64::MAX, why: error.to_string() }
+    Error::ChunkRefused { index: None, why: error.to_string() }
 }
 
 impl Recovery<'_> {
@@ -116,7 +116,7 @@ impl Recovery<'_> {
 impl RecoverSink for Recovery<'_> {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
         if self.server.core.shutdown.is_some() {
-            return Err(Error::ChunkRefused { index: chunk.index(), why: STOPPED.into() });
+            return Err(Error::ChunkRefused { index: Some(chunk.index()), why: STOPPED.into() });
         }
         while self.decoders.are_full() {
             self.take_decoded()?;

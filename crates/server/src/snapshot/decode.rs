@@ -96,8 +96,7 @@ impl Decoders {
 
 /// Joins what came in parts, until there are no more chunks.
 fn join(results: &[Receiver<Result>], joined: &SyncSender<Result>, context: &DecodeContext) {
-    let refused =
-        |error: ChunkError| Error::ChunkRefused { index: u64::MAX, why: error.to_string() };
+    let refused = |error: ChunkError| Error::ChunkRefused { index: None, why: error.to_string() };
     let mut loader = Loader::new();
     for results in results.iter().cycle() {
         let Ok(decoded) = results.recv() else { break };
@@ -131,7 +130,7 @@ impl DecoderThread {
 
 fn decode(chunk: &Chunk, context: &DecodeContext) -> Result {
     let index = chunk.index();
-    let refused = |why: String| Error::ChunkRefused { index, why };
+    let refused = |why: String| Error::ChunkRefused { index: Some(index), why };
     let decoded = decode_chunk(chunk.payload()?, context).map_err(|e| refused(e.to_string()))?;
     if decoded.keys() != chunk.entry_count() as usize {
         let (found, expected) = (decoded.keys(), chunk.entry_count());

@@ -157,6 +157,24 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
     }
 }
 
+/// Nobody is served any more whom it could be in the way of.
+#[test]
+fn the_snapshot_before_the_end_is_not_held_back() {
+    without_log(|server, _| {
+        let mut client = server.connect();
+        let set = ["CONFIG", "SET", "save", "3600 1", "snapshot-rate", "1"];
+        assert_eq!(client.call(&set), "+OK\r\n");
+        assert_eq!(client.call(&["DEBUG", "POPULATE", "3000", "more", "1000"]), "+OK\r\n");
+        for _ in 0..100 {
+            assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+        }
+        client.set_patience(patience() / 2);
+        client.send(&["SHUTDOWN"]);
+        assert_eq!(client.read_to_end(), b"");
+        server.abandon().unwrap();
+    });
+}
+
 #[test]
 fn a_signal_asks_for_one_end() {
     without_log(|mut server, disk| {

@@ -2,6 +2,7 @@
 
 mod eviction;
 mod full;
+mod pinned;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,4 +100,17 @@ fn who_waits_for_room_is_served_in_the_order_of_arrival() {
         }
         server.stop();
     }
+}
+
+#[test]
+fn more_than_can_be_counted_is_refused() {
+    crate::serving("enable-debug-command yes", |server| {
+        let mut client = server.connect();
+        let most = i64::MAX.to_string();
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(&["DEBUG", "POPULATE", &most, "k", &most]), "+QUEUED\r\n");
+        let reply = client.call(&["EXEC"]);
+        assert!(reply.starts_with("-EXECABORT"), "{reply}");
+        assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+    });
 }

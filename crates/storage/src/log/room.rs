@@ -124,7 +124,8 @@ impl Log {
         // Those that begin a batch, and one in the batch that is open. Each but the last fills its batch.
         let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 2;
         let overhead = if is_planted("room-without-headers") { 0 } else { fragments * OVERHEAD };
-        (payload_size + overhead).next_multiple_of(LBA_SIZE as u64)
+        let size = payload_size.saturating_add(overhead);
+        size.checked_next_multiple_of(LBA_SIZE as u64).unwrap_or(u64::MAX)
     }
 
     /// What is kept for deletes, and for what empties the data set.

@@ -172,6 +172,15 @@ impl Log {
         self.snapshots.pins[slot.index()] += 1;
     }
 
+    /// Whether only pins keep a snapshot from being begun.
+    pub fn lacks_pinned(&self) -> bool {
+        let stage = &self.snapshots;
+        let is_idle = stage.running.is_none() && stage.finished.is_none() && self.latch.is_none();
+        let mut reserves =
+            SlotName::ALL.into_iter().filter(|&slot| stage.known.get(slot).is_none());
+        is_idle && reserves.all(|slot| stage.pins[slot.index()] > 0)
+    }
+
     /// Takes back one [`pin`](Self::pin).
     ///
     /// # Panics

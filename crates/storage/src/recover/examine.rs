@@ -10,7 +10,8 @@ use crate::batch::{is_whole, read_header};
 use crate::layout::{self, FIRST_SEGMENT};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
-    Area, Error, Lsn, Media, RecoverSink, Report, RootChoice, SlotPaths, SnapshotKind, identity, io,
+    Area, Error, Lsn, Media, RecoverSink, Report, RootChoice, SlotPaths, SlotSummary, SnapshotKind,
+    identity, io,
 };
 
 /// What a volume holds, and how its log ends.
@@ -78,9 +79,7 @@ pub(crate) fn examine(
     let snapshots = &superblock.snapshots;
     let chosen = match choice {
         RootChoice::InForce => snapshots.root(),
-        RootChoice::OnDemand => {
-            Some(snapshots.of_kind(SnapshotKind::OnDemand).ok_or(Error::NoOnDemandSnapshot)?)
-        }
+        RootChoice::OnDemand => Some(on_demand(&superblock)?),
     };
     if let Some(summary) = chosen.filter(|_| sink.wants_snapshot()) {
         let device = slots.find(summary.slot)?;
@@ -167,6 +166,24 @@ pub(crate) fn examine(
         .filter(|&copy| !matches!(&copies[copy], SuperblockCopy::Valid(_, sum) if *sum == checksum))
         .collect();
     Ok(Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report })
+}
+
+/// Hands the on-demand snapshot to `sink`, whatever is wrong with the rest of the volume.
+pub(crate) fn read_on_demand(
+    media: &mut dyn Media,
+    sink: &mut dyn RecoverSink,
+) -> Result<(), Error> {
+    let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
+    let (superblock, _) = choose(&copies, versions_of(media))?;
+    load_extents(media, &superblock)?;
+    let summary = on_demand(&superblock)?;
+    let mut slots = SlotPaths::open(media)?;
+    let device = slots.find(summary.slot)?;
+    root::load(device, &superblock, summary, false, sink, &mut Report::default())
+}
+
+fn on_demand(superblock: &Superblock) -> Result<&SlotSummary, Error> {
+    superblock.snapshots.of_kind(SnapshotKind::OnDemand).ok_or(Error::NoOnDemandSnapshot)
 }
 
 /// The copy with the highest sequence.

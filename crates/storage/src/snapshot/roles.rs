@@ -4,6 +4,9 @@ use super::{SlotSummary, SnapshotKind};
 use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
 use crate::{Lsn, SlotName};
 
+/// More blocks than any snapshot has; so many, and twice as many, can be counted in bytes.
+const LEN_LBAS_MAX: u64 = 1 << 48;
+
 /// The roles of the snapshot slots, the one root, and the state of the log, as a superblock has
 /// them.
 ///
@@ -157,13 +160,17 @@ impl Snapshots {
             let kind = SnapshotKind::from_u32(role)
                 .filter(|&kind| found.of_kind(kind).is_none())
                 .ok_or_else(|| format!("snapshot slot {} has role {role}", slot.index()))?;
+            let len_lbas = u64_at(record, at::LEN_LBAS);
+            if len_lbas > LEN_LBAS_MAX {
+                return Err(format!("snapshot slot {} has {len_lbas} blocks", slot.index()));
+            }
             found.held[slot.index()] = Some(SlotSummary {
                 slot,
                 kind,
                 epoch: u64_at(record, at::EPOCH),
                 number: u64_at(record, at::NUMBER),
                 lsn: Lsn(u64_at(record, at::LSN)),
-                len_lbas: u64_at(record, at::LEN_LBAS),
+                len_lbas,
                 checksum: u64_at(record, at::CHECKSUM),
                 chunk_count: u64_at(record, at::CHUNK_COUNT),
                 entry_count: u64_at(record, at::ENTRY_COUNT),
@@ -302,5 +309,7 @@ mod tests {
             put_u32(&mut wrong, offset, value);
             assert!(Snapshots::decode(&wrong).is_err(), "{offset}");
         }
+        put_u64(&mut bytes, superblock::SLOTS + at::LEN_LBAS, u64::MAX / 2);
+        assert!(Snapshots::decode(&bytes).is_err(), "more blocks than there are bytes");
     }
 }

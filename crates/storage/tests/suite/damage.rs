@@ -403,7 +403,7 @@ struct Refusing(usize);
 
 impl RecoverSink for Refusing {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        Err(Error::ChunkRefused { index: chunk.index(), why: "it is not understood".into() })
+        Err(Error::ChunkRefused { index: Some(chunk.index()), why: "it is not understood".into() })
     }
 
     fn record(&mut self, _: Record<'_>) -> Result<(), String> {
