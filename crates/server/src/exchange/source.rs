@@ -130,7 +130,7 @@ pub fn export_volume(
     match why {
         Some(why) => return Err(why),
         None => done.map_err(failed)?,
-    };
+    }
     exporter.add(&kept, |db, _| Some(db))
 }
 

@@ -28,6 +28,9 @@ const LAST_SHARE: u64 = 4 * LBA_SIZE as u64;
 /// No deletion that nobody asked for is larger, in bytes of payload, whatever room there is.
 const UNASKED_SIZE_MAX: u64 = 1 << 30;
 
+/// More than any log has room for, in bytes, and little enough to be counted with what comes to it.
+const PAYLOAD_SIZE_MAX: u64 = 1 << 62;
+
 /// After the keeper failed to prepare a segment, it is asked again at this interval.
 const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -37,6 +40,7 @@ impl Log {
         if self.latch.is_some() {
             return Room::Full;
         }
+        let payload_size = payload_size.min(PAYLOAD_SIZE_MAX);
         let need = self.space_for(payload_size);
         let usable = self.usable();
         let is_more_coming =
@@ -124,8 +128,7 @@ impl Log {
         // Those that begin a batch, and one in the batch that is open. Each but the last fills its batch.
         let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 2;
         let overhead = if is_planted("room-without-headers") { 0 } else { fragments * OVERHEAD };
-        let size = payload_size.saturating_add(overhead);
-        size.checked_next_multiple_of(LBA_SIZE as u64).unwrap_or(u64::MAX)
+        (payload_size + overhead).next_multiple_of(LBA_SIZE as u64)
     }
 
     /// What is kept for deletes, and for what empties the data set.
