@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use slimio_planted::is_planted;
+
 use crate::bulk::Bulk;
 use crate::claim::{CLAIM_FILE_NAME, Claim, open_to_lock};
 use crate::engine::Engine;
@@ -172,7 +174,7 @@ impl Directory {
                     reserve(&file, 0, lba_count * LBA_SIZE as u64)?;
                 }
                 file.sync_all()?;
-                self.handle.sync_all()
+                if is_planted("made-unflushed") { Ok(()) } else { self.handle.sync_all() }
             };
             fill().map_err(|error| {
                 // The error above is the one to tell.
@@ -202,6 +204,9 @@ impl Directory {
         let failed = |error: io::Error| OpenError::io("removing", &path, &error);
         fs::remove_file(&path).map_err(failed)?;
         self.lba_counts.remove(name);
+        if is_planted("removed-unflushed") {
+            return Ok(());
+        }
         self.handle.sync_all().map_err(failed)
     }
 
@@ -444,5 +449,23 @@ fn sign(lock: &mut Lock) -> io::Result<()> {
             Ok(())
         }
         written => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_flushed_when_files_are_made_and_removed() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut directory =
+            Directory::open(place.path(), PathOptions::default()).expect("it opens");
+        directory.create_file("kept", 0).expect("it can be made");
+        // It can't be flushed: so one sees that this was asked for.
+        directory.handle = File::open("/dev/null").expect("every machine has it");
+        assert!(directory.create_file("other", 0).is_err());
+        assert!(!place.path().join("other").exists(), "what may not last is none");
+        assert!(directory.remove_file("kept").is_err());
     }
 }

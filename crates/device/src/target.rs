@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use slimio_planted::is_planted;
 use slimio_ring::{Errno, TransferError, transferred};
 
 use crate::claim::Claim;
@@ -105,7 +106,7 @@ impl Target {
             self.has_durable_writes = false;
         }
         self.transfer(buffer, lba, Transfer::Write)?;
-        if durable { self.flush() } else { Ok(()) }
+        if durable && !is_planted("plain-durable-unflushed") { self.flush() } else { Ok(()) }
     }
 
     fn transfer(&self, buffer: &mut Buffer, lba: Lba, kind: Transfer) -> Result<(), DeviceError> {
@@ -255,5 +256,36 @@ impl From<TransferError> for DeviceError {
             TransferError::Short { moved, asked } => Self::Short { moved, asked },
             TransferError::Os(errno) => errno.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes every write, and can't be flushed: so one sees that a flush was asked for.
+    const SINK: &str = "/dev/null";
+
+    #[test]
+    fn a_durable_write_is_flushed_where_the_kernel_makes_no_single_one_durable() {
+        let file = File::options().write(true).open(SINK).expect("every machine has it");
+        let mut target = Target {
+            file,
+            claim: None,
+            path: SINK.into(),
+            kind: TargetKind::File,
+            lba_count: Arc::new(AtomicU64::new(1)),
+            mapped: Arc::default(),
+            write_cache: WriteCache::Unknown,
+            in_flight_max: 1,
+            write_streams: 0,
+            has_durable_writes: false,
+        };
+        let mut write = |durable| {
+            let (buffer, placement) = (Buffer::zeroed(1), PlacementId::default());
+            target.run(Op::Write { lba: Lba(0), buffer, placement, durable }).1
+        };
+        assert_eq!(write(false), Ok(()));
+        assert_eq!(write(true), Err(DeviceError::Io { errno: libc::EINVAL }));
     }
 }

@@ -86,6 +86,7 @@ impl SimDevice {
 fn is_held(medium: &Medium, space: usize, flying: &Flying) -> bool {
     match &flying.what {
         What::Write { lba, .. } => medium.faults.held.contains(&(space, *lba)),
+        What::Flush { .. } => medium.faults.holds_flushes,
         _ => false,
     }
 }

@@ -23,6 +23,8 @@ pub struct Faults {
     pub deallocations_until_failure: Option<u64>,
     /// Writes that start at one of these blocks do not complete before this is lifted.
     pub held: HashSet<(usize, u64)>,
+    /// Flushes do not complete before this is lifted.
+    pub holds_flushes: bool,
     /// What is kicked is handed over at the poll behind so many, or at a wait without a timeout.
     pub untaken_polls: u32,
     /// Space can't grow.

@@ -137,7 +137,9 @@ impl Core {
         if flushed {
             self.release_log(lsn);
         }
-        client.last_write = lsn;
+        if !is_planted("exec-unwaited") {
+            client.last_write = lsn;
+        }
         client.needs = client.needs.max(lsn);
     }
 

@@ -125,7 +125,9 @@ impl Core {
         let Some(wal) = &mut self.wal else { return Lsn(0) };
         let lsn = wal.log().appended();
         wal.release_before(lsn);
-        client.last_write = lsn;
+        if !is_planted("flush-again-unwaited") {
+            client.last_write = lsn;
+        }
         lsn
     }
 

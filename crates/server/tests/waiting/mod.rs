@@ -1,8 +1,11 @@
 //! Clients that wait for something, and how they go on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{BACK_ENDS, Client, encode, start, until};
+use crate::common::{BACK_ENDS, Client, encode, start, start_on, until};
+use crate::held::hold;
 use crate::undurable::{held, send_all};
 use crate::{info, serving};
 
@@ -25,6 +28,45 @@ fn send_behind_a_wait(client: &mut Client, requests: &[&[&str]], observer: &mut 
 
 fn encoded(request: &[&str]) -> Vec<u8> {
     encode(&request.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
+}
+
+/// Whatever it was that a client has written with. A `FLUSHALL` behind another one of which nothing is
+/// left is no record of its own.
+#[test]
+fn who_asks_for_the_log_waits_for_each_kind_of_write() {
+    let writes: [&[&[&str]]; 5] = [
+        &[&["SET", "k", "v"]],
+        &[&["MULTI"], &["SET", "k", "w"], &["EXEC"]],
+        &[&["DEBUG", "POPULATE", "1000"]],
+        &[&["FLUSHALL"]],
+        &[&["FLUSHALL"]],
+    ];
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let (volume, shut) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let directives = "appendfsync everysec\nenable-debug-command yes";
+        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, shut)) else {
+            continue;
+        };
+        is_shut.store(true, Ordering::SeqCst);
+        let mut clients = Vec::new();
+        for write in writes {
+            let mut client = server.connect();
+            for request in write {
+                let reply = client.call(request);
+                assert!(!reply.starts_with('-'), "{request:?}: {reply}");
+            }
+            let reply = client.call(&["WAITAOF", "1", "0", "50"]);
+            assert_eq!(reply, "*2\r\n:0\r\n:0\r\n", "{back_end}: {write:?}");
+            clients.push(client);
+        }
+        is_shut.store(false, Ordering::SeqCst);
+        for mut client in clients {
+            assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
+        }
+        server.stop();
+    }
 }
 
 #[test]

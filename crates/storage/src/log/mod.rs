@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use slimio_device::{Buffer, Completion, DeviceError, Faults, LBA_SIZE, WriteCache};
+use slimio_planted::is_planted;
 
 use crate::batch::{write_open_half, write_record};
 use crate::checksum::{Salt, chain};
@@ -398,6 +399,7 @@ impl Log {
         match self.policy {
             _ if self.latch.is_some() => self.durable,
             Policy::Always => self.durable,
+            Policy::EverySec if is_late() && is_planted("late-as-written") => self.written,
             Policy::EverySec if is_late() => self.durable,
             Policy::EverySec | Policy::No => self.kept(),
         }

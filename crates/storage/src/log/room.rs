@@ -166,7 +166,9 @@ impl Log {
             self.release_to = self.release_to.max(lsn);
             // An empty data set needs next to no room for its next snapshot: what was not to be had may be
             // now.
-            self.prepare_failed = None;
+            if !is_planted("release-waits") {
+                self.prepare_failed = None;
+            }
         }
     }
 

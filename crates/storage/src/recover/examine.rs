@@ -98,13 +98,17 @@ pub(crate) fn examine(
     claims.superblock_sequence = claims
         .superblock_sequence
         .max(in_buffers.superblock_sequence)
-        .max(newest_outside(&superblock, wal)?)
+        .max(if is_planted("outside-unseen") { 0 } else { newest_outside(&superblock, wal)? })
         .max(if may_be_older(&copies, &superblock) {
             newest_in_free(&superblock, media)?
         } else {
             0
         })
-        .max(root::newest_header(slots, &superblock));
+        .max(if is_planted("headers-unseen") {
+            0
+        } else {
+            root::newest_header(slots, &superblock)
+        });
     if let Some(end) = superblock.snapshots.log_end() {
         // What was appended behind the end says nothing about it.
         claims.durable = claims.durable.min(end);
@@ -164,6 +168,7 @@ pub(crate) fn examine(
         .copies()
         .into_iter()
         .filter(|&copy| !matches!(&copies[copy], SuperblockCopy::Valid(_, sum) if *sum == checksum))
+        .filter(|_| !is_planted("missing-copy-unwritten"))
         .collect();
     Ok(Examined { superblock, checksum, missing, segments, chain, cut, rescued, buffers, report })
 }

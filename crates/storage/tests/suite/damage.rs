@@ -130,7 +130,17 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
 /// with that superblock shows in extents that look free.
 #[test]
 fn a_superblock_is_missed_that_only_free_extents_know_of() {
-    let mut media = formatted(SimConfig::default(), Kind::Device);
+    lose_what_gives_the_log_its_newest_segment(Kind::Device);
+}
+
+/// As there, in a slot of the log's file that looks free.
+#[test]
+fn a_superblock_is_missed_that_only_free_slots_know_of() {
+    lose_what_gives_the_log_its_newest_segment(Kind::Files);
+}
+
+fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
+    let mut media = formatted(SimConfig::default(), kind);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     // The last block of each segment is left, into which the next does not fit.
@@ -149,7 +159,7 @@ fn a_superblock_is_missed_that_only_free_extents_know_of() {
     }
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
-    let media_of = || SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
+    let media_of = || SimMedia::from_image(SimConfig::default(), kind, &image);
     let newest = inspect(&mut media_of()).expect("it can be read");
     let sequence = newest.superblock.expect("it is there").sequence;
     let mut media = media_of();

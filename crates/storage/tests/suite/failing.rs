@@ -371,6 +371,57 @@ fn a_flush_starts_in_time_and_late_data_holds_replies() {
     assert_eq!(client.volume.log.oldest_undurable(), None);
 }
 
+/// What was written is not durable while the device has it in a cache.
+#[test]
+fn late_data_that_is_written_holds_replies_until_it_is_flushed() {
+    let (mut client, _media) = client(Policy::EverySec, SimConfig::default());
+    turn(&mut client);
+    client.disk.faults(|faults| faults.holds_flushes = true);
+    assert!(client.append(&(0, b"a".to_vec())));
+    client.turn(false);
+    client.now += FLUSH_AFTER;
+    turn(&mut client);
+    client.now += Duration::from_secs(1);
+    assert_eq!(client.volume.log.releasable(client.now), Lsn(0));
+    client.disk.faults(|faults| faults.holds_flushes = false);
+    client.settle();
+    assert_eq!(client.volume.log.releasable(client.now), client.volume.log.appended());
+}
+
+#[test]
+fn however_much_comes_behind_it_the_oldest_is_flushed_in_time() {
+    let (mut client, _media) = client(Policy::EverySec, SimConfig::default());
+    hold(&mut client);
+    let start = client.now;
+    while client.now < start + FLUSH_AFTER / 2 {
+        assert!(client.append(&(0, b"a".to_vec())));
+        let volume = &mut client.volume;
+        volume.log.drive(&mut *volume.log_path, client.now);
+        client.now += Duration::from_millis(1);
+    }
+    let deadline = client.volume.log.next_deadline().expect("something is not durable");
+    assert!(deadline <= start + FLUSH_AFTER + Duration::from_millis(20), "{:?}", deadline - start);
+}
+
+#[test]
+fn a_log_that_is_released_asks_for_room_again_at_once() {
+    let (mut client, _media) = client(Policy::Always, SimConfig::default());
+    client.disk.faults(|faults| faults.full = true);
+    let record = (0, vec![7; 3000]);
+    while client.volume.log.room(3000) != Room::Full {
+        if client.volume.log.room(3000) == Room::Wait {
+            client.turn(true);
+        } else {
+            assert!(client.append(&record));
+            client.settle();
+        }
+    }
+    assert!(client.volume.log.prepare_failed().is_some());
+    let end = client.volume.log.appended();
+    client.volume.log.release_before(end);
+    assert!(client.volume.log.prepare_failed().is_none());
+}
+
 #[test]
 fn durable_is_the_longest_unbroken_prefix() {
     let config = SimConfig { order: Order::Lifo, ..SimConfig::default() };
