@@ -396,7 +396,9 @@ fn however_much_comes_behind_it_the_oldest_is_flushed_in_time() {
     while client.now < start + FLUSH_AFTER / 2 {
         assert!(client.append(&(0, b"a".to_vec())));
         let volume = &mut client.volume;
-        volume.log.drive(&mut *volume.log_path, client.now);
+        if volume.log.drive(&mut *volume.log_path, client.now) {
+            volume.log_path.kick();
+        }
         client.now += Duration::from_millis(1);
     }
     let deadline = client.volume.log.next_deadline().expect("something is not durable");
