@@ -10,6 +10,7 @@ from differential.replies import comparable_hello
 from harness.resp import encode
 from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
+from harness.wait import until
 
 # Scripts of one connection each. A reply that holds a moment or an address is compared by its shape.
 SCRIPTS = {
@@ -153,6 +154,31 @@ class SideBySide(TestCase):
                 with self.subTest(points):
                     self.assertEqual(*(client.raw(*command) for client in self.pair()))
 
+    def test_a_flush_does_not_keep_anybody_from_saving(self):
+        script = ["SET k v", "FLUSHALL", "SAVE", "SET k v", "FLUSHALL", "SAVE", "FLUSHALL", "SET k w", "SAVE", "GET k",
+                  "DEBUG RELOAD", "SAVE", "SET k v", "FLUSHDB", "SAVE", "MULTI", "FLUSHALL", "SET k x", "EXEC", "SAVE",
+                  "FLUSHALL", "SET k last", "BGSAVE"]
+        servers = [Server(stock=stock, appendonly="no", save="900 1", enable_debug_command="yes")
+                   for stock in (False, True)]
+        for server in servers:
+            self.addCleanup(server.close)
+        clients = [server.client() for server in servers]
+        for line in script:
+            replies = [client.raw(*line.split()) for client in clients]
+            with self.subTest(line):
+                if line == "BGSAVE":
+                    # Ours may have to wait for the memory of the one that it comes before.
+                    self.assertRegex(replies[0][1], b"Background saving (started|scheduled)")
+                else:
+                    self.assertEqual(*replies)
+        for server, client in zip(servers, clients):
+            until(lambda: server.info("persistence")["rdb_changes_since_last_save"] == "0")
+            client.close()
+            server.kill()
+            server.start()
+            with server.client() as again:
+                self.assertEqual(again("GET", "k"), b"last")
+
     def test_hello_fields(self):
         ours, theirs = self.pair()
         for version in ("2", "3", "3", "2"):
@@ -202,6 +228,24 @@ class SideBySide(TestCase):
             self.assertEqual(fields["addr"], "%s:%d" % client.socket.getsockname())
         for ours, theirs in zip(*shapes):
             self.assertEqual([name for name in ours if name in theirs], theirs)
+
+    def test_client_list_says_what_stock_says(self):
+        """Of the client that asks, and of others."""
+        exact = ("name", "age", "idle", "flags", "db", "sub", "psub", "ssub", "multi", "qbuf", "argv-mem", "obl", "oll",
+                 "events", "cmd", "user", "redir", "resp")
+        said = []
+        for server in (self.ours, self.theirs):
+            with server.client() as one, server.client() as two:
+                for client, name in ((one, "one"), (two, "two")):
+                    client("CLIENT", "SETNAME", name)
+                lines = [one("CLIENT", "INFO"), one("client", "list", "id", str(one("CLIENT", "ID")))]
+                two.pipeline([["SELECT", 3], ["WATCH", "k"], ["MULTI"], ["SET", "k", "v" * 50]])
+                lines += [line for line in one("CLIENT", "LIST").splitlines() if b"name=two" in line]
+                lines += [line for _, line in one.pipeline([["CLIENT", "INFO"]])]
+            fields = [dict(part.split("=", 1) for part in line.decode().split()) for line in lines]
+            said.append([{name: value for name, value in line.items() if name in exact} for line in fields])
+        for ours, theirs in zip(*said):
+            self.assertEqual(ours, theirs)
 
     def test_client_kill(self):
         for server in (self.ours, self.theirs):

@@ -47,3 +47,31 @@ class CpuOfRequests(TestCase):
         few, many = (self.cost("WATCH", SMALL[: 2 * count : 2]) for count in (10_000, 40_000))
         # Sixteen times that, when each key is compared with all before it.
         self.assertLess(many, 8 * few + 0.2)
+
+    def test_patterns(self):
+        """Of stars, of one class and of many characters, against one long key; and simple ones against many."""
+        stars, class_, wild = "*a" * 30_000, "*[" + "b" * 30_000 + "]*", "*?" + "a" * 4000 + "*"
+        with self.server.client() as client:
+            client("SET", "a" * 60_000, "v")
+            for pattern in (stars, class_, wild, "*" + "a" * 40_000 + "b*"):
+                for request in (["KEYS", pattern], ["SCAN", 0, "MATCH", pattern]):
+                    before = self.cpu_seconds()
+                    client(*request)
+                    # Two seconds and more, where every character is tried at every place.
+                    self.assertLess(self.cpu_seconds() - before, 0.2, pattern[:10])
+            for pattern in ("a" * 1_100_000, "*" + "?" * 5000 + "*"):
+                for request in (["KEYS", pattern], ["SCAN", 0, "MATCH", pattern]):
+                    self.assertIn(b"the pattern is too long", client.raw(*request)[1])
+            self.assertEqual(client("KEYS", "a" * 60_000), [b"a" * 60_000])
+
+    def test_many_long_keys_are_looked_at_in_steps(self):
+        with self.server.client() as client:
+            client.pipeline([["SET", f"{n}:" + "x" * 100_000, "v"] for n in range(1000)])
+            self.assertEqual(client("KEYS", "*y*"), [])
+            cursor, steps = b"0", 0
+            while steps == 0 or cursor != b"0":
+                cursor, found = client("SCAN", cursor, "COUNT", 10_000, "MATCH", "*y*")
+                self.assertEqual(found, [])
+                steps += 1
+            # A megabyte each.
+            self.assertGreater(steps, 50)

@@ -1,94 +1,158 @@
 //! Patterns of keys.
 
-/// Whether `text` is what `pattern` describes, by Redis's rules: `*` any characters, `?` one,
-/// `[a-z]` and `[^a-z]` one of a class, `\` takes the next character for itself.
+use std::fmt;
+use std::ops::Range;
+
+use memchr::{memchr, memmem};
+
+use crate::stretch::{Element, ShiftAnd, Stretch};
+
+/// Longest pattern, in bytes.
+const SIZE_MAX: usize = 1 << 20;
+/// Longest stretch between two stars, in characters, that has a `?` or a class in it.
+const WILD_STRETCH_MAX: usize = 4096;
+
+/// A pattern by Redis's rules: `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a class, `\`
+/// takes the next character for itself.
 ///
-/// Takes at most the product of both sizes; nothing nests, whatever the pattern.
-pub fn glob_match(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut position) = (0, 0);
-    // Where to go on when what follows the last `*` does not match: a longer `*` is tried. Stars
-    // before the last need no second try: a longer one of them would only leave less to the last.
-    let mut retry: Option<(usize, usize)> = None;
-    while position < text.len() {
-        let matched = match pattern.get(at) {
-            Some(b'*') => {
-                while pattern.get(at) == Some(&b'*') {
-                    at += 1;
-                }
-                if at == pattern.len() {
-                    return true;
-                }
-                retry = Some((at, position));
-                continue;
+/// What it takes to match is at most the length of the text, or, where there is a `?` or a class between
+/// two stars, [`cost`](Self::cost): never the product of both lengths.
+#[derive(Debug)]
+pub struct Glob {
+    /// What the text begins with: all of it, where there is no star.
+    head: Stretch,
+    /// What is found between, one behind the other.
+    middle: Vec<Search>,
+    /// The bytes of those that stand for no others.
+    literals: Vec<u8>,
+    /// What the text ends with behind the last star, if there is one.
+    tail: Option<Stretch>,
+    is_empty: bool,
+}
+
+/// Why a pattern is refused, which no reasonable one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternTooLong;
+
+impl fmt::Display for PatternTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the pattern is too long: at most {SIZE_MAX} bytes, and between two stars \
+             {WILD_STRETCH_MAX} characters where one of them is ? or a class"
+        )
+    }
+}
+
+/// How a stretch is looked for.
+#[derive(Debug)]
+enum Search {
+    /// A range of the pattern's literals.
+    Literal(Range<usize>),
+    Wild(ShiftAnd),
+}
+
+impl Glob {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// When it is so long that matching a key could keep others waiting.
+    pub fn new(pattern: &[u8]) -> Result<Self, PatternTooLong> {
+        if pattern.len() > SIZE_MAX {
+            return Err(PatternTooLong);
+        }
+        let mut stretches = vec![Stretch::default()];
+        let mut rest = pattern;
+        while let Some(&first) = rest.first() {
+            if first == b'*' {
+                stretches.push(Stretch::default());
+                rest = &rest[1..];
+            } else {
+                let (element, behind) = Element::parse(rest);
+                stretches.last_mut().expect("there is one").push(element);
+                rest = behind;
             }
-            Some(_) => one(&pattern[at..], text[position]),
-            None => None,
+        }
+        let tail = (stretches.len() > 1).then(|| stretches.pop()).flatten();
+        let mut stretches = stretches.into_iter();
+        let head = stretches.next().unwrap_or_default();
+        let (mut middle, mut literals) = (Vec::new(), Vec::new());
+        // Stars beside each other are one.
+        for stretch in stretches.filter(|stretch| stretch.len() > 0) {
+            middle.push(if stretch.is_literal() {
+                let start = literals.len();
+                literals.extend(stretch.bytes());
+                Search::Literal(start..literals.len())
+            } else if stretch.len() > WILD_STRETCH_MAX {
+                return Err(PatternTooLong);
+            } else {
+                Search::Wild(ShiftAnd::new(&stretch))
+            });
+        }
+        Ok(Self { head, middle, literals, tail, is_empty: pattern.is_empty() })
+    }
+
+    /// Whether `text` is what the pattern describes. A text that is empty is not even matched by stars:
+    /// who means all keys says `*`, which is not asked.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        if text.is_empty() {
+            return self.is_empty;
+        }
+        let Some(tail) = &self.tail else {
+            return self.head.len() == text.len() && self.head.is_start_of(text);
         };
-        if let Some(size) = matched {
-            at += size;
-            position += 1;
-        } else if let Some((star_at, star_position)) = retry {
-            retry = Some((star_at, star_position + 1));
-            (at, position) = (star_at, star_position + 1);
-        } else {
+        if self.head.len() + tail.len() > text.len() || !self.head.is_start_of(text) {
             return false;
         }
+        let end = text.len() - tail.len();
+        if !tail.is_start_of(&text[end..]) {
+            return false;
+        }
+        // The first place for each leaves the most to those behind it.
+        let mut between = &text[self.head.len()..end];
+        for search in &self.middle {
+            let Some(end) = self.end_of_first(search, between) else { return false };
+            between = &between[end..];
+        }
+        true
     }
-    // An empty text is not even matched by stars: who means all keys says `*`, which is not asked.
-    if text.is_empty() {
-        return pattern.is_empty();
-    }
-    pattern[at.min(pattern.len())..].iter().all(|&byte| byte == b'*')
-}
 
-/// Size of the part at the start of `pattern` that stands for one character, if it matches `byte`.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
-    match pattern[0] {
-        b'?' => Some(1),
-        b'[' => class(pattern, byte),
-        b'\\' if pattern.len() >= 2 => (pattern[1] == byte).then_some(2),
-        literal => (literal == byte).then_some(1),
-    }
-}
-
-/// As [`one`] for a class; one that is not closed reaches to the end of the pattern.
-fn class(pattern: &[u8], byte: u8) -> Option<usize> {
-    let negated = pattern.get(1) == Some(&b'^');
-    let mut at = if negated { 2 } else { 1 };
-    let mut matched = false;
-    loop {
-        match &pattern[at.min(pattern.len())..] {
-            [] => break,
-            [b'\\', escaped, ..] => {
-                matched |= *escaped == byte;
-                at += 2;
+    /// Where the first match in `text` ends.
+    fn end_of_first(&self, search: &Search, text: &[u8]) -> Option<usize> {
+        match search {
+            Search::Literal(range) => {
+                let start = match &self.literals[range.clone()] {
+                    [byte] => memchr(*byte, text),
+                    bytes => memmem::find(text, bytes),
+                };
+                Some(start? + range.len())
             }
-            [b']', ..] => {
-                at += 1;
-                break;
-            }
-            [start, b'-', end, ..] => {
-                // Characters are signed where Redis runs.
-                let (start, end) = (*start as i8, *end as i8);
-                matched |= (start.min(end)..=start.max(end)).contains(&(byte as i8));
-                at += 3;
-            }
-            [literal, ..] => {
-                matched |= *literal == byte;
-                at += 1;
-            }
+            Search::Wild(bits) => bits.end_of_first(text),
         }
     }
-    (matched != negated).then_some(at)
+
+    /// About how many bytes could be looked at in the time that a match with a text of `size` bytes
+    /// takes.
+    pub fn cost(&self, size: usize) -> usize {
+        let wild = self.middle.iter().map(|search| match search {
+            Search::Literal(_) => 0,
+            Search::Wild(bits) => bits.words(),
+        });
+        size * (1 + wild.max().unwrap_or(0))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn matches(pattern: &[u8], text: &[u8]) -> bool {
+        Glob::new(pattern).expect("it is short").matches(text)
+    }
+
     #[test]
     fn patterns_match_as_in_redis() {
-        let cases: [(&str, &str, bool); 32] = [
+        let cases: [(&str, &str, bool); 38] = [
             ("*", "abc", true),
             ("**", "abc", true),
             ("*", "", false),
@@ -102,6 +166,12 @@ mod tests {
             ("*a*b*c", "xxaxxbxxbxc", true),
             ("*a*b*c", "xxaxxbxxbx", false),
             ("*ab", "aab", true),
+            ("ab*ba", "aba", false),
+            ("ab*ba", "abba", true),
+            ("*b[c-e]*[^x]?*", "abdyz", true),
+            ("*b[c-e]*[^x]?*", "abdxz", false),
+            ("*?b*", "b", false),
+            ("*?b*", "bb", true),
             ("h?llo", "hello", true),
             ("h?llo", "hllo", false),
             ("h[ae]llo", "hallo", true),
@@ -123,17 +193,69 @@ mod tests {
             ("[a-]", "-", false),
         ];
         for (pattern, text, expected) in cases {
-            let found = glob_match(pattern.as_bytes(), text.as_bytes());
+            let found = matches(pattern.as_bytes(), text.as_bytes());
             assert_eq!(found, expected, "{pattern:?} {text:?}");
         }
     }
 
+    /// By trying everything.
+    fn plainly(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.first() {
+            None => text.is_empty(),
+            Some(b'*') => (0..=text.len()).any(|skipped| plainly(&pattern[1..], &text[skipped..])),
+            Some(_) => text.split_first().is_some_and(|(&byte, behind)| {
+                let (element, rest) = Element::parse(pattern);
+                element.has(byte) && plainly(rest, behind)
+            }),
+        }
+    }
+
     #[test]
-    fn many_stars_take_no_more_than_the_product_of_the_sizes() {
-        let pattern = b"*a".repeat(2000);
-        let mut text = b"a".repeat(1999);
-        assert!(!glob_match(&pattern, &text));
+    fn random_patterns_match_what_they_describe() {
+        let mut state = 1_u64;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let mut found = 0;
+        for _ in 0..20_000 {
+            let pattern: Vec<u8> = (0..draw(9)).map(|_| b"**?aab[^]-\\"[draw(11)]).collect();
+            let text: Vec<u8> = (0..=draw(9)).map(|_| b"aab]"[draw(4)]).collect();
+            let expected = plainly(&pattern, &text);
+            assert_eq!(matches(&pattern, &text), expected, "{pattern:?} {text:?}");
+            found += usize::from(expected);
+        }
+        assert!(found > 1000, "{found}");
+    }
+
+    #[test]
+    fn stretches_may_be_longer_than_a_word() {
+        for size in [63, 64, 65, 127, 128, 129, 1000] {
+            let wild = [b"*".to_vec(), b"a".repeat(size - 1), b"?*".to_vec()].concat();
+            let mut text = [b"b".to_vec(), b"a".repeat(size - 2), b"ba".repeat(2)].concat();
+            assert!(!matches(&wild, &text), "{size}");
+            text.extend(b"a".repeat(size - 1));
+            assert!(!matches(&wild, &text[..text.len() - 1]), "{size}");
+            text.extend(b"cc");
+            assert!(matches(&wild, &text), "{size}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_takes_the_product_of_the_sizes() {
+        let stars = b"*a".repeat(SIZE_MAX / 2);
+        let mut text = b"a".repeat(stars.len() / 2 - 1);
+        assert!(!matches(&stars, &text));
         text.push(b'a');
-        assert!(glob_match(&pattern, &text));
+        assert!(matches(&stars, &text));
+        let class = [b"*[".to_vec(), b"b".repeat(60_000), b"]*".to_vec()].concat();
+        assert!(!matches(&class, &b"a".repeat(1 << 20)));
+        let literal = [b"*".to_vec(), b"a".repeat(60_000), b"b*".to_vec()].concat();
+        assert!(!matches(&literal, &b"a".repeat(1 << 20)));
+        assert_eq!(Glob::new(&literal).map(|glob| glob.cost(10)), Ok(10));
+        let wild = |size| [b"*?".to_vec(), b"a".repeat(size - 1), b"*".to_vec()].concat();
+        assert_eq!(Glob::new(&wild(WILD_STRETCH_MAX)).map(|glob| glob.cost(10)), Ok(650));
+        assert_eq!(Glob::new(&wild(WILD_STRETCH_MAX + 1)).map(drop), Err(PatternTooLong));
+        assert_eq!(Glob::new(&b"a".repeat(SIZE_MAX + 1)).map(drop), Err(PatternTooLong));
     }
 }

@@ -59,6 +59,7 @@ mod long_double;
 mod memory;
 mod past;
 mod payload;
+mod stretch;
 mod table;
 mod tail;
 mod value;
@@ -77,7 +78,7 @@ pub use effects::{Effects, Part, Touched};
 pub use evict::{EvictionConfig, EvictionPolicy, Usage};
 pub use expire::{ExpireStep, no_args};
 pub use garbage::Garbage;
-pub use glob::glob_match;
+pub use glob::{Glob, PatternTooLong};
 pub use hash::{
     Element, HashBuilder, HashLimits, HashRef, HashTree, PACKED_FIELDS_MAX, PACKED_SIZE_MAX,
 };

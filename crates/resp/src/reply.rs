@@ -31,6 +31,9 @@ pub struct ReplyBuf {
     /// Sum of the sizes of `shared`.
     shared_size: usize,
     protocol: Protocol,
+    /// Most bytes that it may have.
+    size_max: Option<usize>,
+    is_cut: bool,
 }
 
 /// A string that belongs before the byte at `at` of the reply's own bytes.
@@ -55,6 +58,30 @@ impl ReplyBuf {
     /// Changes the protocol of the replies that follow.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
+    }
+
+    /// An empty reply of the same protocol and with the same limit, to be appended to this one.
+    #[must_use]
+    pub fn for_parts(&self) -> Self {
+        Self { protocol: self.protocol, size_max: self.size_max, ..Self::default() }
+    }
+
+    /// Lets it have so many bytes at most; those that are there already count. Strings that would make it
+    /// longer are left out then, and it [is cut](Self::is_cut).
+    pub fn set_size_max(&mut self, size_max: Option<usize>) {
+        self.size_max = size_max;
+    }
+
+    /// Whether something was left out, so that it must not be sent.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Whether there is room for a string of `size` bytes; if not, it is left out.
+    fn has_room(&mut self, size: usize) -> bool {
+        let has_room = self.size_max.is_none_or(|max| self.len().saturating_add(size) <= max);
+        self.is_cut |= !has_room;
+        has_room
     }
 
     /// Bytes to send.
@@ -160,7 +187,10 @@ impl ReplyBuf {
 
     /// Appends all of `other`, sharing what it shares.
     pub fn append(&mut self, other: &ReplyBuf) {
-        self.append_range(other, 0..other.len());
+        self.is_cut |= other.is_cut;
+        if self.has_room(other.len()) {
+            self.append_range(other, 0..other.len());
+        }
     }
 
     /// The contiguous stretches of the bytes in `range`, in order: what a vectored send takes.
@@ -241,6 +271,9 @@ impl ReplyBuf {
 
     /// A string, copied.
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if !self.has_room(bytes.len()) {
+            return;
+        }
         self.bytes.reserve(bytes.len() + 32);
         self.number_line(b'$', bytes.len() as i64);
         self.bytes.extend_from_slice(bytes);
@@ -258,6 +291,9 @@ impl ReplyBuf {
             self.bulk(&piece[range]);
             return;
         }
+        if !self.has_room(range.len()) {
+            return;
+        }
         self.number_line(b'$', range.len() as i64);
         self.splice(piece, range);
         self.bytes.extend_from_slice(b"\r\n");
@@ -265,6 +301,9 @@ impl ReplyBuf {
 
     /// A string that is part of a large one; its pieces are shared, short stretches copied.
     pub fn bulk_blob(&mut self, blob: &Blob, range: Range<usize>) {
+        if !self.has_room(range.len()) {
+            return;
+        }
         self.number_line(b'$', range.len() as i64);
         for part in blob.parts(range) {
             if part.range.len() < SHARED_REPLY_SIZE_MIN {

@@ -39,6 +39,8 @@ pub(crate) struct Client {
     pub(crate) parser: Parser,
     /// Bytes received that are not a whole request, or wait for their turn.
     pub(crate) input: Vec<u8>,
+    /// Bytes with which the request came that runs, those around it among them.
+    pub(crate) running_size: usize,
     /// The large argument that is being received.
     pub(crate) large: Option<BlobBuilder>,
     /// Sizes of the large arguments of the request that is being received, as announced.
@@ -150,6 +152,7 @@ impl Client {
             no_touch: false,
             parser: Parser::new(),
             input: Vec::new(),
+            running_size: 0,
             large: None,
             large_size: 0,
             state: State::Running,
@@ -182,7 +185,8 @@ impl Client {
     /// Bytes of memory that requests, replies and watched keys take: what the limit to memory is about,
     /// but for values that replies only refer to.
     pub(crate) fn memory(&self) -> usize {
-        let requests = self.input.capacity() + self.large_received() + self.multi_memory();
+        let received = self.input.capacity() + self.running_size + self.large_received();
+        let requests = received + self.multi_memory();
         let replies = self.out.own_memory()
             + self.held.own_memory()
             + self.ready.own_memory()
@@ -262,8 +266,8 @@ impl Client {
     }
 
     /// The line of `CLIENT LIST` and `CLIENT INFO`, without its end. `is_stale` says whether it may
-    /// tell that a watched key was changed.
-    pub(crate) fn describe(&self, now: Instant, is_stale: bool) -> String {
+    /// tell that a watched key was changed; `argv_size`, bytes of the arguments of the request that runs.
+    pub(crate) fn describe(&self, now: Instant, is_stale: bool, argv_size: usize) -> String {
         let mut flags = String::new();
         if matches!(self.state, State::Waiting(_) | State::Parked(_)) {
             flags.push('b');
@@ -300,7 +304,7 @@ impl Client {
         let _ = write!(
             line,
             "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
-             ssub=0 multi={multi} qbuf={} qbuf-free={} argv-mem=0 multi-mem={multi_memory} rbs={} \
+             ssub=0 multi={multi} qbuf={} qbuf-free={} argv-mem={argv_size} multi-mem={multi_memory} rbs={} \
              rbp=0 obl={output} oll={} omem={output} tot-mem={memory} events=r cmd={} user=default \
              redir=-1 resp={resp} lib-name={} lib-ver={}",
             self.id,
@@ -311,7 +315,7 @@ impl Client {
             seconds(self.connected_at),
             seconds(self.last_active),
             self.db.0,
-            self.input.len(),
+            self.input.len() + self.running_size,
             self.input.capacity() - self.input.len(),
             self.out.memory(),
             self.held.len(),

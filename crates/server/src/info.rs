@@ -227,15 +227,17 @@ fn commandstats(text: &mut Text, core: &Core, _: &Client) {
 
 fn latencystats(text: &mut Text, core: &Core, _: &Client) {
     let asked = core.config.text("latency-tracking-info-percentiles");
-    let asked: Vec<(&str, f64)> =
-        asked.split_whitespace().filter_map(|word| Some((word, word.parse().ok()?))).collect();
+    let asked: Vec<f64> = asked.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
         let Some(latency) = &stats.latency else { continue };
         let values: Vec<String> = asked
             .iter()
-            .map(|(word, percentile)| {
-                let us = latency.value_at_percentile(*percentile) as f64 / 1000.0;
-                format!("p{word}={us:.3}")
+            .map(|&percentile| {
+                let us = latency.value_at_percentile(percentile) as f64 / 1000.0;
+                // As Redis writes it: six places, and none that is zero.
+                let name = format!("{percentile:.6}");
+                let name = name.trim_end_matches('0').trim_end_matches('.');
+                format!("p{name}={us:.3}")
             })
             .collect();
         text.line(format_args!("latency_percentiles_usec_{name}:{}", values.join(",")));

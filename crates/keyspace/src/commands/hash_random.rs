@@ -77,7 +77,7 @@ fn random_fields(context: &mut Context<'_>, count: i64, wanted: Wanted) -> Outco
     } else {
         (asked.min(len), Choice::Dense { position: Position::START, unseen: len })
     };
-    let out = ReplyBuf::new(context.reply.protocol());
+    let out = context.reply.for_parts();
     Box::new(RandomFields { source, choice, wanted, count, left: count, out }).resume(context)
 }
 
@@ -119,7 +119,7 @@ enum Choice {
 impl RandomFields {
     /// Goes on for a step; the context is as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
-        while self.left > 0 {
+        while self.left > 0 && !self.out.is_cut() {
             self.step(context.keyspace);
             if context.mode.yields() && self.left > 0 {
                 return Outcome::Yield(Yielded::RandomFields(self));

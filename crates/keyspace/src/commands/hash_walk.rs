@@ -1,8 +1,10 @@
 //! Hashes as wholes. A large one is read in steps, from a clone that no later write changes.
 
+use std::cell::Cell;
+
 use slimio_resp::{Protocol, ReplyBuf};
 
-use super::scan::{parse_cursor, reply_scan, scan_options};
+use super::scan::{STEP_COST_MAX, parse_cursor, reply_scan, scan_options};
 use super::text;
 use crate::context::{Context, Outcome, Yielded};
 use crate::hash::{Element, HashRef, HashTree, Position};
@@ -60,7 +62,7 @@ fn walk(context: &mut Context<'_>, wanted: Wanted) -> Outcome {
     if let Some(HashRef::Tree(tree)) = hash
         && tree.is_large()
     {
-        let out = ReplyBuf::new(context.reply.protocol());
+        let out = context.reply.for_parts();
         let walk = FieldsWalk { tree: tree.clone(), position: Position::START, wanted, out };
         return Box::new(walk).resume(context);
     }
@@ -88,7 +90,7 @@ pub struct FieldsWalk {
 impl FieldsWalk {
     /// Goes on for a step; the context is as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
-        while self.position != Position::END {
+        while self.position != Position::END && !self.out.is_cut() {
             self.step();
             if context.mode.yields() && self.position != Position::END {
                 return Outcome::Yield(Yielded::Fields(self));
@@ -132,9 +134,10 @@ pub(super) fn hscan(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     let Some(options) = scan_options(context, 3, false) else { return Outcome::Reply };
-    let mut out = ReplyBuf::new(context.reply.protocol());
-    let (mut position, mut count) = (Position::END, 0);
+    let mut out = context.reply.for_parts();
+    let (mut position, mut count, cost) = (Position::END, 0, Cell::new(0));
     let mut reply = |field: Element<'_>, value: Element<'_>| {
+        cost.set(cost.get() + options.cost_of(&field.to_bytes()));
         if options.matches(&field.to_bytes()) {
             Wanted::Both.reply(field, value, &mut out);
             count += 2;
@@ -145,7 +148,7 @@ pub(super) fn hscan(context: &mut Context<'_>) -> Outcome {
             position = Position(cursor);
             let (wanted, mut fields) = (options.count.min(STEP_FIELDS_MAX), 0);
             // A cursor that no scan gave out is a scan that has ended.
-            while position < Position::END && fields < wanted {
+            while position < Position::END && fields < wanted && cost.get() < STEP_COST_MAX {
                 let (next, entries) = tree.walk(position);
                 for entry in entries {
                     reply(entry.field, entry.value);

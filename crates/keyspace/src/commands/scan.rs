@@ -4,12 +4,15 @@ use slimio_resp::ReplyBuf;
 
 use super::text;
 use crate::context::{Context, Mode, Outcome, Yielded};
-use crate::glob::glob_match;
+use crate::glob::{Glob, PatternTooLong};
 use crate::long_double::split_sign;
 use crate::table::{Position, Spot};
 
 /// Most keys that one step of `KEYS` or one call of `SCAN` looks at, whatever was asked for.
 const STEP_KEYS_MAX: usize = 10_000;
+
+/// What matching takes in one step at most, as a [cost](Glob::cost), but for the last bucket.
+pub(super) const STEP_COST_MAX: usize = 1 << 20;
 
 /// Buckets that `SCAN` looks at for each key asked for, when it finds none.
 const SCAN_BUCKETS_PER_KEY: usize = 10;
@@ -26,6 +29,8 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
 /// once; one that comes or goes meanwhile may be found or not. A small database takes one step.
 #[derive(Debug)]
 pub struct KeysWalk {
+    /// `None`: all keys.
+    pattern: Option<Glob>,
     position: Position,
     count: usize,
     /// The keys found, as replies.
@@ -33,17 +38,21 @@ pub struct KeysWalk {
 }
 
 pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
-    let found = ReplyBuf::new(context.reply.protocol());
-    Box::new(KeysWalk { position: Position::START, count: 0, found }).resume(context)
+    let pattern = match pattern_of(&context.args.bytes(1)) {
+        Ok(pattern) => pattern,
+        Err(why) => return context.error(&format!("ERR {why}")),
+    };
+    let found = context.reply.for_parts();
+    Box::new(KeysWalk { pattern, position: Position::START, count: 0, found }).resume(context)
 }
 
 impl KeysWalk {
     /// Goes on for a step; the context is as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
-        let pattern = context.args.bytes(1);
-        let mut examined = 0;
-        while self.position != Position::END {
-            if context.mode.yields() && examined >= STEP_KEYS_MAX {
+        let (mut examined, mut cost) = (0, 0);
+        while self.position != Position::END && !self.found.is_cut() {
+            let is_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
+            if context.mode.yields() && is_over {
                 // So that the last step need not copy them all.
                 self.found.seal();
                 return Outcome::Yield(Yielded::Keys(self));
@@ -54,8 +63,10 @@ impl KeysWalk {
             examined += 1;
             for (spot, slot) in entries {
                 examined += 1;
+                cost += cost_of(self.pattern.as_ref(), slot.key());
                 // A key whose time is over is left where it is, as Redis leaves it.
-                if matches(&pattern, slot.key()) && !context.is_over(context.db, spot) {
+                let is_wanted = matches(self.pattern.as_ref(), slot.key());
+                if is_wanted && !context.is_over(context.db, spot) {
                     self.found.bulk(slot.key());
                     self.count += 1;
                 }
@@ -78,13 +89,10 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     let mut position = Position(cursor);
     // A cursor that no scan gave out is a scan that has ended.
     while position < Position::END {
-        position = step.bucket(context, position, |key, type_found| {
-            let type_name = options.type_name.as_ref();
-            options.matches(key)
-                && type_name.is_none_or(|name| name.eq_ignore_ascii_case(type_found))
-        });
+        position = step.bucket(context, position, &options);
         buckets -= 1;
-        if buckets == 0 || step.keys.len() >= count || step.examined >= STEP_KEYS_MAX {
+        let is_over = step.examined >= STEP_KEYS_MAX || step.cost >= STEP_COST_MAX;
+        if buckets == 0 || step.keys.len() >= count || is_over {
             break;
         }
     }
@@ -104,20 +112,40 @@ pub(super) fn reply_scan(reply: &mut ReplyBuf, cursor: u64, len: usize) {
 }
 
 /// `*` alone means all keys, even the empty one.
-fn matches(pattern: &[u8], key: &[u8]) -> bool {
-    pattern == b"*" || glob_match(pattern, key)
+fn pattern_of(pattern: &[u8]) -> Result<Option<Glob>, PatternTooLong> {
+    if pattern == b"*" { Ok(None) } else { Glob::new(pattern).map(Some) }
+}
+
+fn matches(pattern: Option<&Glob>, key: &[u8]) -> bool {
+    pattern.is_none_or(|pattern| pattern.matches(key))
+}
+
+/// What it takes to see whether a key is wanted, and to copy it if it is.
+fn cost_of(pattern: Option<&Glob>, key: &[u8]) -> usize {
+    pattern.map_or(key.len(), |pattern| pattern.cost(key.len()))
 }
 
 /// Options of `SCAN` and its kin.
 pub(super) struct ScanOptions {
     pub(super) count: usize,
-    pattern: Option<Vec<u8>>,
+    pattern: Option<Glob>,
     type_name: Option<Vec<u8>>,
 }
 
 impl ScanOptions {
     pub(super) fn matches(&self, name: &[u8]) -> bool {
-        self.pattern.as_ref().is_none_or(|pattern| matches(pattern, name))
+        matches(self.pattern.as_ref(), name)
+    }
+
+    /// See [`Glob::cost`].
+    pub(super) fn cost_of(&self, name: &[u8]) -> usize {
+        cost_of(self.pattern.as_ref(), name)
+    }
+
+    /// Whether a key that holds what is called so is wanted.
+    fn matches_key(&self, key: &[u8], type_found: &str) -> bool {
+        let is_type = |name: &Vec<u8>| name.eq_ignore_ascii_case(type_found.as_bytes());
+        self.matches(key) && self.type_name.as_ref().is_none_or(is_type)
     }
 }
 
@@ -141,9 +169,13 @@ pub(super) fn scan_options(
                 }
                 options.count = count as usize;
             }
-            Some(value) if arg.is("match") => {
-                options.pattern = Some(context.args.bytes(value).into_owned());
-            }
+            Some(value) if arg.is("match") => match pattern_of(&context.args.bytes(value)) {
+                Ok(pattern) => options.pattern = pattern,
+                Err(why) => {
+                    context.reply.error(&format!("ERR {why}"));
+                    return None;
+                }
+            },
             Some(value) if of_keys && arg.is("type") => {
                 options.type_name = Some(context.args.bytes(value).into_owned());
             }
@@ -219,6 +251,7 @@ fn draw(context: &mut Context<'_>) -> Option<Spot> {
 #[derive(Default)]
 struct Step {
     examined: usize,
+    cost: usize,
     keys: Vec<Vec<u8>>,
 }
 
@@ -229,7 +262,7 @@ impl Step {
         &mut self,
         context: &mut Context<'_>,
         from: Position,
-        wanted: impl Fn(&[u8], &[u8]) -> bool,
+        options: &ScanOptions,
     ) -> Position {
         let db = context.keyspace.db(context.db);
         let (next, entries) = db.table().walk(from);
@@ -237,7 +270,8 @@ impl Step {
         let mut any_over = false;
         for (spot, slot) in entries {
             self.examined += 1;
-            if wanted(slot.key(), slot.value().value_type().name().as_bytes()) {
+            self.cost += options.cost_of(slot.key());
+            if options.matches_key(slot.key(), slot.value().value_type().name()) {
                 any_over |= context.is_over(context.db, spot);
                 self.keys.push(slot.key().to_vec());
             }

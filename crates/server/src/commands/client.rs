@@ -53,8 +53,8 @@ pub(super) fn setinfo(_: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn info(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let mut line = client.describe(core.now, core.is_known_stale(client));
+pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    let mut line = client.describe(core.now, core.is_known_stale(client), size_of_arguments(args));
     line.push('\n');
     client.out.verbatim("txt", line.as_bytes());
 }
@@ -87,12 +87,17 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let mut shown: Vec<&Client> = core.clients.iter().chain([&*client]).collect();
     shown.retain(|c| ids.as_ref().is_none_or(|ids| ids.contains(&(c.id as i64))));
     shown.sort_by_key(|c| c.id);
-    let mut text = String::new();
+    let (own_id, mut text) = (client.id, String::new());
     for client in shown {
-        text.push_str(&client.describe(core.now, core.is_known_stale(client)));
+        let argv_size = if client.id == own_id { size_of_arguments(args) } else { 0 };
+        text.push_str(&client.describe(core.now, core.is_known_stale(client), argv_size));
         text.push('\n');
     }
     client.out.verbatim("txt", text.as_bytes());
+}
+
+fn size_of_arguments(args: Args<'_>) -> usize {
+    args.iter().map(|arg| arg.size()).sum()
 }
 
 /// The clients that a filter's `TYPE` means.

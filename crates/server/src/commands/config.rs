@@ -1,6 +1,8 @@
 //! `CONFIG`
 
-use slimio_keyspace::glob_match;
+use std::borrow::Cow;
+
+use slimio_keyspace::Glob;
 use slimio_resp::Args;
 
 use crate::clients::Client;
@@ -8,10 +10,12 @@ use crate::core::Core;
 
 pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let asked: Vec<_> = (2..args.len()).map(|index| args.bytes(index)).collect();
-    let patterns: Vec<Vec<u8>> = asked.iter().map(|word| word.to_ascii_lowercase()).collect();
+    // No name is as long as what is no pattern.
+    let pattern = |word: &Cow<'_, [u8]>| Glob::new(&word.to_ascii_lowercase()).ok();
+    let patterns: Vec<Glob> = asked.iter().filter_map(pattern).collect();
     let found = core
         .config
-        .get_matching(|name| patterns.iter().any(|pattern| glob_match(pattern, name.as_bytes())));
+        .get_matching(|name| patterns.iter().any(|pattern| pattern.matches(name.as_bytes())));
     client.out.map(found.len());
     for (name, value) in found {
         // A name that was asked for as such comes back as it was written.

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use slimio_keyspace::{Command, KeySpec, glob_match};
+use slimio_keyspace::{Command, Glob, KeySpec};
 use slimio_resp::{Args, ReplyBuf};
 
 use super::{Entry, Run};
@@ -154,11 +154,11 @@ fn document(row: &Command<Entry>, out: &mut ReplyBuf) {
 pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let is_filtered = args.len() == 5 && args.get(2).is("filterby");
     let value = if is_filtered { args.bytes(4).to_ascii_lowercase() } else { Vec::new() };
-    let category = [b"@", &value[..]].concat();
+    let (category, pattern) = ([b"@", &value[..]].concat(), Glob::new(&value));
     let is_wanted: &dyn Fn(&Command<Entry>) -> bool = if args.len() == 2 {
         &|_| true
     } else if is_filtered && args.get(3).is("pattern") {
-        &|row| glob_match(&value, row.run.name.as_bytes())
+        &|row| pattern.as_ref().is_ok_and(|pattern| pattern.matches(row.run.name.as_bytes()))
     } else if is_filtered && args.get(3).is("aclcat") {
         &|row| row.categories.iter().any(|name| name.as_bytes() == category)
     } else if is_filtered && args.get(3).is("module") {

@@ -13,6 +13,7 @@ pub(super) fn save(core: &mut Core, client: &mut Client, _: Args<'_>) {
         client.out.error("ERR Background save already in progress");
         return;
     }
+    core.make_way_for_save();
     match core.begin_snapshot(SnapshotKind::OnDemand) {
         Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => core.wait_for_save(client),
         Err(NotBegun::Never) => client.out.error(NO_VOLUME),
@@ -25,10 +26,12 @@ pub(super) fn bgsave(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR syntax error");
         return;
     }
-    if core.snapshots.runs(SnapshotKind::OnDemand) {
+    let snapshots = &core.snapshots;
+    if snapshots.runs(SnapshotKind::OnDemand) && !snapshots.is_of_flush {
         client.out.error("ERR Background save already in progress");
         return;
     }
+    core.make_way_for_save();
     let is_queued = core.is_in_transaction();
     match core.begin_snapshot(SnapshotKind::OnDemand) {
         Ok(()) => client.out.simple("Background saving started"),

@@ -23,9 +23,11 @@ impl Core {
         if client.replies == Replies::SkipNext {
             client.replies = Replies::Skip;
         }
+        self.limit_reply(client);
         let before = client.out.len();
         self.request_for_reply(client, args, before);
         client.leave_out(before);
+        close_if_cut(client);
     }
 
     fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
@@ -191,6 +193,7 @@ impl Core {
             if !is_planted("left-out-unless-long") {
                 client.leave_out(before);
             }
+            close_if_cut(&mut client);
             if client.is_running() {
                 self.resume(&mut client);
             }
@@ -386,6 +389,13 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     let writes =
         row.flags.has(Flags::WRITE) && !(row.flags.has(Flags::FREES) && frees(Purpose::Frees));
     is_written || writes || row.name == "ping"
+}
+
+/// Runs nothing more of a client whose reply is longer than it may have waiting, as in Redis.
+fn close_if_cut(client: &mut Client) {
+    if client.out.is_cut() {
+        client.close_after_replies();
+    }
 }
 
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {

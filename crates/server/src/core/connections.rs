@@ -102,7 +102,8 @@ impl Core {
 
     /// Puts a client back that was served, and has its replies looked at when the turn ends.
     pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
-        let has_news = !client.out.is_empty() || client.is_closing() || client.is_at_end;
+        let has_reply = !client.out.is_empty() || client.out.is_cut();
+        let has_news = has_reply || client.is_closing() || client.is_at_end;
         if has_news && client.needs <= self.durable() {
             self.reader_seen = Some(self.now);
         }

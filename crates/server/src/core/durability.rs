@@ -171,6 +171,7 @@ impl Core {
     fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
+            self.snapshots.is_of_flush |= is_empty && !self.snapshots.is_saving();
             self.snapshots.saves.is_scheduled |= is_empty;
         }
     }

@@ -144,6 +144,7 @@ impl Core {
                 Step::Complete { consumed } => {
                     let args = parser.request().args(&buffer[at..]);
                     if !args.is_empty() {
+                        client.running_size = buffer.len();
                         self.request(client, args);
                     }
                     at += consumed;
@@ -178,6 +179,7 @@ impl Core {
             }
         }
         client.parser = parser;
+        client.running_size = 0;
         if client.is_closing() {
             return;
         }
@@ -201,7 +203,7 @@ impl Core {
         if client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
-                client.describe(self.now, client.is_stale)
+                client.describe(self.now, client.is_stale, 0)
             );
             self.stats.query_limit_disconnections += 1;
             client.close_after_replies();

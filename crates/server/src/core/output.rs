@@ -28,8 +28,10 @@ impl Core {
         for &conn in &dirty {
             let Some(mut client) = self.clients.take(conn) else { continue };
             client.is_dirty = false;
-            release(&mut client, releasable, durable);
-            self.send(&mut client, net);
+            if !client.out.is_cut() {
+                release(&mut client, releasable, durable);
+                self.send(&mut client, net);
+            }
             if self.is_over_limit(&mut client) || self.is_lost(&client) {
                 self.drop_client(client);
                 continue;
@@ -98,6 +100,16 @@ impl Core {
         }
     }
 
+    /// Has replies take no more memory than the client may have waiting.
+    pub(super) fn limit_reply(&self, client: &mut Client) {
+        let hard = self.settings.output_limit.hard_bytes;
+        if hard == 0 {
+            return client.out.set_size_max(None);
+        }
+        let others = client.output_size() - client.out.len();
+        client.out.set_size_max(Some((hard as usize).saturating_sub(others)));
+    }
+
     /// Whether a client has not read its replies for too long, or too many of them.
     fn is_over_limit(&mut self, client: &mut Client) -> bool {
         let limit = self.settings.output_limit;
@@ -111,13 +123,14 @@ impl Core {
         } else if client.soft_limit_since.is_none() {
             client.soft_limit_since = Some(self.now);
         }
-        let is_over = (limit.hard_bytes > 0 && size >= limit.hard_bytes)
+        let is_over = client.out.is_cut()
+            || (limit.hard_bytes > 0 && size >= limit.hard_bytes)
             || soft_limit_is_over(client.soft_limit_since, self.now, limit.soft_seconds);
         if is_over {
             self.stats.output_limit_disconnections += 1;
             log::warn!(
                 "client {} closed for overcoming of output buffer limits",
-                client.describe(self.now, client.is_stale)
+                client.describe(self.now, client.is_stale, 0)
             );
         }
         is_over

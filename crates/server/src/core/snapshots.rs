@@ -286,6 +286,7 @@ impl Core {
         history.took = Some(took);
         history.memory_max = running.memory_max;
         if kind == SnapshotKind::OnDemand {
+            self.snapshots.is_of_flush &= self.snapshots.saves.is_scheduled;
             self.snapshots.is_behind_rewrite = false;
             self.snapshots.changes -= running.changes.min(self.snapshots.changes);
             self.snapshots.saved_at_s = self.now_ms / 1000;
@@ -305,6 +306,7 @@ impl Core {
         history.took = Some(running.began.elapsed());
         history.memory_max = running.memory_max;
         if kind == SnapshotKind::OnDemand {
+            self.snapshots.is_of_flush = false;
             self.snapshots.is_behind_rewrite = false;
             self.answer_saving(Some(why));
             self.answer_pinning(Err(why));
@@ -355,6 +357,16 @@ impl Core {
         self.transaction.is_some()
     }
 
+    /// Whoever asks for a point in time finds none in the way that nobody has asked for: the one that is
+    /// to come holds more.
+    pub(crate) fn make_way_for_save(&mut self) {
+        if std::mem::take(&mut self.snapshots.is_of_flush)
+            && self.snapshots.runs(SnapshotKind::OnDemand)
+        {
+            self.cancel_snapshot("a later one was asked for");
+        }
+    }
+
     /// Lets a client wait until a snapshot is over: `SAVE`.
     pub(crate) fn wait_for_save(&mut self, client: &mut Client) {
         client.state = State::Saving;
@@ -378,6 +390,7 @@ impl Core {
             self.snapshots.rewrites.is_scheduled = true;
         }
         if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {
+            self.snapshots.is_of_flush = false;
             log::info!("{} changes since the last snapshot. Saving...", self.snapshots.changes);
             self.snapshots.saves.is_scheduled = true;
         }

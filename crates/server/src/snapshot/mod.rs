@@ -123,6 +123,8 @@ pub(crate) struct Snapshots {
     pub(crate) saved_at_s: i64,
     /// A `BGSAVE` that lacked room is taken again behind a rewrite of the log, which makes some.
     pub(crate) is_behind_rewrite: bool,
+    /// The one that is scheduled, or runs, keeps what a flush did. Nobody has asked for it as such.
+    pub(crate) is_of_flush: bool,
     /// Clients whose `SAVE` is under way.
     pub(crate) saving: Vec<ConnId>,
     /// Clients for whom a snapshot is to be pinned, and the count of those begun then.
@@ -151,6 +153,7 @@ impl Snapshots {
             changes: 0,
             saved_at_s: 0,
             is_behind_rewrite: false,
+            is_of_flush: false,
             saving: Vec::new(),
             pinning: Vec::new(),
             pins: Vec::new(),
@@ -187,7 +190,7 @@ impl Snapshots {
     pub(crate) fn is_saving(&self) -> bool {
         let is_put_off =
             self.saves.is_scheduled && (self.is_behind_rewrite || self.running.is_none());
-        is_put_off || self.runs(SnapshotKind::OnDemand)
+        (is_put_off || self.runs(SnapshotKind::OnDemand)) && !self.is_of_flush
     }
 
     /// Whether one of this kind runs.

@@ -50,6 +50,8 @@ fn without_eviction_what_needs_memory_is_refused() {
         let mut client = server.connect();
         let set = fill(&mut client, 2_000, &[]);
         assert!((500..1_500).contains(&set), "{set} keys in 1 MB");
+        // A request takes memory, too: a short one might just fit.
+        assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "900kb"]), "+OK\r\n");
         assert_eq!(client.call(&["SET", "a", "b"]), OOM);
         assert_eq!(client.call(&["APPEND", "key:1", "b"]), OOM);
         assert_eq!(client.call(&["STRLEN", "key:1"]), ":1000\r\n");
@@ -62,10 +64,11 @@ fn without_eviction_what_needs_memory_is_refused() {
         assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
         assert_eq!(client.call(&["SET", "a", "b"]), "+QUEUED\r\n");
         let mut other = server.connect();
-        assert_eq!(other.call(&["CONFIG", "SET", "maxmemory", "1mb"]), "+OK\r\n");
+        assert_eq!(other.call(&["CONFIG", "SET", "maxmemory", "900kb"]), "+OK\r\n");
         let abort = format!("-EXECABORT Transaction discarded because of: {}", &OOM[1..]);
         assert_eq!(client.call(&["EXEC"]), abort);
         assert_eq!(client.call(&["DEL", "key:1", "key:2", "key:3", "key:4"]), ":4\r\n");
+        assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "1100kb"]), "+OK\r\n");
         assert_eq!(client.call(&["SET", "a", "b"]), "+OK\r\n");
         assert_eq!(info(&mut client, "evicted_keys"), "0");
         assert_eq!(info(&mut client, "errorstat_OOM"), format!("count={}", 2_000 - set + 3));

@@ -1,0 +1,80 @@
+"""A reply takes no more memory than `client-output-buffer-limit` lets it have, also while it is made."""
+
+from harness.resp import encode
+from harness.server import Server
+from harness.target import TestCase, slimio_only
+
+LIMIT = 1 << 20
+# A step of a long command, what the allocator takes beside it, and other things that a server does.
+SLACK = 24 << 20
+FIELDS = 20_000
+
+
+@slimio_only
+class OutputLimit(TestCase):
+    seconds = 10
+
+    def setUp(self):
+        self.server = Server(enable_debug_command="yes", save="")
+        self.addCleanup(self.server.close)
+        with self.server.client() as client:
+            client("DEBUG", "POPULATE", 300_000, "key", 100)
+            client.pipeline([["HSET", "small", f"f{n}", "v" * 50] for n in range(20)])
+            client.pipeline([["HSET", "large", *(x for n in range(at, at + 100) for x in (f"f{n}", "v" * 1000))]
+                             for at in range(0, FIELDS, 100)])
+            client("SET", "string", "x" * 300_000)
+            client("CONFIG", "SET", "client-output-buffer-limit", f"normal {LIMIT} 0 0")
+
+    def status(self, name):
+        with open(f"/proc/{self.server.process.pid}/status") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith(name + ":"))
+
+    def test_a_reply_that_is_too_long_ends_the_connection_before_it_is_made(self):
+        transaction = [["MULTI"], *([["HGETALL", "small"]] * 3000), ["EXEC"]]
+        for requests in (
+            [["HRANDFIELD", "small", -20_000_000]],
+            [["HRANDFIELD", "small", -2_000_000, "WITHVALUES"]],
+            [["HRANDFIELD", "large", FIELDS, "WITHVALUES"]],
+            [["HGETALL", "large"]],
+            [["HVALS", "large"]],
+            [["HSCAN", "large", 0, "COUNT", FIELDS]],
+            [["KEYS", "*"]],
+            [["MGET", *(["key:1"] * 100_000)]],
+            [["HMGET", "large", *(["f1"] * 50_000)]],
+            [["GET", "string"]] * 10,
+            transaction,
+        ):
+            name = requests[-1][0]
+            with self.subTest(requests=name), self.server.client() as client:
+                # A new peak begins.
+                with open(f"/proc/{self.server.process.pid}/clear_refs", "w") as file:
+                    file.write("5")
+                before = self.status("VmHWM")
+                ended = int(self.server.info()["client_output_buffer_limit_disconnections"])
+                client.socket.sendall(b"".join(encode(*request) for request in requests) + encode("SET", "ran", name))
+                self.assertTrue(closed(client), "it is not closed")
+                self.assertLess(self.status("VmHWM") - before, SLACK)
+                self.assertEqual(int(self.server.info()["client_output_buffer_limit_disconnections"]), ended + 1)
+                with self.server.client() as observer:
+                    self.assertEqual(observer("GET", "ran"), None, "what is behind it was run")
+
+    def test_what_is_within_the_limit_is_told_whole(self):
+        with self.server.client() as client:
+            self.assertEqual(len(client("HRANDFIELD", "small", -5000)), 5000)
+            self.assertEqual(len(client("HRANDFIELD", "large", 900, "WITHVALUES")), 1800)
+            self.assertEqual(len(client("GET", "string")), 300_000)
+            # Each alone, however many.
+            for _ in range(20):
+                self.assertEqual(len(client("HRANDFIELD", "large", -900)), 900)
+
+
+def closed(client):
+    """Whether the server ends the connection. What comes before that is read."""
+    try:
+        while client.socket.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
