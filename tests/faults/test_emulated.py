@@ -44,6 +44,19 @@ class Emulated(TestCase):
         self.addCleanup(server.close)
         return server
 
+    def test_an_export_beside_the_server_leaves_its_point_in_time(self):
+        server = self.server()
+        with server.client() as client:
+            client("SET", "k", "old")
+            client("SAVE")
+            client("SET", "k", "new")
+            saves = server.info()["snapshot_saves_complete"]
+            code, said = tool("export", "--volume", self.name, "--server", f"127.0.0.1:{server.port}",
+                              "--out", os.path.join(self.folder, "out.rdb"))
+            self.assertEqual(code, 1, said)
+            self.assertIn("stop the server", said)
+            self.assertEqual(server.info()["snapshot_saves_complete"], saves)
+
     def write_over(self, server):
         """Random commands while snapshots come and go, until the host has written `ROUNDS` times the
         drive's size."""

@@ -58,6 +58,14 @@ class OutputLimit(TestCase):
                 with self.server.client() as observer:
                     self.assertEqual(observer("GET", "ran"), None, "what is behind it was run")
 
+    def test_what_is_not_told_has_no_limit(self):
+        with self.server.client() as client:
+            client.socket.sendall(encode("CLIENT", "REPLY", "OFF") + encode("HGETALL", "large")
+                                  + encode("CLIENT", "REPLY", "ON"))
+            self.assertEqual(client.read(), (b"+", b"OK"))
+            client.socket.sendall(encode("CLIENT", "REPLY", "SKIP") + encode("HGETALL", "large") + encode("PING"))
+            self.assertEqual(client.read(), (b"+", b"PONG"))
+
     def test_what_is_within_the_limit_is_told_whole(self):
         with self.server.client() as client:
             self.assertEqual(len(client("HRANDFIELD", "small", -5000)), 5000)

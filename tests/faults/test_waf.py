@@ -61,6 +61,27 @@ class Waf(TestCase):
             self.assertGreater(eager, 1.05)
             self.assertEqual(lazy, 1)
 
+    def test_a_log_that_is_rewritten_often_is_no_reason_to_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            self.said("generate", "--log", 0.3, "--size", "720M", "--out", trace)
+            self.assertGreaterEqual(self.replayed(trace, "--background", 0), 1)
+
+    def test_a_trace_that_came_to_nothing_is_not_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            with open(trace, "w", encoding="utf-8") as file:
+                file.write("an older one")
+            for wrong, said in ((("--size", "10M"), "take a larger --size"),
+                                (("--size", "720M", "--keys", 9), "take fewer --keys")):
+                self.assertIn(said, self.refused("generate", *wrong, "--out", trace))
+                self.assertEqual(os.listdir(folder), ["trace"])
+            with open(trace, encoding="utf-8") as file:
+                self.assertEqual(file.read(), "an older one")
+            # What is no file is written to as it is.
+            self.said("generate", "--size", "720M", "--repetitions", 1, "--out", "/dev/null")
+            self.assertFalse(os.path.isfile("/dev/null"))
+
     def replayed(self, trace, *args):
         text = self.said(trace, "--handles", 1, *args)
         return float(re.search(r"^\| 1 \| \d+ \| \d+ \| \d+ \| ([\d.]+) \|", text, re.M).group(1))

@@ -104,17 +104,21 @@ impl Export {
                 .map_err(|e| format!("cannot read the password from {}: {e}", file.display()))?;
             server.call(&["AUTH", password.trim_end_matches('\n')])?;
         }
+        // Before the server replaces its last point in time by one that nobody could read.
+        let mut media = slimio_volume::open_beside(path)
+            .map_err(|error| volume::explain(&error, &self.volume))?;
+        let mut superblock = || {
+            superblock(&mut *media).map_err(|error| explain(&error))?.ok_or_else(|| {
+                format!("no superblock can be read on the volume {}; check --volume", self.volume)
+            })
+        };
+        superblock()?;
         let pinned = if self.snapshot {
             server.call(&["SLIMIO", "PIN", "LAST"])?
         } else {
             server.call(&["SLIMIO", "PIN"])?
         };
-        let mut media = slimio_volume::open_beside(path)
-            .map_err(|error| volume::explain(&error, &self.volume))?;
-        let superblock = superblock(&mut *media).map_err(|error| explain(&error))?;
-        let superblock = superblock.ok_or_else(|| {
-            format!("no superblock can be read on the volume {}; check --volume", self.volume)
-        })?;
+        let superblock = superblock()?;
         let summary = superblock.snapshots.all().find(|held| is_named(held, &pinned));
         let summary = *summary.ok_or_else(|| {
             format!("the server at {} has another volume; check --server", self.server)

@@ -7,6 +7,7 @@ use slimio_device::{
     Contents, Directory, LBA_SIZE, OpenError, PathOptions, Purpose, WholeDevice, block_device_of,
     explain_refused_calls, open_whole, refused_calls,
 };
+use slimio_ring::Features;
 
 use crate::tools::say;
 use crate::volume::explain;
@@ -36,7 +37,7 @@ impl Probe {
 
 fn machine() {
     match slimio_ring::probe() {
-        Ok(features) => say(&format!("io_uring: yes ({features:?})")),
+        Ok(features) => say(&format!("io_uring: yes, {}", without(features))),
         Err(refused) => say(&format!("io_uring: no: {refused}")),
     }
     match slimio_ring::probe_wide() {
@@ -51,6 +52,24 @@ fn machine() {
         say(&format!("not as good as it could be: {call}"));
     }
     say(&format!("block size: {LBA_SIZE}"));
+}
+
+/// What a kernel's io_uring lacks of what the server makes use of.
+fn without(features: Features) -> String {
+    let Features { deferred, cooperative, multishot_accept, multishot_receive } = features;
+    let lacks: Vec<&str> = [
+        (deferred, "completions only when they are waited for (6.1)"),
+        (cooperative, "completions that interrupt nobody (5.19)"),
+        (multishot_accept, "one accept for many connections (5.19)"),
+        (multishot_receive, "one receive for much data (6.0)"),
+    ]
+    .into_iter()
+    .filter_map(|(has, what)| (!has).then_some(what))
+    .collect();
+    if lacks.is_empty() {
+        return "with all that the server makes use of".into();
+    }
+    format!("but this kernel lacks: {}; that costs some system calls more", lacks.join("; "))
 }
 
 fn device(path: &Path) -> Result<(), String> {

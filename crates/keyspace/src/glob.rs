@@ -9,8 +9,8 @@ use crate::stretch::{Element, ShiftAnd, Stretch};
 
 /// Longest pattern, in bytes.
 const SIZE_MAX: usize = 1 << 20;
-/// Longest stretch between two stars, in characters, that has a `?` or a class in it.
-const WILD_STRETCH_MAX: usize = 4096;
+/// Most characters of all stretches between stars that have a `?` or a class in them.
+const WILD_MAX: usize = 4096;
 
 /// A pattern by Redis's rules: `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a class, `\`
 /// takes the next character for itself.
@@ -27,6 +27,8 @@ pub struct Glob {
     literals: Vec<u8>,
     /// What the text ends with behind the last star, if there is one.
     tail: Option<Stretch>,
+    /// Words that are looked at for each byte of a text, at most, where a stretch is looked for.
+    words_max: usize,
     is_empty: bool,
 }
 
@@ -38,8 +40,8 @@ impl fmt::Display for PatternTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the pattern is too long: at most {SIZE_MAX} bytes, and between two stars \
-             {WILD_STRETCH_MAX} characters where one of them is ? or a class"
+            "the pattern is too long: at most {SIZE_MAX} bytes, and {WILD_MAX} characters between \
+             stars where one of them is ? or a class"
         )
     }
 }
@@ -77,19 +79,24 @@ impl Glob {
         let mut stretches = stretches.into_iter();
         let head = stretches.next().unwrap_or_default();
         let (mut middle, mut literals) = (Vec::new(), Vec::new());
+        let (mut wild, mut words_max) = (0, 0);
         // Stars beside each other are one.
         for stretch in stretches.filter(|stretch| stretch.len() > 0) {
             middle.push(if stretch.is_literal() {
                 let start = literals.len();
                 literals.extend(stretch.bytes());
                 Search::Literal(start..literals.len())
-            } else if stretch.len() > WILD_STRETCH_MAX {
-                return Err(PatternTooLong);
             } else {
-                Search::Wild(ShiftAnd::new(&stretch))
+                wild += stretch.len();
+                if wild > WILD_MAX {
+                    return Err(PatternTooLong);
+                }
+                let bits = ShiftAnd::new(&stretch);
+                words_max = words_max.max(bits.words());
+                Search::Wild(bits)
             });
         }
-        Ok(Self { head, middle, literals, tail, is_empty: pattern.is_empty() })
+        Ok(Self { head, middle, literals, tail, words_max, is_empty: pattern.is_empty() })
     }
 
     /// Whether `text` is what the pattern describes. A text that is empty is not even matched by stars:
@@ -134,11 +141,7 @@ impl Glob {
     /// About how many bytes could be looked at in the time that a match with a text of `size` bytes
     /// takes.
     pub fn cost(&self, size: usize) -> usize {
-        let wild = self.middle.iter().map(|search| match search {
-            Search::Literal(_) => 0,
-            Search::Wild(bits) => bits.words(),
-        });
-        size * (1 + wild.max().unwrap_or(0))
+        size * (1 + self.words_max)
     }
 }
 
@@ -254,8 +257,9 @@ mod tests {
         assert!(!matches(&literal, &b"a".repeat(1 << 20)));
         assert_eq!(Glob::new(&literal).map(|glob| glob.cost(10)), Ok(10));
         let wild = |size| [b"*?".to_vec(), b"a".repeat(size - 1), b"*".to_vec()].concat();
-        assert_eq!(Glob::new(&wild(WILD_STRETCH_MAX)).map(|glob| glob.cost(10)), Ok(650));
-        assert_eq!(Glob::new(&wild(WILD_STRETCH_MAX + 1)).map(drop), Err(PatternTooLong));
+        assert_eq!(Glob::new(&wild(WILD_MAX)).map(|glob| glob.cost(10)), Ok(650));
+        assert_eq!(Glob::new(&wild(WILD_MAX + 1)).map(drop), Err(PatternTooLong));
+        assert_eq!(Glob::new(&b"*?".repeat(WILD_MAX + 2)).map(drop), Err(PatternTooLong));
         assert_eq!(Glob::new(&b"a".repeat(SIZE_MAX + 1)).map(drop), Err(PatternTooLong));
     }
 }

@@ -186,7 +186,12 @@ impl Client {
     /// but for values that replies only refer to.
     pub(crate) fn memory(&self) -> usize {
         let received = self.input.capacity() + self.running_size + self.large_received();
-        let requests = received + self.multi_memory();
+        let waiting = match &self.state {
+            State::Parked(request) => request.memory(),
+            State::Yielding(command) => command.request.memory(),
+            _ => 0,
+        };
+        let requests = received + waiting + self.multi_memory();
         let replies = self.out.own_memory()
             + self.held.own_memory()
             + self.ready.own_memory()

@@ -190,13 +190,15 @@ impl Server {
             log::debug!("listening on {address}");
         }
         if core.config.yes("appendonly") {
+            // What comes behind it is for who looks into it.
+            let path = facts.io_path.split("; ").next().unwrap_or_default();
             log::info!(
-                "volume {}, appendfsync {}; log through {}, sockets through {}",
+                "volume {}, appendfsync {}; log through {path}, sockets through {}",
                 facts.volume,
                 core.config.choice("appendfsync"),
-                facts.io_path,
                 facts.net_name
             );
+            log::debug!("log through {}", facts.io_path);
         } else {
             log::info!(
                 "volume {}, appendonly no: what outlives this process are snapshots; sockets \
@@ -205,11 +207,14 @@ impl Server {
                 facts.net_name
             );
         }
-        if !facts.io_path_why_not_better.is_empty() {
-            log::info!("no better I/O path: {}", facts.io_path_why_not_better);
-        }
-        if !facts.net_why_not_better.is_empty() {
-            log::info!("no io_uring for sockets: {}", facts.net_why_not_better);
+        let sockets = match &facts.net_why_not_better {
+            why if why.is_empty() => String::new(),
+            why => format!("no io_uring for sockets: {why}"),
+        };
+        let better = [facts.io_path_why_not_better.as_str(), &sockets];
+        let better: Vec<&str> = better.into_iter().filter(|why| !why.is_empty()).collect();
+        if !better.is_empty() {
+            log::info!("not as good as it could be: {}", better.join("; "));
         }
         for name in core.config.without_effect() {
             log::warn!("directive {name} has no effect here");

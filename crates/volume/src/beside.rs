@@ -38,7 +38,10 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
         let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
         (path, place)
     } else {
-        let why = "it is neither a directory nor a device".into();
+        let why =
+            "beside the server that has it, only a directory or a device can be read: stop the \
+                   server, and export then"
+                .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
     Ok(Box::new(Beside { path, place }))

@@ -2,7 +2,7 @@
 //! virtual time, as a trace.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use slimio_device::LBA_SIZE;
@@ -76,15 +76,43 @@ impl Generate {
             repetitions: self.repetitions,
             ..paper
         };
-        let failed = |error: std::io::Error| format!("{}: {error}", self.out.display());
-        let file = File::create(&self.out).map_err(failed)?;
-        let trace = TraceWriter::new(file, &self.header(&run)).map_err(failed)?;
-        let (device, record) = Hollow::new(self.size / LBA_SIZE as u64, trace);
-        let server = Server::new(device, self.size, record.clone(), run, self.policy.policy())?;
-        server.run().map_err(|error| error.to_string())?;
-        let events = record.finish().map_err(failed)?;
+        let is_file = self.out.metadata().map_or(true, |there| there.is_file());
+        let events = if is_file { self.write_whole(run)? } else { self.write(&self.out, run)? };
         say(&format!("{events} events in {}", self.out.display()));
         Ok(())
+    }
+
+    /// Writes the trace to a file that has its name when it is whole: a part of a trace is none.
+    fn write_whole(&self, run: PaperRun) -> Result<u64, String> {
+        let mut unfinished = self.out.clone().into_os_string();
+        unfinished.push(".unfinished");
+        let unfinished = PathBuf::from(unfinished);
+        let named = self.write(&unfinished, run).and_then(|events| {
+            let failed = |error| format!("{}: {error}", self.out.display());
+            std::fs::rename(&unfinished, &self.out).map_err(failed).map(|()| events)
+        });
+        if named.is_err() {
+            // The error is the one to tell.
+            drop(std::fs::remove_file(&unfinished));
+        }
+        named
+    }
+
+    /// Writes the trace to a file. Returns how many events are in it.
+    fn write(&self, path: &Path, run: PaperRun) -> Result<u64, String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let file = File::create(path).map_err(failed)?;
+        let trace = TraceWriter::new(file, &self.header(&run)).map_err(failed)?;
+        let (device, record) = Hollow::new(self.size / LBA_SIZE as u64, trace);
+        let server = Server::new(device, self.size, record.clone(), run, self.policy.policy());
+        let server = server.map_err(|error| {
+            format!(
+                "a drive of {} MiB can't hold it: {error}; take a larger --size",
+                self.size >> 20
+            )
+        })?;
+        server.run().map_err(|error| format!("{error}; take fewer --keys or a larger --size"))?;
+        record.finish().map_err(failed)
     }
 
     fn header(&self, run: &PaperRun) -> TraceHeader {

@@ -125,20 +125,26 @@ impl Server {
     pub(super) fn run(mut self) -> Result<(), Error> {
         self.record.mark("set every key once");
         self.serve(self.run.key_count)?;
+        // A short log was rewritten before.
+        self.end_snapshot()?;
         self.begin(SnapshotKind::Wal)?;
-        while self.snapshot.is_some() {
-            self.snapshot_chunk()?;
-        }
+        self.end_snapshot()?;
         for repetition in 1..=self.run.repetitions {
             self.record.mark(&format!("repetition {repetition}: BGSAVE"));
             self.wants_snapshot = true;
             self.serve(self.run.requests)?;
         }
         self.record.mark("the last SET");
+        self.end_snapshot()?;
+        self.settle()
+    }
+
+    /// Writes what is left of the snapshot that is under way, if there is one.
+    fn end_snapshot(&mut self) -> Result<(), Error> {
         while self.snapshot.is_some() {
             self.snapshot_chunk()?;
         }
-        self.settle()
+        Ok(())
     }
 
     /// So many SETs, one of each client at a time, and what a snapshot does meanwhile.

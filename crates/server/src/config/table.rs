@@ -150,7 +150,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("unixsocketperm", Kind::Octal, "0", Effect::AtStart, "permissions of that socket; 0 is 600: for its owner alone"),
     row("protected-mode", Kind::Bool, "yes", Effect::Live, "without a password only the same machine may connect"),
     row("maxclients", Kind::Int(1, 4_294_967_295), "10000", Effect::Live, "most clients at once"),
-    row("client-query-buffer-limit", Kind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of a request not yet complete"),
+    row("client-query-buffer-limit", Kind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of a request not yet complete, and of what MULTI has queued"),
     row("client-output-buffer-limit", Kind::OutputLimits, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", Effect::Live, "most bytes of replies that wait for one client"),
     row("proto-max-bulk-len", Kind::Memory(1 << 20, SIZE_MAX), "512mb", Effect::Live, "longest string in a request"),
     own(row("io-backend", Kind::Choice(IO_BACKEND), "auto", Effect::AtStart, "io_uring, plain system calls, or the better one that the kernel allows")),

@@ -4,7 +4,7 @@ use slimio_resp::ReplyBuf;
 use slimio_storage::Lsn;
 
 use super::{Core, Wish};
-use crate::clients::{Client, soft_limit_is_over};
+use crate::clients::{Client, Replies, soft_limit_is_over};
 use crate::gate::may_leave;
 use crate::net::{ConnId, Net, Outgoing};
 
@@ -103,7 +103,8 @@ impl Core {
     /// Has replies take no more memory than the client may have waiting.
     pub(super) fn limit_reply(&self, client: &mut Client) {
         let hard = self.settings.output_limit.hard_bytes;
-        if hard == 0 {
+        // What nobody wants to hear waits nowhere.
+        if hard == 0 || client.replies != Replies::On {
             return client.out.set_size_max(None);
         }
         let others = client.output_size() - client.out.len();
