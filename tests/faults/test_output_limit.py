@@ -37,11 +37,10 @@ class OutputLimit(TestCase):
             [["HRANDFIELD", "large", FIELDS, "WITHVALUES"]],
             [["HGETALL", "large"]],
             [["HVALS", "large"]],
-            [["HSCAN", "large", 0, "COUNT", FIELDS]],
             [["KEYS", "*"]],
             [["MGET", *(["key:1"] * 100_000)]],
             [["HMGET", "large", *(["f1"] * 50_000)]],
-            [["GET", "string"]] * 10,
+            [["GET", "string"]] * 50,
             transaction,
         ):
             name = requests[-1][0]
