@@ -286,7 +286,8 @@ impl Keyspace {
                 let Some(spot) = table.find_hash(candidate.hash) else { continue };
                 let slot = table.get(spot);
                 let may_go = slot.expires() || !policy.is_volatile();
-                if may_go && policy.rank(slot, now_ms, rules) >= candidate.rank {
+                let is_unused = policy.rank(slot, now_ms, rules) >= candidate.rank;
+                if may_go && (is_unused || is_planted("used-since-drawn")) {
                     return Some((candidate.db, spot));
                 }
             }

@@ -182,6 +182,37 @@ fn few_keys_that_expire_are_found_among_many() {
     assert!(first.values().all(|count| (10..60).contains(count)), "{first:?}");
 }
 
+/// What was drawn for the last eviction is remembered, and may have been used since.
+#[test]
+fn what_was_used_since_it_was_drawn_stays() {
+    const COUNT: usize = 100;
+    const OLD: usize = 20;
+    let policy = EvictionPolicy::AllKeysLru;
+    let mut pair = Pair::new(policy, 0, 1);
+    let config = EvictionConfig { policy, samples: 64, ..EvictionConfig::default() };
+    pair.live.keyspace.set_eviction(config);
+    for key in 0..COUNT {
+        if key == OLD {
+            pair.live.now_ms += 1_000_000;
+        }
+        pair.run(&["SET".to_owned(), key.to_string(), "x".to_owned()]);
+    }
+    let evict = |pair: &mut Pair| {
+        pair.used_max = pair.live.keyspace.used_bytes() - 1;
+        assert!(pair.make_room());
+        let (_, key) = pair.evicted.pop().expect("one goes");
+        String::from_utf8_lossy(&key).parse::<usize>().expect("a number") < OLD
+    };
+    pair.live.now_ms += 10_000;
+    assert!(evict(&mut pair), "the oldest were drawn, too");
+    for key in 0..OLD {
+        pair.run(&["GET".to_owned(), key.to_string()]);
+    }
+    for _ in 0..10 {
+        assert!(!evict(&mut pair), "it was used just now");
+    }
+}
+
 #[test]
 fn those_that_expire_first_go_first() {
     let mut pair = Pair::new(EvictionPolicy::VolatileTtl, 0, 1);

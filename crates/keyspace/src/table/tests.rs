@@ -102,6 +102,26 @@ fn growing_and_shrinking_lose_nothing() {
     assert_eq!(model.table.bucket_count(), 1, "an empty table is small again");
 }
 
+/// A key that expires in a bucket that nobody looks into is never found.
+#[test]
+fn merged_buckets_say_whether_anything_in_them_expires() {
+    let mut model = Model::default();
+    for key in 0..20_000_u32 {
+        let hash = model.random();
+        // One in five would expire: of those, few are there.
+        if !key.is_multiple_of(5) || key.is_multiple_of(200) {
+            model.insert(key, hash);
+        }
+    }
+    for key in (0..20_000_u32).filter(|key| !key.is_multiple_of(5)) {
+        model.remove(key);
+        if key.is_multiple_of(128) {
+            model.check();
+        }
+    }
+    model.check();
+}
+
 #[test]
 fn one_operation_splits_or_merges_one_bucket() {
     let mut model = Model::default();
