@@ -57,6 +57,13 @@ class OutputLimit(TestCase):
                 with self.server.client() as observer:
                     self.assertEqual(observer("GET", "ran"), None, "what is behind it was run")
 
+    def test_a_reply_that_was_cut_is_not_sent_though_the_limit_is_lifted(self):
+        with self.server.client() as client:
+            requests = [["MULTI"], ["HGETALL", "large"],
+                        ["CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0"], ["EXEC"]]
+            client.socket.sendall(b"".join(encode(*request) for request in requests))
+            self.assertTrue(closed(client), "it is not closed")
+
     def test_what_is_not_told_has_no_limit(self):
         with self.server.client() as client:
             client.socket.sendall(encode("CLIENT", "REPLY", "OFF") + encode("HGETALL", "large")

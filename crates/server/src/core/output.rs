@@ -114,7 +114,8 @@ impl Core {
     /// Whether a client has not read its replies for too long, or too many of them.
     fn is_over_limit(&mut self, client: &mut Client) -> bool {
         let limit = self.settings.output_limit;
-        if limit.hard_bytes == 0 && limit.soft_bytes == 0 {
+        // What was cut under another limit is not whole under this one.
+        if !client.out.is_cut() && limit.hard_bytes == 0 && limit.soft_bytes == 0 {
             return false;
         }
         let size = client.output_size() as u64;
