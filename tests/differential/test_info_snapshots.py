@@ -6,6 +6,7 @@ import signal
 import subprocess
 import unittest
 
+from differential.info import fields, form
 from harness.faults import SpoiltServer, compiler
 from harness.server import Server
 from harness.target import TestCase, slimio_only, stock_is_installed
@@ -29,25 +30,6 @@ SECONDS = {
     "aof_current_rewrite_time_sec",
 }
 DATES = {"rdb_last_save_time"}
-
-
-def fields(text):
-    """As an exporter of metrics reads INFO: a line is a name and a value."""
-    found = {}
-    for line in text.decode().split("\r\n"):
-        if line and not line.startswith("# "):
-            name, value = line.split(":", 1)
-            found[name] = value
-    return found
-
-
-def form(value):
-    """What kind of value this is, as far as a reader must know."""
-    forms = {
-        r"-?\d+": "number", r"-?\d+\.\d\d": "number", r"\d+\.\d\d%": "share", r"ok|err": "status",
-        r"\d+B|\d+\.\d\d[KMGTPE]": "size",
-    }
-    return next((name for pattern, name in forms.items() if re.fullmatch(pattern, value)), "word")
 
 
 class Stock:

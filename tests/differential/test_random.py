@@ -59,16 +59,23 @@ class Pair:
         return self.state_difference(len(script))
 
     def state_difference(self, number):
-        states = []
-        for server in self.servers:
-            with server.client() as client:
-                states.append(state_of(client))
-        ours, theirs = states
-        for place in sorted(set(ours) | set(theirs)):
-            mine, other = ours.get(place), theirs.get(place)
-            if mine is None or other is None or mine[0] != other[0] or not near(mine[1], other[1], 2000):
-                return number, ["(state of)", place], mine, other
-        return None
+        clients = [server.client() for server in self.servers]
+        try:
+            found = different_state(clients)
+        finally:
+            for client in clients:
+                client.close()
+        return found and (number, *found)
+
+
+def different_state(clients):
+    """A key that the two servers do not have alike, as the end of what `run` returns; or None."""
+    ours, theirs = map(state_of, clients)
+    for place in sorted(set(ours) | set(theirs)):
+        mine, other = ours.get(place), theirs.get(place)
+        if mine is None or other is None or mine[0] != other[0] or not near(mine[1], other[1], 2000):
+            return ["(state of)", place], mine, other
+    return None
 
 
 def state_of(client):

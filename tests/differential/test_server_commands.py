@@ -1,7 +1,6 @@
 """Connection and server commands, word for word beside stock redis-server."""
 
 import random
-import re
 import time
 import unittest
 
@@ -91,25 +90,6 @@ SCRIPTS = {
               "DEBUG POPULATE", "DEBUG POPULATE x", "DEBUG POPULATE 10 a b"],
     "shutdown wrong": ["SHUTDOWN NOSUCH", "SHUTDOWN SAVE NOSAVE", "SHUTDOWN ABORT"],
 }
-
-INFO_SECTIONS = ["server", "clients", "memory", "persistence", "stats", "replication", "cpu",
-                 "cluster", "keyspace"]
-
-# Fields of later versions of Redis, and the one that says what this really is.
-LATER_FIELDS = {"slimio_version", "client_query_buffer_limit_disconnections",
-                "client_output_buffer_limit_disconnections"}
-
-# Fields about what a server of this kind does not have: forks, rewriting, replication links,
-# scripts, the inside of one allocator.
-ABSENT_FIELDS = re.compile(
-    "atomicvar_api|gcc_version|.*fork.*|.*_cow_.*|current_save_keys.*|rdb_(saves|last_load).*|"
-    "aof_rewrites.*|.*(lua|vm|scripts|functions|libraries|repl|sync_|defrag|tracking|pubsubshard).*|"
-    "(allocator|rss_overhead|mem_(not|cluster|aof|clients_slaves)).*|lazyfreed_objects|"
-    "used_memory_(overhead|startup|dataset).*|expire_cycle.*|expired_(stale|time).*|"
-    ".*eviction_exceeded.*|migrate_.*|slave_.*|unexpected_error.*|dump_payload.*|io_threaded.*|"
-    "reply_buffer.*"
-)
-
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class SideBySide(TestCase):
@@ -389,26 +369,6 @@ class SideBySide(TestCase):
                 self.assertEqual(mine[b"group"], stock[b"group"])
                 self.assertEqual(mine[b"since"], stock[b"since"])
 
-    def test_info_has_redis_fields(self):
-        for client in self.pair():
-            for number in range(3):
-                client("SET", f"k{number}", "v")
-        for section in INFO_SECTIONS:
-            ours, theirs = (info_fields(client("INFO", section)) for client in self.pair())
-            with self.subTest(f"{section}: named as in Redis"):
-                self.assertEqual(sorted(set(ours) - set(theirs) - LATER_FIELDS), [])
-            with self.subTest(f"{section}: none missing"):
-                missing = [name for name in theirs if name not in ours]
-                self.assertEqual([n for n in missing if not ABSENT_FIELDS.fullmatch(n)], [])
-
-    def test_info_sections(self):
-        ours, theirs = self.pair()
-        for args in ([], ["default"], ["all"], ["everything"], ["server", "clients"], ["CPU"]):
-            mine, stock = (section_names(client("INFO", *args)) for client in (ours, theirs))
-            with self.subTest(" ".join(args)):
-                self.assertEqual(set(stock) - set(mine), set())
-                self.assertEqual(set(mine) - set(stock) - {"# Slimio"}, set())
-
     def test_inline_commands(self):
         ours, theirs = self.pair()
         lines = [
@@ -564,12 +524,3 @@ def described(row):
         "keys": (first[1], last[1], step[1]),
         "categories": sorted(category[1] for category in categories[1]),
     }
-
-
-def info_fields(text):
-    """Names of the fields; those of a db are one."""
-    return [line.split(":", 1)[0] for line in text.decode().split("\r\n") if ":" in line]
-
-
-def section_names(text):
-    return [line for line in text.decode().split("\r\n") if line.startswith("# ")]

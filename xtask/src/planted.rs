@@ -86,8 +86,8 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
 }
 
 /// Checks more tests at a time than there are cores, for with its bug many a test waits for what
-/// never comes. Returns the bugs that were not caught.
-fn check_all<'a>(programs: &[Program], of_test: BTreeMap<&Test, Vec<&'a str>>) -> Vec<&'a str> {
+/// never comes. Returns the bugs that were not caught, each with why in a few words.
+fn check_all(programs: &[Program], of_test: BTreeMap<&Test, Vec<&str>>) -> Vec<String> {
     let missed = Mutex::new(Vec::new());
     side_by_side(of_test, 3, |(test, bugs)| {
         let is_healthy = check_healthy(programs, test);
@@ -96,7 +96,11 @@ fn check_all<'a>(programs: &[Program], of_test: BTreeMap<&Test, Vec<&'a str>>) -
                 Ok(()) => println!("{bug}: caught by {}", test.name),
                 Err(why) => {
                     println!("{bug}: {why}");
-                    missed.lock().expect("nobody panics with it").push(bug);
+                    let first_line = why.lines().next().unwrap_or_default();
+                    missed
+                        .lock()
+                        .expect("nobody panics with it")
+                        .push(format!("{bug} ({})", first_line.trim_end_matches(':')));
                 }
             }
         }

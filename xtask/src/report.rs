@@ -104,17 +104,17 @@ impl Report {
             "{passed} tests passed, {failed} failed, {ignored} ignored, {} things skipped",
             self.skips.len()
         );
-        let failed: Vec<&str> = self
+        // With the reasons: of a long run's output often only the end is kept.
+        let failed: Vec<String> = self
             .steps
-            .iter()
-            .filter(|step| step.failure.is_some())
-            .map(|step| step.name.as_str())
+            .into_iter()
+            .filter_map(|step| step.failure.map(|Failure(why)| format!("{}: {why}", step.name)))
             .collect();
         if failed.is_empty() {
             println!("all green");
             return Ok(());
         }
-        Err(format!("not green: {}", failed.join(", ")).into())
+        Err(format!("not green: {}", failed.join("; ")).into())
     }
 }
 
@@ -165,6 +165,6 @@ mod tests {
         }));
         assert_eq!(report.skips, ["dm-flakey: the kernel has no device-mapper"]);
         let Failure(sentence) = report.finish().unwrap_err();
-        assert_eq!(sentence, "not green: first");
+        assert_eq!(sentence, "not green: first: broken");
     }
 }

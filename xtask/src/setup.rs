@@ -74,12 +74,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
 ];
 
-/// Programs that make file systems, and the Debian package each comes in.
+/// Programs that make file systems, or copy what is on them, and the Debian package each comes in.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("losetup", "mount"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
+    ("rsync", "rsync"),
 ];
 
 /// Installs what makes the file systems that volumes are tried on.
@@ -89,7 +90,7 @@ fn install_file_systems() -> Result<(), Failure> {
     if packages.is_empty() {
         return Ok(());
     }
-    install_packages(&packages, "install the packages e2fsprogs, xfsprogs and btrfs-progs")
+    install_packages(&packages, "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync")
 }
 
 fn missing_packages() -> Vec<&'static str> {

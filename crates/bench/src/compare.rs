@@ -82,7 +82,8 @@ impl Runs {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// The middle of some values, or between the two in the middle; `None` of nothing.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

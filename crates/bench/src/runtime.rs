@@ -28,7 +28,7 @@ use crate::server::{Policy, Server, ServerConfig, ServerKind};
 
 pub use chart::chart;
 pub use samples::{Meter, Sample, Sampler, Samples};
-pub use table::table;
+pub use table::{middle_rounds, table};
 
 /// Handles of a drive with data placement: one for each lifetime that SlimIO knows. More would need
 /// more spare units, as each fills one.
@@ -41,8 +41,13 @@ pub enum Host {
     WithPlacement,
     /// SlimIO on a conventional one.
     WithoutPlacement,
-    /// Stock Redis on a file system on a conventional one, mounted without `discard`.
-    Stock(FileSystemKind),
+    /// Stock Redis on a file system on a conventional one.
+    Stock {
+        /// Which one.
+        file_system: FileSystemKind,
+        /// Whether it is mounted so that the drive is told what was deleted.
+        discard: bool,
+    },
 }
 
 impl fmt::Display for Host {
@@ -50,7 +55,12 @@ impl fmt::Display for Host {
         match self {
             Self::WithPlacement => f.pad("SlimIO with FDP"),
             Self::WithoutPlacement => f.pad("SlimIO without FDP"),
-            Self::Stock(kind) => f.pad(&format!("stock Redis, {kind}")),
+            Self::Stock { file_system, discard: false } => {
+                f.pad(&format!("stock Redis, {file_system}"))
+            }
+            Self::Stock { file_system, discard: true } => {
+                f.pad(&format!("stock Redis, {file_system} with discard"))
+            }
         }
     }
 }
@@ -58,7 +68,7 @@ impl fmt::Display for Host {
 impl Host {
     /// Whether it is stock Redis.
     pub fn is_stock(self) -> bool {
-        matches!(self, Self::Stock(_))
+        matches!(self, Self::Stock { .. })
     }
 }
 
@@ -140,7 +150,9 @@ impl Setup {
         rustix::fs::sync();
         let (driven, samples) = match self.host {
             Host::WithPlacement | Host::WithoutPlacement => self.on_drive(program, folder)?,
-            Host::Stock(kind) => self.on_file_system(program, folder, kind)?,
+            Host::Stock { file_system, discard } => {
+                self.on_file_system(program, folder, file_system, discard)?
+            }
         };
         Ok(Outcome { setup: self.clone(), driven, samples })
     }
@@ -171,13 +183,14 @@ impl Setup {
         program: &Path,
         folder: &Path,
         kind: FileSystemKind,
+        discard: bool,
     ) -> Result<(Driven, Samples)> {
         let config = self.config();
         let size = config.exported_size();
         let disk = EmulatedDisk::new(folder, config)?;
         set_scheduler(disk.device())?;
         let point = folder.join("mounted");
-        let mounted = Mounted::new(kind, disk.device(), size, false, &point)?;
+        let mounted = Mounted::new(kind, disk.device(), size, discard, &point)?;
         let extra = ["--dir", &point.display().to_string()];
         let server = self.start(ServerKind::Stock, program, folder, &extra)?;
         let done = self.serve(server, Meter::Drive(disk.meter()))?;

@@ -114,6 +114,7 @@ impl BlockDevice {
             mapped: self.mapped.clone(),
             write_cache: self.write_cache(),
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
+            overwrites_in_place: true,
             has_durable_writes: true,
         })
     }

@@ -262,6 +262,7 @@ impl Directory {
             lba_count,
             write_cache: self.write_cache(),
             in_flight_max: self.options.in_flight_max.clamp(1, IN_FLIGHT_MAX),
+            overwrites_in_place: !self.file_system.copies_on_write(),
             has_durable_writes: true,
         })
     }
@@ -309,7 +310,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
-    /// [`OpenError::Unsuitable`] when part of it has no space, or a path is open to it.
+    /// [`OpenError::Unsuitable`] when a path is open to it.
     pub fn open_mapped(&mut self, name: &str) -> Result<MappedFile, OpenError> {
         let path = self.file_path(name);
         if self.lba_counts.get(name).is_some_and(|shared| Arc::strong_count(shared) > 1) {
@@ -327,13 +328,19 @@ impl Directory {
     }
 
     /// Why the mapped file of this name is not to be stored to, but one that is made anew may be. A store
-    /// needs space where blocks belong to another file, too: the volume was copied by `cp --reflink`.
+    /// needs space where blocks belong to another file, too, and where there are none: the volume was
+    /// copied by `cp --reflink`, or by `cp --sparse=always`.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
             let file = File::open(self.file_path(name)).ok()?;
             let is_shared = sys::has_shared_extents(&file).unwrap_or(false);
-            is_shared.then(|| format!("{name} shares blocks with another file (a reflink copy)"))
+            if is_shared {
+                return Some(format!("{name} shares blocks with another file (a reflink copy)"));
+            }
+            let has_holes =
+                sys::has_holes(&file).unwrap_or(false) && !is_planted("holes-stored-to");
+            has_holes.then(|| format!("part of {name} has no space on the disk (a sparse copy)"))
         })
     }
 

@@ -59,6 +59,14 @@ pub trait Layer {
     fn release(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
         below.release(range)
     }
+
+    /// [`Device::fill_holes`].
+    ///
+    /// # Errors
+    /// As there.
+    fn fill_holes(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
+        below.fill_holes(range)
+    }
 }
 
 /// A path that goes through a [`Layer`].
@@ -138,5 +146,9 @@ impl<L: Layer> Device for Layered<L> {
 
     fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         self.layer.release(&mut *self.path, range)
+    }
+
+    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.layer.fill_holes(&mut *self.path, range)
     }
 }

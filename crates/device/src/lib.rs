@@ -286,4 +286,17 @@ pub trait Device {
         let _ = range;
         Ok(())
     }
+
+    /// Gives blocks of `range` that have no space theirs: in a file, those that a sparse copy left out, or
+    /// that were deallocated. What blocks hold stays what it is, zeros where there is a hole. Stable when
+    /// this returns. Blocks the caller. Nothing may be in flight there.
+    ///
+    /// Where there are no holes, or where each write takes new space anyway, nothing happens.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSpace`] when there is no room for them; some may have theirs then.
+    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        let _ = range;
+        Ok(())
+    }
 }

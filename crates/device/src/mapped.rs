@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -152,14 +152,15 @@ impl MappedFile {
         made
     }
 
-    /// Maps a file that [`create`](Self::create) made, with what is in it.
+    /// Maps a file that [`create`](Self::create) made, with what is in it. Where it is a copy that
+    /// lacks space, it can be read like any other; it is not to be stored to:
+    /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) knows.
     ///
     /// # Safety
     /// As [`create`](Self::create).
     ///
     /// # Errors
-    /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
-    /// [`OpenError::Unsuitable`] when part of it has no space.
+    /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made.
     pub(crate) unsafe fn open(path: &Path) -> Result<Self, OpenError> {
         let incomplete =
             |why: &str| OpenError::Incomplete { path: path.to_path_buf(), why: why.into() };
@@ -180,11 +181,6 @@ impl MappedFile {
             .map_err(|error| OpenError::io("reading", path, &error))?;
         if end != end_block(size) && !is_planted("buffers-end-unread") {
             return Err(incomplete("its end is missing"));
-        }
-        // A hole could not be filled any more when the file system is full. Files that a file
-        // system stores compressed look like this too, and are as unfit.
-        if metadata.blocks() * 512 < metadata.len() {
-            return Err(OpenError::unsuitable(path, "part of it has no space on the disk".into()));
         }
         // SAFETY: the caller's promise.
         unsafe { Self::map(file, 0, size, true, path) }

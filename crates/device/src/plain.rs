@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use slimio_ring::EventFd;
 
 use crate::target::Target;
-use crate::{Completion, Device, DeviceError, Geometry, Op, OpenError, Token};
+use crate::{Completion, Device, DeviceError, Geometry, LbaRange, Op, OpenError, Token};
 
 /// A file or block device through plain system calls.
 pub(crate) struct PlainPath {
@@ -196,6 +196,10 @@ impl Device for PlainPath {
 
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.target.shrink(lba_count)
+    }
+
+    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.target.fill_holes(range)
     }
 }
 

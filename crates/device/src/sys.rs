@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -252,6 +253,18 @@ pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> 
             Ok(Some((start, seek(start, libc::SEEK_HOLE)?)))
         }
     }
+}
+
+/// Whether part of a file has no space of its own: a hole, or what is stored compressed. What is only
+/// promised space counts as a hole.
+pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    if metadata.blocks() * 512 < metadata.len() {
+        return Ok(true);
+    }
+    // Blocks of the file system's own, and such behind the end, are counted too.
+    let first = next_data(file, 0)?;
+    Ok(first.is_none_or(|(start, end)| start > 0 || end < metadata.len()))
 }
 
 /// Sets an attribute of a new, empty file on btrfs: overwrite in place, no checksums.

@@ -34,6 +34,8 @@ pub(crate) struct Target {
     pub(crate) in_flight_max: u32,
     /// Streams that writes may name, from one on; none without io_uring.
     pub(crate) write_streams: u8,
+    /// Whether a block that has space is overwritten there. If not, a hole is no worse than a block.
+    pub(crate) overwrites_in_place: bool,
     /// Whether the kernel can make one write durable. Where it can't, a flush follows the write.
     pub(crate) has_durable_writes: bool,
 }
@@ -166,7 +168,38 @@ impl Target {
         self.lba_count.fetch_min(lba_count, Ordering::Relaxed);
         Ok(())
     }
+
+    /// See [`Device::fill_holes`](crate::Device::fill_holes).
+    pub(crate) fn fill_holes(&self, range: LbaRange) -> Result<(), DeviceError> {
+        if self.kind == TargetKind::BlockDevice || !self.overwrites_in_place {
+            return Ok(());
+        }
+        let lba_count = self.lba_count.load(Ordering::Relaxed);
+        let end = byte_offset(range.end.min(Lba(lba_count)));
+        let mut at = byte_offset(range.start);
+        while at < end {
+            let found = sys::next_data(&self.file, at);
+            if found.as_ref().is_err_and(|error| error.raw_os_error().is_some_and(is_lack)) {
+                // Nobody says where there are any.
+                return Ok(());
+            }
+            let (data_start, data_end) =
+                found.map_err(|error| of_io(&error))?.unwrap_or((end, end));
+            // Piece by piece, each stable before the next: see `zero` in storage's keeper.
+            while at < data_start.min(end) {
+                let step = FILL_SIZE_MAX.min(data_start.min(end) - at);
+                write_zeroes(&self.file, at, step).map_err(|error| of_io(&error))?;
+                self.flush()?;
+                at += step;
+            }
+            at = data_end;
+        }
+        Ok(())
+    }
 }
+
+/// Most bytes of a hole that are filled before they are flushed.
+const FILL_SIZE_MAX: u64 = 1 << 20;
 
 /// Whether an operation stays within `lba_count` blocks and what one transfer may move.
 pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
@@ -279,6 +312,7 @@ mod tests {
             write_cache: WriteCache::Unknown,
             in_flight_max: 1,
             write_streams: 0,
+            overwrites_in_place: true,
             has_durable_writes: false,
         };
         let mut write = |durable| {

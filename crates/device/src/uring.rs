@@ -20,7 +20,7 @@ use crate::target::{
     DEALLOCATE, Target, TargetKind, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
 };
 use crate::{
-    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, Op, Polling, Token,
+    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, Polling, Token,
     WriteCache,
 };
 
@@ -301,6 +301,10 @@ impl Device for UringPath {
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.target.shrink(lba_count)
     }
+
+    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.target.fill_holes(range)
+    }
 }
 
 /// How long a path lets be between looks at what the kernel has, once it takes no more.
@@ -377,6 +381,7 @@ mod tests {
             mapped: Arc::default(),
             write_cache: WriteCache::Unknown,
             in_flight_max: 4,
+            overwrites_in_place: true,
             has_durable_writes: false,
         };
         match UringPath::new(target, &Extras::default()) {

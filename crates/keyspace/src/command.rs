@@ -78,10 +78,18 @@ impl KeyRange {
 
     /// Indices of the keys among `len` arguments.
     pub fn indices(self, len: usize) -> impl Iterator<Item = usize> + use<> {
+        self.indices_from(0, len)
+    }
+
+    /// Indices of the keys from argument `from` on, among `len` arguments.
+    pub fn indices_from(self, from: usize, len: usize) -> impl Iterator<Item = usize> + use<> {
         let len = i32::try_from(len).unwrap_or(i32::MAX);
         let last = if self.last < 0 { len + self.last } else { self.last.min(len - 1) };
         let end = if self.first == 0 { 0 } else { last + 1 };
-        (self.first..end).step_by(self.step.max(1) as usize).map(|index| index as usize)
+        let step = self.step.max(1) as usize;
+        let first = self.first as usize;
+        let first = first + from.saturating_sub(first).next_multiple_of(step);
+        (first..end.max(0) as usize).step_by(step)
     }
 }
 
@@ -176,6 +184,8 @@ flags! {
     LONG_EFFECT = 23, "";
     /// Looks its keys up in two databases.
     TWO_DBS = 24, "";
+    /// Takes in many arguments in steps, for a client.
+    IN_STEPS = 25, "";
 }
 
 impl Flags {

@@ -2,7 +2,9 @@
 
 use slimio_resp::{Args, ReplyBuf};
 
-use crate::commands::{FieldsWalk, KeysWalk, Populate, RandomFields, resume_randomkey};
+use crate::commands::{
+    ArgsWalk, FieldsWalk, KeysWalk, Patch, Populate, RandomFields, resume_randomkey,
+};
 use crate::effects::Effects;
 use crate::keyspace::{DbIndex, Keyspace};
 
@@ -33,7 +35,7 @@ pub enum Mode {
     Client,
     /// For a client that cannot wait, in a transaction or a script: nothing yields.
     Atomic,
-    /// For a client that only reads, while nothing can be logged. A key whose time is over is as
+    /// For a client that only reads, in steps between which nothing goes. A key whose time is over is as
     /// if it were not there, but stays. Only commands that do not write may run.
     Frozen,
     /// From the log. Nothing expires; the log says what did. Nothing yields.
@@ -82,6 +84,10 @@ pub enum Yielded {
     RandomFields(Box<RandomFields>),
     /// `DEBUG POPULATE`.
     Populate(Box<Populate>),
+    /// A command over many arguments, some of which were taken in.
+    Args(Box<ArgsWalk>),
+    /// `APPEND` or `SETRANGE` of a large argument, a part of which was written.
+    Patch(Box<Patch>),
 }
 
 impl Yielded {
@@ -94,18 +100,23 @@ impl Yielded {
             Yielded::Fields(walk) => walk.resume(context),
             Yielded::RandomFields(walk) => walk.resume(context),
             Yielded::Populate(populate) => populate.resume(context),
+            Yielded::Args(walk) => walk.resume(context),
+            Yielded::Patch(patch) => patch.resume(context),
         }
     }
 
     /// Bytes of a record's payload that the next step makes at most; `None` if it changes nothing but
-    /// for keys whose time is over, for which there is a [limit](Effects::limit).
+    /// for keys whose time is over, for which there is a [limit](Effects::limit), or if all steps are one
+    /// change of the data set, whose size was known before the first.
     pub fn log_size_max(&self) -> Option<u64> {
         match self {
             Yielded::Populate(populate) => Some(populate.step_size()),
             Yielded::Keys(_)
             | Yielded::RandomKey
             | Yielded::Fields(_)
-            | Yielded::RandomFields(_) => None,
+            | Yielded::RandomFields(_)
+            | Yielded::Args(_)
+            | Yielded::Patch(_) => None,
         }
     }
 }

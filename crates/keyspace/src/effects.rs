@@ -49,6 +49,29 @@ struct Effect {
     args: Option<Range<usize>>,
 }
 
+impl Effect {
+    /// Gives what stands before its arguments: what moves it to its database, if `db` is another, and their
+    /// count, which is returned.
+    fn begin<'a>(
+        &self,
+        db: &mut DbIndex,
+        args: Args<'_>,
+        mut write: impl FnMut(Stretch<'a>),
+    ) -> usize {
+        if self.db != *db {
+            *db = self.db;
+            write(Stretch::Varint(2));
+            write(Stretch::Varint(SELECT.len()));
+            write(Stretch::Bytes(SELECT));
+            write(Stretch::Varint(DecimalBuffer::new().format(db.0).len()));
+            write(Stretch::Db(*db));
+        }
+        let len = self.args.as_ref().map_or(args.len(), ExactSizeIterator::len);
+        write(Stretch::Varint(len));
+        len
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum EffectArg {
     /// An argument of the request.
@@ -141,10 +164,28 @@ impl Effects {
     /// What was changed, in order; a key may be there more than once. `args` are those of the
     /// command that ran.
     pub fn touched<'a>(&'a self, args: Args<'a>) -> impl Iterator<Item = Touched<'a>> {
-        self.touched.iter().map(move |item| match item.key {
+        self.touched_from(0, args)
+    }
+
+    fn touched_item<'a>(&'a self, item: TouchedItem, args: Args<'a>) -> Touched<'a> {
+        match item.key {
             None => Touched::Db(item.db),
             Some((hash, key)) => Touched::Key { db: item.db, hash, key: self.resolve(key, args) },
-        })
+        }
+    }
+
+    /// Things that were changed, from the `from`-th on; see [`touched`](Self::touched).
+    pub fn touched_from<'a>(
+        &'a self,
+        from: usize,
+        args: Args<'a>,
+    ) -> impl Iterator<Item = Touched<'a>> {
+        self.touched[from..].iter().map(move |item| self.touched_item(*item, args))
+    }
+
+    /// Makes room for as many changes, so that noting them takes the same time each.
+    pub fn reserve(&mut self, changes: usize) {
+        self.touched.reserve(changes);
     }
 
     /// How many things were changed, a key that was changed twice counted twice.
@@ -196,16 +237,7 @@ impl Effects {
         mut write: impl FnMut(Stretch<'a>),
     ) {
         for effect in &self.commands {
-            if effect.db != db {
-                db = effect.db;
-                write(Stretch::Varint(2));
-                write(Stretch::Varint(SELECT.len()));
-                write(Stretch::Bytes(SELECT));
-                write(Stretch::Varint(DecimalBuffer::new().format(db.0).len()));
-                write(Stretch::Db(db));
-            }
-            let len = effect.args.as_ref().map_or(args.len(), ExactSizeIterator::len);
-            write(Stretch::Varint(len));
+            let len = effect.begin(&mut db, args, &mut write);
             for index in 0..len {
                 let arg = match &effect.args {
                     None => args.get(index),
@@ -222,6 +254,17 @@ impl Effects {
         self.commands.last().map(|effect| effect.db)
     }
 
+    /// The `index`-th argument of an effect; `None` behind its last.
+    fn arg<'a>(&'a self, effect: &Effect, index: usize, args: Args<'a>) -> Option<Arg<'a>> {
+        match &effect.args {
+            None => (index < args.len()).then(|| args.get(index)),
+            Some(range) => {
+                let arg = self.args[range.clone()].get(index)?;
+                Some(self.resolve(*arg, args))
+            }
+        }
+    }
+
     fn own(&mut self, bytes: &[u8]) -> EffectArg {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -233,5 +276,115 @@ impl Effects {
             EffectArg::Request(index) => args.get(index),
             EffectArg::Own { start, size } => Arg::Bytes(&self.bytes[start..start + size]),
         }
+    }
+}
+
+/// How far the payload of some effects has been made, which takes time where they are large.
+#[derive(Clone, Copy, Debug)]
+pub struct PayloadWalk {
+    db: DbIndex,
+    command: usize,
+    /// The argument of that command which is next, and the bytes of it that were given.
+    arg: usize,
+    given: usize,
+}
+
+impl PayloadWalk {
+    /// At the beginning of the payload of a record that names `db`.
+    pub fn new(db: DbIndex) -> Self {
+        Self { db, command: 0, arg: 0, given: 0 }
+    }
+
+    /// Gives the next bytes of the payload; `true` when those were the last. `args` are those of the
+    /// command that ran. A call gives no more than a few hundred KiB.
+    pub fn step(
+        &mut self,
+        effects: &Effects,
+        args: Args<'_>,
+        mut write: impl FnMut(&[u8]),
+    ) -> bool {
+        let mut small = Vec::new();
+        let mut write = |stretch: Stretch<'_>| {
+            if let Stretch::Bytes(bytes) = stretch {
+                return write(bytes);
+            }
+            small.clear();
+            stretch.append_to(&mut small);
+            write(&small);
+        };
+        let Some(effect) = effects.commands.get(self.command) else { return true };
+        if self.arg == 0 && self.given == 0 {
+            effect.begin(&mut self.db, args, &mut write);
+        }
+        let mut left = PAYLOAD_STEP_SIZE;
+        while let Some(arg) = effects.arg(effect, self.arg, args) {
+            if self.given == 0 {
+                write(Stretch::Varint(arg.size()));
+            }
+            for chunk in arg.chunks_from(self.given) {
+                write(Stretch::Bytes(chunk));
+                self.given += chunk.len();
+                left = left.saturating_sub(chunk.len());
+                if left == 0 && self.given < arg.size() {
+                    return false;
+                }
+            }
+            (self.arg, self.given) = (self.arg + 1, 0);
+            // What an argument costs beside its bytes.
+            left = left.saturating_sub(PAYLOAD_ARG_COST);
+            if left == 0 {
+                return false;
+            }
+        }
+        (self.command, self.arg) = (self.command + 1, 0);
+        self.command == effects.commands.len()
+    }
+}
+
+/// About how much [`PayloadWalk::step`] gives, in bytes, more than which the pieces of a large argument
+/// may have.
+const PAYLOAD_STEP_SIZE: usize = 128 << 10;
+
+/// Bytes that take as long to be given as the beginning of an argument does.
+const PAYLOAD_ARG_COST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use slimio_resp::{Blob, OwnedRequest};
+
+    use super::*;
+    use crate::payload::Payload;
+
+    /// Whatever the effects are, in steps of bounded size.
+    #[test]
+    fn a_payload_made_in_steps_is_the_same() {
+        let mut request = OwnedRequest::from_args((0..5000).map(|number| format!("word {number}")));
+        request.push(b"");
+        request.push_blob(Blob::from_bytes(&vec![7; 1_000_000]));
+        request.push(&vec![9; 30_000]);
+        let args = request.args();
+        let mut effects = Effects::new();
+        for number in 0..200 {
+            effects
+                .log(DbIndex(number % 3), &[Part::Bytes(b"DEL"), Part::Integer(i64::from(number))]);
+        }
+        effects.log_request(DbIndex(1));
+        effects.log(DbIndex(1), &[Part::Bytes(b""), Part::Request(5001), Part::Request(5000)]);
+        effects.log_request(DbIndex(0));
+        let mut whole = Payload::default();
+        whole.begin(DbIndex(2));
+        whole.add(&effects, args);
+        let (mut walk, mut bytes, mut steps) = (PayloadWalk::new(DbIndex(2)), Vec::new(), 0);
+        loop {
+            let before = bytes.len();
+            let is_over = walk.step(&effects, args, |more| bytes.extend_from_slice(more));
+            assert!(bytes.len() - before < 600_000, "a step of {}", bytes.len() - before);
+            steps += 1;
+            if is_over {
+                break;
+            }
+        }
+        assert!(bytes == whole.bytes(), "other bytes");
+        assert!(steps > 20, "{steps} steps");
     }
 }

@@ -71,10 +71,11 @@ pub use chunk::{
 };
 pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec};
 pub use commands::{
-    FieldsWalk, KeysWalk, Populate, RandomFields, debug_populate, inspect, populate_log_size_max,
+    ARGS_AT_ONCE_MAX, ArgsWalk, FieldsWalk, KeysWalk, Patch, Populate, RandomFields,
+    debug_populate, inspect, populate_log_size_max,
 };
 pub use context::{Context, Mode, Outcome, Yielded};
-pub use effects::{Effects, Part, Touched};
+pub use effects::{Effects, Part, PayloadWalk, Touched};
 pub use evict::{EvictionConfig, EvictionPolicy, Usage};
 pub use expire::{ExpireStep, no_args};
 pub use garbage::Garbage;
@@ -86,6 +87,7 @@ pub use hasher::KeyHasher;
 pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
+pub use log_size::EFFECT_SIZE_BESIDE;
 pub use payload::{Gather, Parts, Payload, PayloadError};
 pub use tail::LogTail;
 pub use value::{StringRef, ValueRef, ValueType};

@@ -1,12 +1,14 @@
 //! How much of the log a command may need, known before it runs.
 
+use std::ops::Range;
+
 use slimio_resp::Args;
 
 use crate::command::{Command, Flags, KeyRange};
 
-/// What an effect may have that its request has not: a `SELECT` before it, a date in place of a
+/// What an effect may have that its request has not, in bytes: a `SELECT` before it, a date in place of a
 /// number of seconds, the word that says so, and the count of its arguments.
-const BESIDE_SIZE_MAX: u64 = 48;
+pub const EFFECT_SIZE_BESIDE: u64 = 48;
 
 /// A `SELECT`, the name of the command, and the count of arguments.
 const DELETION_SIZE: u64 = 19;
@@ -19,21 +21,29 @@ impl<F> Command<F> {
     /// these arguments, also to keys whose time was over. Of commands that write; a bound for
     /// others is set with [`Effects::limit`](crate::Effects::limit).
     pub fn log_size_max(&self, args: Args<'_>) -> u64 {
-        let request: u64 = args.iter().map(|arg| arg_size(arg.size())).sum();
+        EFFECT_SIZE_BESIDE + self.log_size_of(args, 0..args.len())
+    }
+
+    /// The part of [`log_size_max`](Self::log_size_max) that is due to some of the arguments. Those of
+    /// all and a constant make it up.
+    #[inline]
+    pub fn log_size_of(&self, args: Args<'_>, range: Range<usize>) -> u64 {
+        let request: u64 = range.clone().map(|index| arg_size(args.get(index).size())).sum();
         let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
         let over: u64 = match self.keys {
             KeyRange { first: 0, .. } => 0,
             // Most have one, and this is done for every write.
-            KeyRange { first: 1, last: 1, .. } if args.len() > 1 => {
+            KeyRange { first: 1, last: 1, .. } if range.contains(&1) => {
                 deletion_size_max(args.get(1).size())
             }
             keys => {
-                let keys = keys.indices(args.len());
+                let keys = keys.indices_from(range.start, args.len());
+                let keys = keys.take_while(|index| *index < range.end);
                 keys.map(|index| deletion_size_max(args.get(index).size())).sum()
             }
         };
         let computed = if self.flags.has(Flags::LONG_EFFECT) { LONG_DOUBLE_SIZE_MAX } else { 0 };
-        BESIDE_SIZE_MAX + request + finds * over + computed
+        request + finds * over + computed
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) enum Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    fn append_to(self, out: &mut Vec<u8>) {
+    pub(crate) fn append_to(self, out: &mut Vec<u8>) {
         match self {
             Stretch::Varint(value) => append_varint(value, out),
             Stretch::Db(db) => format_i64(i64::from(db.0), out),

@@ -190,14 +190,6 @@ impl Value {
         }
     }
 
-    /// Appends to the string; touches its last piece only.
-    ///
-    /// Panics if the value is none.
-    pub(crate) fn append(&mut self, arg: Arg<'_>) {
-        let size = self.as_ref().as_string().expect("a string").size();
-        self.write_at(size, arg);
-    }
-
     /// Writes over the string from `offset` on, growing it with zeros and with what reaches behind
     /// its end; touches only the pieces written to.
     ///

@@ -194,6 +194,28 @@ impl Parser {
         &self.request
     }
 
+    /// Bytes of the buffer whose arguments are complete, while a request goes on that is not inline: they
+    /// may be [sealed](Self::seal).
+    pub fn sealable(&self) -> usize {
+        if self.missing > 0 { self.position } else { 0 }
+    }
+
+    /// Keeps the first bytes of the buffer, as many as are [sealable](Self::sealable), with the arguments
+    /// that lie there. The buffer goes on behind them.
+    pub fn seal(&mut self, bytes: Vec<u8>) {
+        assert_eq!(bytes.len(), self.sealable(), "the arguments that are complete");
+        self.request.seal(bytes);
+        self.position = 0;
+    }
+
+    /// Gives up the request that was handed out last, which needs its bytes still.
+    ///
+    /// Panics unless one was handed out.
+    pub fn take_request(&mut self) -> Request {
+        assert_eq!(self.state, State::Done, "no request was handed out");
+        std::mem::take(&mut self.request)
+    }
+
     /// Count of arguments known to be coming and of those read so far: both zero between requests.
     pub fn is_idle(&self) -> bool {
         self.state == State::Done || (self.state == State::Start && self.position == 0)

@@ -10,8 +10,45 @@ use crate::integer::parse_i64;
 /// Means nothing without those bytes: see [`Args`].
 #[derive(Clone, Debug, Default)]
 pub struct Request {
+    /// The arguments behind those that are sealed.
     items: Vec<Item>,
     blobs: Vec<Blob>,
+    /// Those before them, of a long request. Apart, for nearly none is.
+    sealed: Option<Box<Sealed>>,
+}
+
+/// Arguments with the bytes that they are ranges of: neither the bytes nor their list have to move when
+/// more come.
+#[derive(Clone, Debug, Default)]
+struct Sealed {
+    parts: Vec<SealedPart>,
+    /// Count of all their arguments.
+    len: usize,
+}
+
+#[derive(Clone, Debug)]
+struct SealedPart {
+    /// Index of the first argument.
+    first: usize,
+    items: Vec<Item>,
+    bytes: Vec<u8>,
+}
+
+impl Sealed {
+    fn find(&self, index: usize) -> (Item, &[u8]) {
+        let behind = self.parts.partition_point(|part| part.first <= index);
+        let part = &self.parts[behind - 1];
+        (part.items[index - part.first], &part.bytes)
+    }
+
+    fn memory(&self) -> usize {
+        let parts = self.parts.iter().map(|part| {
+            size_of::<SealedPart>()
+                + part.bytes.capacity()
+                + part.items.capacity() * size_of::<Item>()
+        });
+        parts.sum()
+    }
 }
 
 /// A range of the bytes, or, with `start` of `BLOB`, the index of a large string in `size`.
@@ -33,19 +70,55 @@ impl Request {
     }
 
     /// Count of arguments, the command's name included.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.sealed_len() + self.items.len()
+    }
+
+    #[inline]
+    fn sealed_len(&self) -> usize {
+        self.sealed.as_ref().map_or(0, |sealed| sealed.len)
     }
 
     /// Whether there is no argument at all: nothing to run and nothing to reply.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.len() == 0
     }
 
-    /// Forgets the arguments and keeps the memory.
+    /// Forgets the arguments and keeps the memory, but for what was sealed.
     pub fn clear(&mut self) {
         self.items.clear();
         self.blobs.clear();
+        self.sealed = None;
+    }
+
+    /// Keeps the arguments so far together with the bytes that they are ranges of. Those that follow are
+    /// ranges of others.
+    pub fn seal(&mut self, bytes: Vec<u8>) {
+        let items = std::mem::take(&mut self.items);
+        let sealed = self.sealed.get_or_insert_default();
+        let first = sealed.len;
+        sealed.len += items.len();
+        sealed.parts.push(SealedPart { first, items, bytes });
+    }
+
+    /// Bytes that were sealed.
+    pub fn sealed_size(&self) -> usize {
+        self.sealed.as_ref().map_or(0, |sealed| sealed.parts.iter().map(|p| p.bytes.len()).sum())
+    }
+
+    /// Bytes of memory that what was sealed takes.
+    #[inline]
+    pub fn sealed_memory(&self) -> usize {
+        self.sealed.as_ref().map_or(0, |sealed| sealed.memory())
+    }
+
+    /// Bytes of memory that it takes, large strings included though others may hold them, too.
+    pub fn memory(&self) -> usize {
+        self.items.capacity() * size_of::<Item>()
+            + self.blobs.capacity() * size_of::<Blob>()
+            + self.blobs.iter().map(Blob::size).sum::<usize>()
+            + self.sealed_memory()
     }
 
     /// Adds an argument that lies at `start` of the bytes.
@@ -96,12 +169,31 @@ impl<'a> Args<'a> {
     /// The argument at `index`.
     ///
     /// Panics if there is none.
+    #[expect(clippy::inline_always, reason = "it is called several times for each argument")]
+    #[inline(always)]
     pub fn get(&self, index: usize) -> Arg<'a> {
-        let item = self.request.items[index];
+        match &self.request.sealed {
+            None => self.arg(self.request.items[index], self.buffer),
+            Some(sealed) => self.get_beside(sealed, index),
+        }
+    }
+
+    /// The argument at `index` of a request of which a part is sealed.
+    #[cold]
+    fn get_beside(&self, sealed: &'a Sealed, index: usize) -> Arg<'a> {
+        if let Some(own) = index.checked_sub(sealed.len) {
+            return self.arg(self.request.items[own], self.buffer);
+        }
+        let (item, bytes) = sealed.find(index);
+        self.arg(item, bytes)
+    }
+
+    #[inline]
+    fn arg(&self, item: Item, bytes: &'a [u8]) -> Arg<'a> {
         if item.start == BLOB {
             Arg::Blob(&self.request.blobs[item.size])
         } else {
-            Arg::Bytes(&self.buffer[item.start..item.start + item.size])
+            Arg::Bytes(&bytes[item.start..item.start + item.size])
         }
     }
 
@@ -110,6 +202,11 @@ impl<'a> Args<'a> {
     /// Panics if there is none.
     pub fn bytes(&self, index: usize) -> Cow<'a, [u8]> {
         self.get(index).to_bytes()
+    }
+
+    /// Bytes of the large strings among the arguments.
+    pub fn large_size(&self) -> usize {
+        self.request.blobs.iter().map(Blob::size).sum()
     }
 
     /// All arguments, in order.
@@ -121,7 +218,7 @@ impl<'a> Args<'a> {
     pub fn to_owned(self) -> OwnedRequest {
         let size = self.iter().map(|arg| if let Arg::Bytes(bytes) = arg { bytes.len() } else { 0 });
         let mut owned =
-            OwnedRequest { buffer: Vec::with_capacity(size.sum()), request: Request::new() };
+            OwnedRequest { buffer: Vec::with_capacity(size.sum()), ..OwnedRequest::default() };
         owned.request.items.reserve_exact(self.len());
         for arg in self.iter() {
             match arg {
@@ -172,11 +269,19 @@ impl<'a> Arg<'a> {
 
     /// The contiguous stretches of the argument, in order.
     pub fn chunks(self) -> impl Iterator<Item = &'a [u8]> {
+        self.chunks_from(0)
+    }
+
+    /// The contiguous stretches of the argument from byte `from` on, in order.
+    ///
+    /// Panics if `from` lies behind the end.
+    pub fn chunks_from(self, from: usize) -> impl Iterator<Item = &'a [u8]> {
         let (bytes, blob) = match self {
-            Arg::Bytes(bytes) => (Some(bytes), None),
+            Arg::Bytes(bytes) => (Some(&bytes[from..]), None),
             Arg::Blob(blob) => (None, Some(blob)),
         };
-        bytes.into_iter().chain(blob.into_iter().flat_map(|blob| blob.chunks(0..blob.size())))
+        let of_blob = blob.into_iter().flat_map(move |blob| blob.chunks(from..blob.size()));
+        bytes.into_iter().chain(of_blob)
     }
 }
 
@@ -184,6 +289,8 @@ impl<'a> Arg<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct OwnedRequest {
     buffer: Vec<u8>,
+    /// Where in it the bytes begin from which the request was parsed.
+    start: usize,
     request: Request,
 }
 
@@ -197,9 +304,15 @@ impl OwnedRequest {
         owned
     }
 
+    /// A request with the bytes that it was received in, which begin at `start` of `buffer`. Nothing is
+    /// copied, however many arguments there are.
+    pub fn from_received(buffer: Vec<u8>, start: usize, request: Request) -> Self {
+        Self { buffer, start, request }
+    }
+
     /// Adds an argument.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.request.push_range(self.buffer.len(), bytes.len());
+        self.request.push_range(self.buffer.len() - self.start, bytes.len());
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -211,19 +324,17 @@ impl OwnedRequest {
     /// Forgets the arguments and keeps the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
+        self.start = 0;
         self.request.clear();
     }
 
     /// Bytes of memory that it takes, large strings included though others may hold them, too.
     pub fn memory(&self) -> usize {
-        let Request { items, blobs } = &self.request;
-        let lists = items.capacity() * size_of::<Item>() + blobs.capacity() * size_of::<Blob>();
-        let blobs: usize = blobs.iter().map(Blob::size).sum();
-        size_of::<Self>() + self.buffer.capacity() + lists + blobs
+        size_of::<Self>() + self.buffer.capacity() + self.request.memory()
     }
 
     /// The arguments.
     pub fn args(&self) -> Args<'_> {
-        self.request.args(&self.buffer)
+        self.request.args(&self.buffer[self.start..])
     }
 }

@@ -46,6 +46,12 @@ pub(crate) struct Client {
     /// Sizes of the large arguments of the request that is being received, as announced.
     pub(crate) large_size: usize,
     pub(crate) state: State,
+    /// The request that came last did not run at once: its state is to be given it.
+    pub(crate) keeps_request: bool,
+    /// The turn in which it was served last, and how many requests it had in that.
+    pub(crate) served: (u64, usize),
+    /// It had its share of a turn; what it has asked for beyond waits for the next.
+    pub(crate) is_behind: bool,
     /// The other end sends nothing more.
     pub(crate) is_at_end: bool,
 
@@ -86,10 +92,12 @@ pub(crate) struct Client {
 pub(crate) enum State {
     /// They are.
     Running,
-    /// This request is to be tried again when the log has room, or a pause is over.
+    /// This request is to be tried again when the log has room, a pause is over, or a long request is.
     Parked(OwnedRequest),
     /// A long command is under way.
     Yielding(Box<LongCommand>),
+    /// Its request runs in steps, which are the server's own.
+    Long,
     /// Another thread does something for it.
     Away,
     /// `WAITAOF` waits.
@@ -156,6 +164,9 @@ impl Client {
             large: None,
             large_size: 0,
             state: State::Running,
+            keeps_request: false,
+            served: (0, 0),
+            is_behind: false,
             is_at_end: false,
             out: ReplyBuf::new(Protocol::Resp2),
             needs: Lsn(0),
@@ -186,6 +197,7 @@ impl Client {
     /// but for values that replies only refer to.
     pub(crate) fn memory(&self) -> usize {
         let received = self.input.capacity() + self.running_size + self.large_received();
+        let received = received + self.parser.request().sealed_memory();
         let waiting = match &self.state {
             State::Parked(request) => request.memory(),
             State::Yielding(command) => command.request.memory(),
@@ -246,7 +258,7 @@ impl Client {
     /// Bytes of the request that is being received, and of those that a transaction has queued.
     pub(crate) fn query_size(&self) -> usize {
         let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
-        self.input.len() + self.large_received() + queued
+        self.input.len() + self.parser.request().sealed_size() + self.large_received() + queued
     }
 
     /// `ip:port` of the other end, as Redis writes it.
@@ -368,6 +380,7 @@ impl Clients {
     }
 
     pub(crate) fn put(&mut self, mut client: Box<Client>) {
+        debug_assert!(!client.keeps_request, "it waits with what it has asked for");
         client.counted_memory = client.memory();
         self.memory += client.counted_memory;
         let index = client.conn.index as usize;

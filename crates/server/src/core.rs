@@ -14,6 +14,7 @@ mod checks;
 mod connections;
 mod durability;
 mod input;
+mod long;
 mod memory;
 mod output;
 mod pace;
@@ -224,6 +225,7 @@ pub(crate) struct Core {
     /// While it is set, no request is run, but for those that are answered while data are read.
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
+    expiry: timers::Expiry,
 
     pub(crate) started: Instant,
     /// Time of the turn.
@@ -235,6 +237,9 @@ pub(crate) struct Core {
     lap: Instant,
     /// The same in CPU time, with `command-cpu-tracking`.
     cpu_lap: CpuLap,
+    /// CPU time of the turn, likewise, if it was measured from its beginning.
+    turn_cpu: CpuLap,
+    is_turn_timed: bool,
     next_cron: Instant,
     /// When a client was last served whose reply did not depend on the log's next write.
     reader_seen: Option<Instant>,
@@ -249,6 +254,14 @@ pub(crate) struct Core {
     yielding: VecDeque<ConnId>,
     /// Those of them whose next step waits for room in the log: nobody is woken for them alone.
     short_of_room: VecDeque<ConnId>,
+    /// Clients that had their share of a turn, and have asked for more.
+    behind: VecDeque<ConnId>,
+    /// Count of turns.
+    turn: u64,
+    /// The request that runs in steps and is one point in time.
+    long: Option<Box<long::Long>>,
+    /// Clients whose requests wait until it is over.
+    held_up: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
     /// Clients that have waited and go on.
     let_go: VecDeque<ConnId>,
@@ -305,12 +318,15 @@ impl Core {
             loading: None,
             shutdown: None,
             active_expire: true,
+            expiry: timers::Expiry::default(),
             started: now,
             now,
             now_ms: 0,
             wall_clock: WallClock::System,
             lap: now,
             cpu_lap: CpuLap::default(),
+            turn_cpu: CpuLap::default(),
+            is_turn_timed: false,
             next_cron: now,
             reader_seen: None,
             wishes: Vec::new(),
@@ -321,6 +337,10 @@ impl Core {
             errands: Errands::default(),
             yielding: VecDeque::new(),
             short_of_room: VecDeque::new(),
+            behind: VecDeque::new(),
+            turn: 0,
+            long: None,
+            held_up: VecDeque::new(),
             waiting: Vec::new(),
             let_go: VecDeque::new(),
             effects: Effects::new(),
@@ -363,6 +383,23 @@ impl Core {
         self.now = Instant::now();
         self.begin_lap(self.now);
         self.now_ms = self.wall_clock.now_ms();
+    }
+
+    /// The sockets were looked at: a turn begins.
+    pub(crate) fn begin_turn(&mut self) {
+        self.tick();
+        self.turn += 1;
+        if self.settings.is_cpu_tracked {
+            self.turn_cpu.begin();
+            self.is_turn_timed = true;
+        }
+    }
+
+    /// All is done that was to be done before the next look at the sockets.
+    pub(crate) fn end_turn(&mut self) {
+        if std::mem::take(&mut self.is_turn_timed) {
+            self.stats.turn_cpu_max = self.stats.turn_cpu_max.max(self.turn_cpu.end());
+        }
     }
 
     /// Takes the time of day from another clock.

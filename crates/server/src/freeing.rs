@@ -1,5 +1,6 @@
 //! The thread that frees what is large, so that nobody waits for it.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -9,7 +10,7 @@ use slimio_keyspace::Garbage;
 /// Gives garbage to a thread of its own. Without the thread, it is freed where it is.
 #[derive(Debug)]
 pub(crate) struct Freeing {
-    sender: Option<Sender<Garbage>>,
+    sender: Option<Sender<(u64, Box<dyn Any + Send>)>>,
     /// What was given, in values and databases.
     given: u64,
     /// What the thread has freed of that.
@@ -19,12 +20,11 @@ pub(crate) struct Freeing {
 impl Freeing {
     /// Starts the thread.
     pub(crate) fn start() -> Self {
-        let (sender, receiver) = channel::<Garbage>();
+        let (sender, receiver) = channel::<(u64, Box<dyn Any + Send>)>();
         let freed = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&freed);
         let run = move || {
-            for garbage in receiver {
-                let count = garbage.len() as u64;
+            for (count, garbage) in receiver {
                 drop(garbage);
                 counter.fetch_add(count, Ordering::Relaxed);
             }
@@ -36,11 +36,19 @@ impl Freeing {
     pub(crate) fn free(&mut self, garbage: Garbage) {
         let count = garbage.len() as u64;
         self.given += count;
-        // Dropping what could not be sent frees it, too.
-        let is_sent = self.sender.as_ref().is_some_and(|sender| sender.send(garbage).is_ok());
-        if !is_sent {
+        if !self.send(count, Box::new(garbage)) {
             self.freed.fetch_add(count, Ordering::Relaxed);
         }
+    }
+
+    /// Drops what is no data, but as large.
+    pub(crate) fn drop_elsewhere(&self, large: Box<dyn Any + Send>) {
+        self.send(0, large);
+    }
+
+    fn send(&self, count: u64, garbage: Box<dyn Any + Send>) -> bool {
+        // Dropping what could not be sent frees it, too.
+        self.sender.as_ref().is_some_and(|sender| sender.send((count, garbage)).is_ok())
     }
 
     /// Values and databases that wait to be freed.

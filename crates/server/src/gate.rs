@@ -11,6 +11,9 @@ use slimio_keyspace::{DbIndex, Touched};
 use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
+/// Changes that are forgotten at a time.
+const FORGET_MAX: usize = 4096;
+
 /// Whether bytes that depend on the log up to `needs` may leave, when replies up to `releasable`
 /// may under the policy in force and `durable` is on stable media.
 pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
@@ -79,9 +82,17 @@ impl Undurable {
         }
     }
 
-    /// Forgets what has become durable.
+    /// Makes room for as many changes, so that noting them takes the same time each.
+    pub(crate) fn reserve(&mut self, changes: usize) {
+        self.keys.reserve(changes);
+        self.order.reserve(changes);
+    }
+
+    /// Forgets what has become durable, though no more than some of it at a time: to have it there still
+    /// delays nobody.
     pub(crate) fn forget(&mut self, durable: Lsn) {
-        while let Some((lsn, hash)) = self.order.front().copied() {
+        for _ in 0..FORGET_MAX {
+            let Some((lsn, hash)) = self.order.front().copied() else { return };
             if lsn > durable {
                 return;
             }
@@ -123,13 +134,14 @@ impl Undurable {
     }
 }
 
-fn mix(db: DbIndex, hash: u64) -> u64 {
+/// Hash of a key of that hash and of its database.
+pub(crate) fn mix(db: DbIndex, hash: u64) -> u64 {
     hash ^ u64::from(db.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The keyspace's hashes are keyed and well mixed; hashing them again would be waste.
 #[derive(Debug, Default)]
-struct AlreadyHashed(u64);
+pub(crate) struct AlreadyHashed(u64);
 
 impl Hasher for AlreadyHashed {
     fn finish(&self) -> u64 {

@@ -75,6 +75,12 @@ impl Text {
         self.line(format_args!("{name}:{value}"));
     }
 
+    fn zeros(&mut self, names: &[&str]) {
+        for name in names {
+            self.field(name, 0);
+        }
+    }
+
     fn bytes(&mut self, name: &str, value: u64) {
         self.field(name, value);
         self.field(&format!("{name}_human"), human(value));
@@ -152,9 +158,14 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.field("instantaneous_ops_per_sec", commands as u64);
     text.field("total_net_input_bytes", stats.input_bytes);
     text.field("total_net_output_bytes", stats.output_bytes);
+    text.field("total_net_repl_input_bytes", 0);
+    text.field("total_net_repl_output_bytes", 0);
     text.field("instantaneous_input_kbps", format_args!("{:.2}", input / 1024.0));
     text.field("instantaneous_output_kbps", format_args!("{:.2}", output / 1024.0));
+    text.field("instantaneous_input_repl_kbps", "0.00");
+    text.field("instantaneous_output_repl_kbps", "0.00");
     text.field("rejected_connections", stats.rejected_connections);
+    text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     text.field("expired_keys", keyspace.expired_keys);
     text.field("evicted_keys", keyspace.evicted_keys);
     text.field("evicted_clients", 0);
@@ -163,16 +174,36 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.field("current_eviction_exceeded_time", exceeded_now.as_millis());
     text.field("keyspace_hits", keyspace.keyspace_hits);
     text.field("keyspace_misses", keyspace.keyspace_misses);
-    text.field("pubsub_channels", 0);
-    text.field("pubsub_patterns", 0);
-    text.field("latest_fork_usec", 0);
-    text.field("total_forks", 0);
+    text.zeros(ABSENT);
     text.field("total_error_replies", stats.error_replies);
+    text.field("dump_payload_sanitizations", 0);
     text.field("total_reads_processed", stats.reads);
     text.field("total_writes_processed", stats.writes);
+    text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);
     text.field("client_query_buffer_limit_disconnections", stats.query_limit_disconnections);
     text.field("client_output_buffer_limit_disconnections", stats.output_limit_disconnections);
 }
+
+/// Counters of what there is none of here: who reads them finds that nothing has happened.
+const ABSENT: &[&str] = &[
+    "pubsub_channels",
+    "pubsub_patterns",
+    "pubsubshard_channels",
+    "latest_fork_usec",
+    "total_forks",
+    "migrate_cached_sockets",
+    "slave_expires_tracked_keys",
+    "active_defrag_hits",
+    "active_defrag_misses",
+    "active_defrag_key_hits",
+    "active_defrag_key_misses",
+    "total_active_defrag_time",
+    "current_active_defrag_time",
+    "tracking_total_keys",
+    "tracking_total_items",
+    "tracking_total_prefixes",
+    "unexpected_error_replies",
+];
 
 fn replication(text: &mut Text, core: &Core, _: &Client) {
     let offset = core.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
@@ -264,8 +295,10 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     let (files_soft, files_hard) = (unlimited_as_zero(files_soft), unlimited_as_zero(files_hard));
     text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
     text.field("replies_never_sent", core.stats.undelivered);
+    text.field("long_request", core.long_stage());
     if core.settings.is_cpu_tracked {
         text.field("command_cpu_us_max", core.stats.command_cpu_max.as_micros());
+        text.field("turn_cpu_us_max", core.stats.turn_cpu_max.as_micros());
     }
     persistence::own_fields(text, core);
     let Some(wal) = &core.wal else {

@@ -227,18 +227,24 @@ impl Server {
         // snapshot for example.
         self.core.grant(&mut *self.net);
         let timeout = self.core.timeout();
+        self.core.end_turn();
         // What the command thread has waited for itself wakes it no second time.
         if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
             self.net.expect(LOG);
         }
         self.net.wait(timeout);
-        self.core.tick();
+        self.core.begin_turn();
+        // Those who have waited are first.
+        self.core.serve_behind();
+        // What comes for a large argument belongs there from now on.
+        self.core.grant(&mut *self.net);
         let had_events = self.take_events();
         let now = self.core.now;
         self.core.reap_log();
         self.core.forget_durable();
         self.core.retry_parked();
         self.core.resume_yielded();
+        self.core.drive_long();
         self.core.run_timers();
         self.core.serve_let_go();
         // With one client, it is seen first whether there is anything to do but wait.

@@ -67,6 +67,8 @@ pub(crate) struct Stats {
     pub(crate) undelivered: u64,
     /// Most CPU time that a command took without a break, with `command-cpu-tracking`.
     pub(crate) command_cpu_max: Duration,
+    /// Most CPU time of one turn, in which nobody is served but who had asked before it; likewise.
+    pub(crate) turn_cpu_max: Duration,
     /// Flushes of the log under `everysec` that came so late that replies had to wait.
     pub(crate) delayed_flushes: u64,
     /// Commands, bytes in and bytes out at moments of the last seconds.

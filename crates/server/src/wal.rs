@@ -16,7 +16,7 @@ use slimio_keyspace::DbIndex;
 use slimio_planted::is_planted;
 use slimio_storage::{
     Job, Keeper, KeeperPaths, Log, LogState, LogStats, Lsn, Outcome, Policy, Room, SlotPaths,
-    Volume,
+    StagedRecord, Volume,
 };
 
 /// A log write that takes less time than this on average is waited for by the command thread while
@@ -85,6 +85,11 @@ impl Wal {
     /// Puts a record, made of parts one after the other, at the end of the log. There must be [room](Self::room).
     pub(crate) fn append(&mut self, db: DbIndex, payload: &[&[u8]]) -> Lsn {
         self.log.append(db.0, payload)
+    }
+
+    /// Puts a record that was made beside the log at its end. There must be [room](Self::room).
+    pub(crate) fn append_staged(&mut self, record: StagedRecord) -> Lsn {
+        self.log.append_staged(record)
     }
 
     /// Whether a record with so many bytes of payload may be appended.

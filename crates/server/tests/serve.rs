@@ -9,6 +9,7 @@ mod exchange;
 mod half;
 mod held;
 mod loading;
+mod long;
 mod memory;
 mod rollback;
 mod room;

@@ -292,6 +292,44 @@ mod tests {
         assert_eq!(run(), run());
     }
 
+    /// Where nothing is copied, a log beside a snapshot is as fast with a handle for each as with one for
+    /// both: its writes find as many dies at work.
+    #[test]
+    fn handles_of_their_own_cost_no_time_by_themselves() {
+        const TURNS: u32 = 20_000;
+        let mean = |of_log, of_snapshot| {
+            let mut drive = Clocked::new(Config::scaled(720 << 20)).expect("it can work");
+            let area = drive.ftl().config().lba_count / 8;
+            // A ring of blocks.
+            let write = |drive: &mut Clocked, now, first, at: &mut u64, count, handle| {
+                if *at + count > area {
+                    *at = 0;
+                }
+                *at += count;
+                drive
+                    .write(now, first + *at - count, count, handle)
+                    .expect("it is within the drive")
+            };
+            let (mut log, mut snapshot) = (0, 0);
+            let (mut now, mut snapshot_due) = (micros(0), micros(0));
+            let mut waited = Duration::ZERO;
+            for _ in 0..TURNS {
+                while snapshot_due <= now {
+                    let begun = snapshot_due;
+                    let end = write(&mut drive, begun, area, &mut snapshot, 64, of_snapshot);
+                    snapshot_due = end.max(begun + micros(1300));
+                }
+                let end = write(&mut drive, now, 0, &mut log, 50, of_log);
+                waited += end.saturating_sub(now);
+                now = end + micros(300);
+            }
+            assert_eq!(drive.ftl().counters().copied_bytes(), 0);
+            waited / TURNS
+        };
+        let (apart, together) = (mean(1, 3), mean(0, 0));
+        assert!(apart.abs_diff(together) < together / 50, "{apart:?} apart, {together:?} together");
+    }
+
     #[test]
     fn what_is_refused_takes_no_time() {
         let mut drive = drive(Timing::PAPER);

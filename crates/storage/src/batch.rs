@@ -184,11 +184,22 @@ pub(crate) fn write_record(
     payload_size: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> u64 {
-    let end = record::SIZE + payload_size;
+    fill(&mut bytes[record::SIZE..record::SIZE + payload_size]);
+    let hash = write_record_head(bytes, db, flags, payload_size);
+    seal_record(bytes, salt, start, hash)
+}
+
+/// Writes what a record says about a payload that is there, and returns the hash of both. It counts when
+/// it is [sealed](seal_record).
+pub(crate) fn write_record_head(bytes: &mut [u8], db: u16, flags: u32, payload_size: usize) -> u64 {
     put_u32(bytes, record::LENGTH, payload_size as u32 | flags);
     bytes[record::DB..record::DB + 2].copy_from_slice(&db.to_le_bytes());
-    fill(&mut bytes[record::SIZE..end]);
-    let checksum = salt.seal(start.0, &bytes[record::LENGTH..end]);
+    hash(&bytes[record::LENGTH..record::SIZE + payload_size])
+}
+
+/// Writes the checksum of a record of that hash which begins at `start`, and returns it.
+pub(crate) fn seal_record(bytes: &mut [u8], salt: Salt, start: Lsn, hash: u64) -> u64 {
+    let checksum = salt.seal_hash(start.0, hash);
     put_u64(bytes, record::CHECKSUM, checksum);
     checksum
 }

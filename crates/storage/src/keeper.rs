@@ -118,7 +118,7 @@ pub enum Outcome {
 impl Keeper {
     /// `superblock` is on the device, with this checksum.
     pub(crate) fn new(superblock: Superblock, checksum: u64, media: &dyn Media) -> Self {
-        // Some may have been given back by a former process: they are slower once.
+        // Some may have been given back by a former process: that shows when they are used.
         let written_slots = vec![true; superblock.wal_slots.len()];
         let (needs_zeroing, pool) = (media.fresh_blocks_need_zeroing(), media.pool().cloned());
         Self { superblock, checksum, needs_zeroing, pool, written_slots }
@@ -182,6 +182,9 @@ impl Keeper {
             }
             self.written_slots.resize(self.written_slots.len().max(wal_slot + 1), false);
             self.written_slots[wal_slot] = true;
+        } else if !is_planted("given-back-unfilled") {
+            // A hole would meet a full disk only when the log is there.
+            wal.fill_holes(range)?;
         }
         Ok(wal_slot)
     }

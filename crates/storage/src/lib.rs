@@ -37,7 +37,7 @@ pub use error::{Error, Latch, LatchCause};
 pub use extents::{ExtentMap, Pool, PoolUse};
 pub use inspect::{Inspection, check_slot, inspect, read, superblock, verify};
 pub use keeper::{Adoption, Job, Keeper, KeeperPaths, Outcome};
-pub use log::{Log, LogState, LogStats, SnapshotEvent};
+pub use log::{Log, LogState, LogStats, SnapshotEvent, StagedRecord};
 pub use lsn::Lsn;
 pub use media::{
     Area, DeviceCounts, Lifetime, Media, PlacementMonitor, PlacementReport, SlotName, Storage,

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use slimio_plot::write_png;
 
 use crate::args::Args;
+use crate::environment::Environment;
 use crate::error::{BenchError, Doing as _, Result};
 use crate::recorder::{FileSystemKind, can_record};
-use crate::runtime::{Drive, Host, Outcome, Setup, chart, folder_in_memory, remove, table};
+use crate::runtime::{
+    Drive, Host, Outcome, Setup, chart, folder_in_memory, middle_rounds, remove, table,
+};
 use crate::server::{Policy, find_program};
 
 /// Flags without a value.
@@ -18,7 +21,7 @@ pub const SWITCHES: &[&str] = &["quick"];
 /// What the flags of `runtime` mean.
 pub const HELP: &str = "\
 runtime: clients write to SlimIO on an emulated SSD with and without data placement, and to stock
-redis-server on ext4 on one without, in real time, as in the paper; writes runtime.md and a picture for
+redis-server on ext4 on one without (mounted with and without discard), in real time, as in the paper; writes runtime.md and a picture for
 each drive and policy. Stock needs root
   --slimio PROGRAM   SlimIO (slimio)
   --redis PROGRAM    stock Redis (redis-server); without one it is left out
@@ -27,6 +30,7 @@ each drive and policy. Stock needs root
   --size MIB         of the drive (2880)
   --ru MIB           a reclaim unit (a 180th of the drive)
   --repetitions N    on-demand snapshots, each with its SETs (4)
+  --rounds N         run each so often, in turn, every other time in reverse; the table has the medians (1)
   --drive NAME       paper, full or lazy (all)
   --spare PERCENT    of the drive's NAND that is not exported
   --background PERCENT  of its units are free when its collector begins beside the host
@@ -57,7 +61,12 @@ const CASES: &[Case] = &[
         spare_percent: 25,
         background_percent: 25,
         fill_percent: 100,
-        hosts: &[Host::WithPlacement, Host::WithoutPlacement, Host::Stock(FileSystemKind::Ext4)],
+        hosts: &[
+            Host::WithPlacement,
+            Host::WithoutPlacement,
+            Host::Stock { file_system: FileSystemKind::Ext4, discard: false },
+            Host::Stock { file_system: FileSystemKind::Ext4, discard: true },
+        ],
     },
     Case {
         name: "full",
@@ -90,6 +99,7 @@ pub fn run(mut args: Args) -> Result<String> {
         drive_bytes: args.value("size", if is_quick { 384u64 } else { 2880 })? << 20,
         repetitions: args.value("repetitions", if is_quick { 2 } else { 4 })?,
         snapshot_rate: args.text("snapshot-rate"),
+        machine: String::new(),
         outcomes: Vec::new(),
         skipped: None,
     };
@@ -100,9 +110,11 @@ pub fn run(mut args: Args) -> Result<String> {
     let only_policy = args.text("policy").map(|name| Policy::named(&name)).transpose()?;
     let only_policy = only_policy.or_else(|| is_quick.then_some(Policy::EverySec));
     let words = args.value("host", String::new())?;
+    let rounds = args.value("rounds", 1)?;
     args.finish()?;
 
     fs::create_dir_all(&experiment.out).doing(format!("making {}", experiment.out.display()))?;
+    experiment.machine = machine(&experiment, is_quick)?;
     for case in CASES.iter().filter(|case| only_drive.as_ref().is_none_or(|it| it == case.name)) {
         let drive = Drive {
             name: case.name,
@@ -114,10 +126,16 @@ pub fn run(mut args: Args) -> Result<String> {
         };
         let policies = [Policy::EverySec, Policy::Always];
         for policy in policies.into_iter().filter(|it| only_policy.is_none_or(|only| only == *it)) {
-            for &host in case.hosts.iter().filter(|host| host.to_string().contains(&words)) {
-                if !(is_quick && host.is_stock()) {
+            let hosts = case.hosts.iter().copied();
+            let mut hosts: Vec<Host> = hosts
+                .filter(|host| host.to_string().contains(&words) && !(is_quick && host.is_stock()))
+                .collect();
+            for _ in 0..rounds {
+                for &host in &hosts {
                     experiment.run(host, drive, policy)?;
                 }
+                // Who comes first is not to be the same one each time.
+                hosts.reverse();
             }
         }
     }
@@ -125,7 +143,22 @@ pub fn run(mut args: Args) -> Result<String> {
         experiment.check()?;
     }
     let skipped = experiment.skipped.map(|why| format!("SKIPPED: stock Redis: {why}\n"));
-    Ok(table(&experiment.outcomes) + &skipped.unwrap_or_default())
+    Ok(table(&experiment.outcomes) + &experiment.machine + &skipped.unwrap_or_default())
+}
+
+/// What the numbers depend on beside the drive, as a line below the table.
+fn machine(experiment: &Experiment, is_quick: bool) -> Result<String> {
+    let mut environment = Environment::of(&experiment.out)?;
+    if let Some(redis) = &experiment.redis {
+        environment.add_server("redis", redis);
+    }
+    if !is_quick {
+        environment.add_strangers()?;
+    }
+    let wanted = ["kernel", "cpu", "cores", "memory", "commit", "redis", "other_work_before"];
+    let facts = environment.facts().iter().filter(|(name, _)| wanted.contains(name));
+    let facts: Vec<String> = facts.map(|(name, text)| format!("{name}: {text}")).collect();
+    Ok(format!("\n{}\n", facts.join("; ")))
 }
 
 struct Experiment {
@@ -136,6 +169,8 @@ struct Experiment {
     drive_bytes: u64,
     repetitions: u32,
     snapshot_rate: Option<String>,
+    /// What it runs on.
+    machine: String,
     outcomes: Vec<Outcome>,
     /// Why stock Redis was left out.
     skipped: Option<String>,
@@ -167,11 +202,13 @@ impl Experiment {
 
     fn write(&self, drive: Drive, policy: Policy) -> Result<()> {
         let path = self.out.join("runtime.md");
-        fs::write(&path, table(&self.outcomes)).doing(format!("writing {}", path.display()))?;
+        let text = table(&self.outcomes) + &self.machine;
+        fs::write(&path, text).doing(format!("writing {}", path.display()))?;
         let is_shown = |outcome: &&Outcome| {
             outcome.setup.policy == policy && outcome.setup.drive.name == drive.name
         };
-        let shown: Vec<&Outcome> = self.outcomes.iter().filter(is_shown).collect();
+        let shown: Vec<&Outcome> =
+            middle_rounds(&self.outcomes).into_iter().filter(is_shown).collect();
         let path = self.out.join(format!("runtime-{}-{policy}.png", drive.name));
         write_picture(&shown, &path)
     }

@@ -28,7 +28,7 @@ pub fn chart(outcomes: &[&Outcome]) -> Chart {
         let ink = match host {
             Host::WithPlacement => Ink::Blue,
             Host::WithoutPlacement => Ink::Orange,
-            Host::Stock(_) => Ink::Grey,
+            Host::Stock { .. } => Ink::Grey,
         };
         [
             panel(

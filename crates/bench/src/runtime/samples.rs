@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::error::{BenchError, Doing as _, Result};
+use crate::proc::CpuTime;
 use crate::recorder::{DriveMeter, GO_ON, HELD_BACK};
 use crate::server::Server;
 
@@ -34,12 +35,14 @@ pub struct Sample {
     pub host_bytes: u64,
     /// Bytes that went to the media.
     pub media_bytes: u64,
+    /// CPU time of the server, with those of its children that it has waited for.
+    pub cpu: Duration,
     /// Whether a snapshot is being written, of either kind.
     pub is_saving: bool,
 }
 
 impl Sample {
-    fn take(client: &mut Client, meter: &Meter, began: Instant) -> Result<Self> {
+    fn take(client: &mut Client, pid: u32, meter: &Meter, began: Instant) -> Result<Self> {
         let commands = Section::of(client, "stats")?.number("total_commands_processed")?;
         let at_s = began.elapsed().as_secs_f64();
         let (host_bytes, media_bytes) = match meter {
@@ -49,10 +52,11 @@ impl Sample {
             }
             Meter::Drive(drive) => drive.host_and_media_bytes(),
         };
+        let cpu = CpuTime::of_process(pid)?.total();
         let info = Section::of(client, "persistence")?;
         let is_saving = info.number("rdb_bgsave_in_progress")? > 0
             || info.number("aof_rewrite_in_progress")? > 0;
-        Ok(Self { at_s, commands, host_bytes, media_bytes, is_saving })
+        Ok(Self { at_s, commands, host_bytes, media_bytes, cpu, is_saving })
     }
 }
 
@@ -104,6 +108,7 @@ impl Sampler {
     /// Begins to look at a server, over a connection of its own.
     pub fn start(server: &Server, meter: Meter) -> Result<Self> {
         let mut client = server.client()?;
+        let pid = server.pid();
         let shared = Arc::new(Shared {
             began: Instant::now(),
             is_over: AtomicBool::new(false),
@@ -113,11 +118,11 @@ impl Sampler {
         let keep = move || {
             while !its_own.is_over.load(Ordering::Relaxed) {
                 let began = Instant::now();
-                let sample = Sample::take(&mut client, &meter, its_own.began)?;
+                let sample = Sample::take(&mut client, pid, &meter, its_own.began)?;
                 its_own.seen().samples.push(sample);
                 std::thread::park_timeout(LOOK_EVERY.saturating_sub(began.elapsed()));
             }
-            let last = Sample::take(&mut client, &meter, its_own.began)?;
+            let last = Sample::take(&mut client, pid, &meter, its_own.began)?;
             its_own.seen().samples.push(last);
             Ok(())
         };
@@ -192,6 +197,13 @@ impl Samples {
         rates
     }
 
+    /// CPU time of the server for each request, in microseconds.
+    pub fn cpu_us_per_request(&self) -> f64 {
+        let [first, .., last] = self.during.as_slice() else { return f64::NAN };
+        let cpu = last.cpu.saturating_sub(first.cpu);
+        cpu.as_secs_f64() * 1e6 / last.commands.saturating_sub(first.commands) as f64
+    }
+
     /// MiB per second that went to the media beyond what the host wrote.
     pub fn collected_mib_per_s(&self) -> Vec<(f64, f64)> {
         let of_host = self.rates(|sample| sample.host_bytes);
@@ -235,7 +247,8 @@ mod tests {
 
     fn sample(at_s: f64, commands: u64, mib: (u64, u64), is_saving: bool) -> Sample {
         let (host_bytes, media_bytes) = (mib.0 << 20, mib.1 << 20);
-        Sample { at_s, commands, host_bytes, media_bytes, is_saving }
+        let cpu = Duration::from_micros(5 * commands);
+        Sample { at_s, commands, host_bytes, media_bytes, cpu, is_saving }
     }
 
     #[test]
@@ -258,6 +271,7 @@ mod tests {
         assert_eq!(samples.requests_per_s(), [(0.25, 100.0), (1.0, 200.0), (1.75, 0.0)]);
         assert_eq!(samples.collected_mib_per_s(), [(0.25, 10.0), (1.0, 20.0), (1.75, 0.0)]);
         assert_eq!(samples.snapshots(), [(0.5, 1.5)]);
+        assert!((samples.cpu_us_per_request() - 5.0).abs() < 1e-9);
         assert_eq!(samples.last.unwrap().media_bytes, 75 << 20);
     }
 }

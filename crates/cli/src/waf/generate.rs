@@ -167,19 +167,28 @@ mod tests {
         }
     }
 
-    fn generated(size: u64, policy: PolicyName, keys: f64) -> tempfile::NamedTempFile {
+    fn generated(
+        size: u64,
+        policy: PolicyName,
+        keys: f64,
+        repetitions: u32,
+    ) -> tempfile::NamedTempFile {
         let trace = tempfile::NamedTempFile::new().expect("there is room");
         let out = trace.path().to_path_buf();
-        let generate = Generate { size, policy, repetitions: 2, keys, log: 1.0, out };
+        let generate = Generate { size, policy, repetitions, keys, log: 1.0, out };
         generate.run().expect("there is room on the drive");
         trace
     }
 
-    /// Replays a trace on a drive of `size` with so many handles.
+    /// Replays a trace on the paper's drive of `size` with so many handles.
     fn replayed(trace: &tempfile::NamedTempFile, size: u64, handles: u16) -> Outcome {
+        replayed_on(trace, Config { handles, ..Config::scaled(size) })
+    }
+
+    fn replayed_on(trace: &tempfile::NamedTempFile, config: Config) -> Outcome {
         let replay = Replay {
-            config: Config { handles, ..Config::scaled(size) },
-            handles: placements_of_lifetimes(handles).to_vec(),
+            handles: placements_of_lifetimes(config.handles).to_vec(),
+            config,
             precondition: Precondition::Empty,
             stretch: 1,
         };
@@ -193,7 +202,7 @@ mod tests {
     fn a_generated_trace_has_every_lifetime_to_itself() {
         let size = 360 << 20;
         for policy in [PolicyName::Everysec, PolicyName::Always] {
-            let outcome = replayed(&generated(size, policy, 1.0), size, 8);
+            let outcome = replayed(&generated(size, policy, 1.0, 2), size, 8);
             assert_eq!(outcome.separation.check(Lifetime::ALL.len(), &[]), Ok(()));
             let run = PaperRun::scaled(size);
             let value_lbas = (run.value_size / LBA_SIZE) as u64;
@@ -212,10 +221,36 @@ mod tests {
     #[test]
     fn data_placement_keeps_the_collector_from_copying() {
         let size = 1440 << 20;
-        let trace = generated(size, PolicyName::Everysec, 1.4);
+        let trace = generated(size, PolicyName::Everysec, 1.4, 2);
         let waf = |handles| replayed(&trace, size, handles).waf().expect("it is written");
         let (without, with) = (waf(1), waf(4));
         assert!(with <= 1.005, "{with} with a handle for each lifetime");
         assert!(without >= 1.02, "{without} without");
+    }
+
+    /// A full drive with little spare NAND, whose collector wants more units free than there can be: it
+    /// copies every unit of which some is dead. With data placement that is only where what died and what
+    /// lives of one lifetime meet: a unit for each snapshot that replaces another one, and one for each
+    /// time that the log is cut. One that is content with the spare NAND finds nothing to copy.
+    #[test]
+    fn with_data_placement_only_units_in_which_a_lifetime_goes_on_are_copied() {
+        let size = 1440 << 20;
+        let trace = generated(size, PolicyName::Always, 1.5, 6);
+        let on = |handles, collects_below| {
+            let config = Config { handles, ..Config::sized(size, None, 15) };
+            let units = config.geometry.unit_count();
+            let thresholds = config.thresholds.in_background_below(collects_below, units);
+            let unit_size = config.geometry.unit_size();
+            let outcome = replayed_on(&trace, Config { thresholds, ..config });
+            let of = |kind| outcome.marks.iter().filter(|(_, mark)| mark == kind).count() as u64;
+            let joints = 2 * of("WAL-snapshot") + of("on-demand snapshot");
+            let last = outcome.points.last().expect("it is written");
+            (last.media_bytes - last.host_bytes, joints * unit_size)
+        };
+        let (copied, joints) = on(4, 0.25);
+        assert!((1..=joints).contains(&copied), "{copied} bytes, the joints have {joints}");
+        let (copied, _) = on(1, 0.25);
+        assert!(copied > joints, "{copied} bytes without data placement, the joints have {joints}");
+        assert_eq!(on(4, 0.15).0, 0);
     }
 }

@@ -12,8 +12,6 @@ use crate::tools::say;
 
 /// Rows of a table over time.
 const ROWS: u64 = 10;
-/// Reclaim units that a drive exports.
-const EXPORTED_UNITS: f64 = 180.0;
 /// Of a point, in its order.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 const MIB: f64 = (1 << 20) as f64;
@@ -41,6 +39,10 @@ pub(super) struct Traces {
     /// 0 for a drive that collects only when it has to
     #[arg(long, default_value_t = 0.25)]
     background: f64,
+    /// Reclaim units that the drive exports, of equal size: with more of them each is smaller [default: the
+    /// paper's 180]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    exported_units: Option<u64>,
     /// Times every address and length: the whole experiment on a drive that is as much larger
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     stretch: u64,
@@ -138,8 +140,12 @@ impl Traces {
     /// The paper's drive, as small as the device that was recorded.
     fn config(&self, header: &TraceHeader, handles: u16, spare: f64) -> Result<Config, String> {
         let device_bytes = header.device_bytes.saturating_mul(self.stretch);
-        let mut config = Config::scaled(device_bytes);
-        config.geometry.blocks_per_die = (EXPORTED_UNITS / (1.0 - spare)).round() as u32;
+        let mut config = match self.exported_units {
+            None => Config::scaled(device_bytes),
+            Some(units) => Config::sized(device_bytes, Some(device_bytes / units), 0),
+        };
+        let exported = config.lba_count / u64::from(config.geometry.unit_pages());
+        config.geometry.blocks_per_die = (exported as f64 / (1.0 - spare)).round() as u32;
         let units = config.geometry.unit_count();
         config.thresholds = Thresholds::paper(units).in_background_below(self.background, units);
         config.handles = handles;

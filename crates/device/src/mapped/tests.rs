@@ -1,5 +1,7 @@
 //! What mapped files do, on real ones.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
 
 const SIZE: usize = 8 * LBA_SIZE;
@@ -170,13 +172,25 @@ fn a_file_that_is_not_as_it_was_made_is_refused() {
         let refused = open(&path);
         assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{longer}: {refused:?}");
     }
-    file.set_len(0).expect("the length can be set");
-    file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
-    let refused = open(&path);
-    assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "a hole: {refused:?}");
     // SAFETY: the file is the test's own.
     let refused = unsafe { MappedFile::device_range(&path, 0, SIZE) };
     assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_copy_with_holes_can_be_read() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("buffers");
+    let file = File::create(&path).expect("it can be made");
+    file.write_all_at(&[7; LBA_SIZE], 2 * LBA_SIZE as u64).expect("there is room");
+    file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
+    let mut mapped = open(&path).expect("it is as it was made");
+    assert_eq!(mapped.check_readable(&path), Ok(()));
+    let buffers = mapped.buffers(LBA_SIZE);
+    for (index, buffer) in buffers.iter().enumerate() {
+        assert_eq!(buffer[..], [if index == 2 { 7 } else { 0 }; LBA_SIZE]);
+        assert_eq!(buffer.faults(), Faults::default());
+    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Directories as volumes: names, locks, growth, mapped files, and what is said of them.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use slimio_device::{
-    Buffer, Device, DeviceError, Directory, EngineChoice, LBA_SIZE, Lba, Op, OpenError,
+    Buffer, Device, DeviceError, Directory, EngineChoice, LBA_SIZE, Lba, LbaRange, Op, OpenError,
     PathOptions, PlacementId, WriteCache,
 };
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
@@ -111,6 +112,72 @@ fn mapped_files_are_found_again() {
     drop((mapped, buffers));
     let mut again = directory.open_mapped("buffers").expect("it is there");
     assert_eq!(again.buffers(LBA_SIZE)[2][..], [3; LBA_SIZE]);
+}
+
+/// Makes a hole of some blocks, as a copy without its zeros has them.
+fn make_hole(device: &mut dyn Device, lba: u64, lbas: u64) {
+    let range = LbaRange { start: Lba(lba), end: Lba(lba + lbas) };
+    assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
+}
+
+fn blocks(path: &Path) -> u64 {
+    fs::metadata(path).expect("it is there").blocks() * 512 / LBA_SIZE as u64
+}
+
+#[test]
+fn holes_get_their_space_and_nothing_else_changes() {
+    for options in engines() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut directory = Directory::open(place.path(), options).expect("it is ours");
+        directory.create_file("wal", 600).expect("there is room");
+        let mut path = directory.open_path("wal").expect("it was just made");
+        for lba in 0..600 {
+            assert_eq!(write(&mut *path, lba, lba as u8 | 1), Ok(()));
+        }
+        let file = directory.file_path("wal");
+        for (lba, lbas) in [(0, 3), (10, 300), (500, 1), (590, 10)] {
+            make_hole(&mut *path, lba, lbas);
+        }
+        let before = fs::read(&file).expect("it can be read");
+        assert_eq!(blocks(&file), 600 - 314);
+        let mut fill = |start, end| path.fill_holes(LbaRange { start: Lba(start), end: Lba(end) });
+        assert_eq!(fill(2, 310), Ok(()));
+        assert_eq!(blocks(&file), 600 - 13, "those in the range, and no others");
+        assert_eq!(fill(0, 500), Ok(()));
+        assert_eq!(blocks(&file), 600 - 11);
+        assert_eq!(fill(0, u64::MAX >> 12), Ok(()), "the end of the file is the end");
+        assert_eq!(blocks(&file), 600);
+        assert!(fs::read(&file).expect("it can be read") == before, "something else was read");
+    }
+}
+
+#[test]
+fn blocks_of_which_only_the_space_was_reserved_are_written() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
+    directory.create_file("wal", 64).expect("there is room");
+    let mut path = directory.open_path("wal").expect("it was just made");
+    // Space that is only promised counts as a hole.
+    assert!(directory.why_not_mapped("wal").is_some(), "it was made so");
+    assert_eq!(path.fill_holes(LbaRange { start: Lba(0), end: Lba(64) }), Ok(()));
+    assert_eq!(directory.why_not_mapped("wal"), None);
+}
+
+#[test]
+fn a_mapped_file_with_holes_is_not_stored_to() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
+    let whole = |directory: &Directory| directory.why_not_mapped("buffers");
+    drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
+    assert_eq!(whole(&directory), None);
+    // One block is as much as the file system itself may have counted for the file.
+    for (lba, lbas) in [(63, 1), (0, 1), (7, 50)] {
+        drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
+        make_hole(&mut *directory.open_path("buffers").expect("it is there"), lba, lbas);
+        let why = whole(&directory).expect("it has a hole");
+        assert!(why.contains("no space"), "{why}");
+        assert!(directory.open_mapped("buffers").is_ok(), "it can be read");
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Hashes: their fields one by one.
 
+use std::ops::Range;
+
 use slimio_resp::Arg;
 
 use super::counter::parse_float;
 use super::lookup::Found;
+use super::steps::{InSteps, Tally};
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
@@ -39,37 +42,75 @@ impl Context<'_> {
     }
 }
 
-pub(super) fn hset(context: &mut Context<'_>) -> Outcome {
-    match set_fields(context, "hset") {
-        Some(added) => context.integer(added),
-        None => Outcome::Reply,
+/// `HSET`
+pub(super) struct Hset;
+
+impl InSteps for Hset {
+    const FIRST: usize = 2;
+    const STRIDE: usize = 2;
+
+    fn begin(context: &mut Context<'_>) -> bool {
+        has_pairs(context, "hset")
+    }
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        set_fields(context, range, tally);
+    }
+
+    fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        context.log_request();
+        context.integer(tally.count)
     }
 }
 
-pub(super) fn hmset(context: &mut Context<'_>) -> Outcome {
-    match set_fields(context, "hmset") {
-        Some(_) => context.ok(),
-        None => Outcome::Reply,
+/// `HMSET`
+pub(super) struct Hmset;
+
+impl InSteps for Hmset {
+    const FIRST: usize = 2;
+    const STRIDE: usize = 2;
+
+    fn begin(context: &mut Context<'_>) -> bool {
+        has_pairs(context, "hmset")
+    }
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        set_fields(context, range, tally);
+    }
+
+    fn end(context: &mut Context<'_>, _: &Tally) -> Outcome {
+        context.log_request();
+        context.ok()
     }
 }
 
-/// Sets all fields of the request; gives how many are new, or replies why nothing was set.
-fn set_fields(context: &mut Context<'_>, command: &str) -> Option<i64> {
-    if context.args.len() % 2 == 1 {
-        context.wrong_arity(command);
-        return None;
+/// Whether each field has a value; if not, the error is replied.
+fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
+    let has_pairs = context.args.len().is_multiple_of(2);
+    if !has_pairs {
+        context.wrong_arity(name);
     }
+    has_pairs
+}
+
+/// Finds the key, which holds a hash or nothing; if not, the error is replied.
+fn find_hash<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'a>> {
     let found = context.find(1);
     if context.is_wrong(&found, ValueType::Hash) {
+        (tally.is_over, tally.is_refused) = (true, true);
         return None;
     }
+    Some(found)
+}
+
+/// Sets fields of the request, and counts those that are new.
+fn set_fields(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+    let Some(found) = find_hash(context, tally) else { return };
     let args = context.args;
-    let added = context.edit_hash(&found, |hash| {
-        let pairs = (2..args.len()).step_by(2);
-        pairs.map(|index| i64::from(hash.set(args.get(index), args.get(index + 1)))).sum()
+    tally.count += context.edit_hash(&found, |hash| {
+        let pairs = range.step_by(2);
+        pairs.map(|index| i64::from(hash.set(args.get(index), args.get(index + 1)))).sum::<i64>()
     });
-    context.log_request();
-    Some(added)
 }
 
 pub(super) fn hsetnx(context: &mut Context<'_>) -> Outcome {
@@ -94,16 +135,31 @@ pub(super) fn hget(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-pub(super) fn hmget(context: &mut Context<'_>) -> Outcome {
-    let found = context.read(1);
-    if context.is_wrong(&found, ValueType::Hash) {
-        return Outcome::Reply;
+/// `HMGET`
+pub(super) struct Hmget;
+
+impl InSteps for Hmget {
+    const FIRST: usize = 2;
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        let is_first = range.start == Self::FIRST;
+        let found = if is_first { context.read(1) } else { context.peek(1) };
+        if context.is_wrong(&found, ValueType::Hash) {
+            (tally.is_over, tally.is_refused) = (true, true);
+            return;
+        }
+        if is_first {
+            context.reply.array(context.args.len() - 2);
+        }
+        for index in range {
+            reply_field(context, &found, index);
+        }
+        tally.is_over = context.reply.is_cut();
     }
-    context.reply.array(context.args.len() - 2);
-    for index in 2..context.args.len() {
-        reply_field(context, &found, index);
+
+    fn end(_: &mut Context<'_>, _: &Tally) -> Outcome {
+        Outcome::Reply
     }
-    Outcome::Reply
 }
 
 /// Replies with the value of the field that argument `index` names.
@@ -142,26 +198,35 @@ fn reply_number(
     context.integer(number as i64)
 }
 
-pub(super) fn hdel(context: &mut Context<'_>) -> Outcome {
-    let found = context.find(1);
-    if context.is_wrong(&found, ValueType::Hash) {
-        return Outcome::Reply;
+/// `HDEL`
+pub(super) struct Hdel;
+
+impl InSteps for Hdel {
+    const FIRST: usize = 2;
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        let Some(found) = find_hash(context, tally) else { return };
+        let args = context.args;
+        // An entry that nothing is taken from is not to be touched.
+        if !range.clone().any(|index| context.field(&found, index).is_some()) {
+            return;
+        }
+        let (deleted, left) = context.edit_hash(&found, |hash| {
+            let deleted: i64 = range.map(|index| i64::from(hash.remove(args.get(index)))).sum();
+            (deleted, hash.len())
+        });
+        if left == 0 {
+            context.delete(&found);
+        }
+        tally.count += deleted;
     }
-    let args = context.args;
-    // An entry that nothing is taken from is not to be touched.
-    if !(2..args.len()).any(|index| context.field(&found, index).is_some()) {
-        return context.integer(0);
+
+    fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        if tally.count > 0 {
+            context.log_request();
+        }
+        context.integer(tally.count)
     }
-    let (deleted, left) = context.edit_hash(&found, |hash| {
-        let fields = 2..args.len();
-        let deleted = fields.map(|index| i64::from(hash.remove(args.get(index)))).sum();
-        (deleted, hash.len())
-    });
-    if left == 0 {
-        context.delete(&found);
-    }
-    context.log_request();
-    context.integer(deleted)
 }
 
 pub(super) fn hincrby(context: &mut Context<'_>) -> Outcome {

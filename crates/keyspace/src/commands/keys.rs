@@ -1,46 +1,71 @@
 //! Keys, whatever their values are.
 
+use std::ops::Range;
+
 use super::lookup::Found;
+use super::steps::{InSteps, Tally};
 use super::text;
 use crate::access::Access;
 use crate::context::{Context, Outcome};
 use crate::table::Written;
 use crate::value::Value;
 
-pub(super) fn del(context: &mut Context<'_>) -> Outcome {
-    let mut count = 0;
-    for index in 1..context.args.len() {
-        let found = context.find(index);
-        count += i64::from(context.delete(&found));
+/// `DEL`, and `UNLINK`: what is large is never freed here, whichever command deletes it.
+pub(super) struct Del;
+
+impl InSteps for Del {
+    const FIRST: usize = 1;
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        for index in range {
+            let found = context.find(index);
+            tally.count += i64::from(context.delete(&found));
+        }
     }
-    if count > 0 {
-        context.log_request();
+
+    fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        if tally.count > 0 {
+            context.log_request();
+        }
+        context.integer(tally.count)
     }
-    context.integer(count)
 }
 
-pub(super) fn unlink(context: &mut Context<'_>) -> Outcome {
-    // What is large is never freed here, whichever command deletes it.
-    del(context)
+/// `EXISTS`
+pub(super) struct Exists;
+
+impl InSteps for Exists {
+    const FIRST: usize = 1;
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        for index in range {
+            tally.count += i64::from(context.peek_read(index).spot.is_some());
+        }
+    }
+
+    fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        context.integer(tally.count)
+    }
 }
 
-pub(super) fn exists(context: &mut Context<'_>) -> Outcome {
-    let mut count = 0;
-    for index in 1..context.args.len() {
-        count += i64::from(context.peek_read(index).spot.is_some());
-    }
-    context.integer(count)
-}
+/// `TOUCH`
+pub(super) struct Touch;
 
-pub(super) fn touch(context: &mut Context<'_>) -> Outcome {
-    let mut count = 0;
-    for index in 1..context.args.len() {
-        let found = context.peek_read(index);
-        // This is what it is for, also for a client that leaves no trace otherwise.
-        context.touch_access(&found);
-        count += i64::from(found.spot.is_some());
+impl InSteps for Touch {
+    const FIRST: usize = 1;
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        for index in range {
+            let found = context.peek_read(index);
+            // This is what it is for, also for a client that leaves no trace otherwise.
+            context.touch_access(&found);
+            tally.count += i64::from(found.spot.is_some());
+        }
     }
-    context.integer(count)
+
+    fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        context.integer(tally.count)
+    }
 }
 
 pub(super) fn type_key(context: &mut Context<'_>) -> Outcome {

@@ -17,12 +17,14 @@ mod rows_hash;
 mod rows_keys;
 mod rows_string;
 mod scan;
+mod steps;
 mod string;
 
 pub use hash_random::RandomFields;
 pub use hash_walk::FieldsWalk;
 pub use populate::{Populate, debug_populate, populate_log_size_max};
 pub use scan::KeysWalk;
+pub use steps::{ARGS_AT_ONCE_MAX, ArgsWalk, Patch};
 
 use crate::command::Command;
 

@@ -2,6 +2,7 @@
 
 use slimio_resp::Arg;
 
+use super::steps::patch;
 use super::text;
 use crate::context::{Context, Mode, Outcome};
 use crate::value::{StringRef, ValueType};
@@ -21,11 +22,11 @@ pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
 pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     let found = context.find(1);
     let more = context.args.get(2);
-    let Some(spot) = found.spot else {
+    if found.spot.is_none() {
         context.set(&found, more, None);
         context.log_request();
         return context.integer(more.size() as i64);
-    };
+    }
     if context.is_wrong(&found, ValueType::String) {
         return Outcome::Reply;
     }
@@ -33,16 +34,12 @@ pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     if !fits(context, size as i64, more.size()) {
         return context.error(text::STRING_TOO_LONG);
     }
-    let (db, past) = context.db_and_past(found.db);
-    db.update(spot, past, |value| value.append(more));
-    context.touch(&found);
-    context.log_request();
-    context.integer((size + more.size()) as i64)
+    patch(context, size, 2)
 }
 
 pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     let Some(offset) = context.integer_arg(2) else { return Outcome::Reply };
-    let patch = context.args.get(3);
+    let patch_size = context.args.get(3).size();
     if offset < 0 {
         return context.error("ERR offset is out of range");
     }
@@ -51,23 +48,19 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     let size = context.string(&found).map_or(0, StringRef::size);
-    if patch.size() == 0 {
+    if patch_size == 0 {
         return context.integer(size as i64);
     }
-    if !fits(context, offset, patch.size()) {
+    if !fits(context, offset, patch_size) {
         return context.error(text::STRING_TOO_LONG);
     }
-    let offset = offset as usize;
-    let access = context.new_access();
-    let (db, past) = context.db_and_past(found.db);
-    let spot = found.spot.unwrap_or_else(|| {
+    if found.spot.is_none() {
+        let access = context.new_access();
+        let (db, past) = context.db_and_past(found.db);
         let epoch = past.capture.epoch();
-        db.insert(found.hash, &found.key, Arg::Bytes(b""), None, access, epoch)
-    });
-    db.update(spot, past, |value| value.write_at(offset, patch));
-    context.touch(&found);
-    context.log_request();
-    context.integer(size.max(offset + patch.size()) as i64)
+        db.insert(found.hash, &found.key, Arg::Bytes(b""), None, access, epoch);
+    }
+    patch(context, offset as usize, 3)
 }
 
 /// Whether a string of `size` bytes may grow by so many. What is in the log was allowed once, under

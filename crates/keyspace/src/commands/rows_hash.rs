@@ -1,6 +1,6 @@
 //! Rows of the commands on hashes.
 
-use super::{hash, hash_random, hash_walk};
+use super::{hash, hash_random, hash_walk, steps};
 use crate::command::{Command, Flags, KeyRange, KeySpec};
 
 /// Sorted by name.
@@ -8,7 +8,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "hdel",
         arity: -3,
-        flags: Flags::WRITE.and(Flags::FAST).and(Flags::FREES),
+        flags: Flags::WRITE.and(Flags::FAST).and(Flags::FREES).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@write", "@hash", "@fast"],
         tips: &[],
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Command] = &[
         since: "2.0.0",
         complexity: "O(N) where N is the number of fields to be removed.",
         summary: "Delete one or more hash fields",
-        run: hash::hdel,
+        run: steps::run::<hash::Hdel>,
     },
     Command {
         name: "hexists",
@@ -162,7 +162,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "hmget",
         arity: -3,
-        flags: Flags::READONLY.and(Flags::FAST),
+        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@read", "@hash", "@fast"],
         tips: &[],
@@ -178,12 +178,12 @@ pub(super) const ROWS: &[Command] = &[
         since: "2.0.0",
         complexity: "O(N) where N is the number of fields being requested.",
         summary: "Get the values of all the given hash fields",
-        run: hash::hmget,
+        run: steps::run::<hash::Hmget>,
     },
     Command {
         name: "hmset",
         arity: -4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST),
+        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@write", "@hash", "@fast"],
         tips: &[],
@@ -199,7 +199,7 @@ pub(super) const ROWS: &[Command] = &[
         since: "2.0.0",
         complexity: "O(N) where N is the number of fields being set.",
         summary: "Set multiple hash fields to multiple values",
-        run: hash::hmset,
+        run: steps::run::<hash::Hmset>,
     },
     Command {
         name: "hrandfield",
@@ -246,7 +246,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "hset",
         arity: -4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST),
+        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: 1, step: 1 },
         categories: &["@write", "@hash", "@fast"],
         tips: &[],
@@ -262,7 +262,7 @@ pub(super) const ROWS: &[Command] = &[
         since: "2.0.0",
         complexity: "O(1) for each field/value pair added, so O(N) to add N field/value pairs when the command is called with multiple field/value pairs.",
         summary: "Set the string value of a hash field",
-        run: hash::hset,
+        run: steps::run::<hash::Hset>,
     },
     Command {
         name: "hsetnx",

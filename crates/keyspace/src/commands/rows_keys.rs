@@ -1,6 +1,6 @@
 //! Rows of the commands on keys of any type, and on databases.
 
-use super::{db, keys, scan};
+use super::{db, keys, scan, steps};
 use crate::command::{Command, Flags, KeyRange, KeySpec};
 
 /// Sorted by name.
@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "del",
         arity: -2,
-        flags: Flags::WRITE.and(Flags::FREES),
+        flags: Flags::WRITE.and(Flags::FREES).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 1 },
         categories: &["@keyspace", "@write", "@slow"],
         tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
@@ -55,12 +55,12 @@ pub(super) const ROWS: &[Command] = &[
         since: "1.0.0",
         complexity: "O(N) where N is the number of keys that will be removed",
         summary: "Delete a key",
-        run: keys::del,
+        run: steps::run::<keys::Del>,
     },
     Command {
         name: "exists",
         arity: -2,
-        flags: Flags::READONLY.and(Flags::FAST),
+        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 1 },
         categories: &["@keyspace", "@read", "@fast"],
         tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
@@ -69,7 +69,7 @@ pub(super) const ROWS: &[Command] = &[
         since: "1.0.0",
         complexity: "O(N) where N is the number of keys to check",
         summary: "Determine if a key exists",
-        run: keys::exists,
+        run: steps::run::<keys::Exists>,
     },
     Command {
         name: "flushall",
@@ -227,7 +227,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "touch",
         arity: -2,
-        flags: Flags::READONLY.and(Flags::FAST),
+        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 1 },
         categories: &["@keyspace", "@read", "@fast"],
         tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
@@ -236,7 +236,7 @@ pub(super) const ROWS: &[Command] = &[
         since: "3.2.1",
         complexity: "O(N) where N is the number of keys that will be touched",
         summary: "Alters the last access time of a key(s). Returns the number of existing keys specified.",
-        run: keys::touch,
+        run: steps::run::<keys::Touch>,
     },
     Command {
         name: "type",
@@ -255,7 +255,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "unlink",
         arity: -2,
-        flags: Flags::WRITE.and(Flags::FAST).and(Flags::FREES),
+        flags: Flags::WRITE.and(Flags::FAST).and(Flags::FREES).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 1 },
         categories: &["@keyspace", "@write", "@fast"],
         tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
@@ -271,6 +271,6 @@ pub(super) const ROWS: &[Command] = &[
         since: "4.0.0",
         complexity: "O(1) for each key removed regardless of its size",
         summary: "Delete a key asynchronously in another thread. Otherwise it is just as DEL, but non blocking.",
-        run: keys::unlink,
+        run: steps::run::<keys::Del>,
     },
 ];

@@ -1,6 +1,6 @@
 //! Rows of the commands on strings.
 
-use super::{counter, range, string};
+use super::{counter, range, steps, string};
 use crate::command::{Command, Flags, KeyRange, KeySpec};
 
 /// Sorted by name.
@@ -239,7 +239,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "mget",
         arity: -2,
-        flags: Flags::READONLY.and(Flags::FAST),
+        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 1 },
         categories: &["@read", "@string", "@fast"],
         tips: &["request_policy:multi_shard"],
@@ -255,12 +255,12 @@ pub(super) const ROWS: &[Command] = &[
         since: "1.0.0",
         complexity: "O(N) where N is the number of keys to retrieve",
         summary: "Get the values of all the given keys",
-        run: string::mget,
+        run: steps::run::<string::Mget>,
     },
     Command {
         name: "mset",
         arity: -3,
-        flags: Flags::WRITE.and(Flags::DENYOOM),
+        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 2 },
         categories: &["@write", "@string", "@slow"],
         tips: &["request_policy:multi_shard", "response_policy:all_succeeded"],
@@ -276,12 +276,12 @@ pub(super) const ROWS: &[Command] = &[
         since: "1.0.1",
         complexity: "O(N) where N is the number of keys to set",
         summary: "Set multiple keys to multiple values",
-        run: string::mset,
+        run: steps::run::<string::Mset>,
     },
     Command {
         name: "msetnx",
         arity: -3,
-        flags: Flags::WRITE.and(Flags::DENYOOM),
+        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::IN_STEPS),
         keys: KeyRange { first: 1, last: -1, step: 2 },
         categories: &["@write", "@string", "@slow"],
         tips: &["request_policy:multi_shard", "response_policy:agg_min"],
@@ -297,7 +297,7 @@ pub(super) const ROWS: &[Command] = &[
         since: "1.0.1",
         complexity: "O(N) where N is the number of keys to set",
         summary: "Set multiple keys to multiple values, only if none of the keys exist",
-        run: string::msetnx,
+        run: steps::run::<string::Msetnx>,
     },
     Command {
         name: "psetex",

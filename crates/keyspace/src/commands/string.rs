@@ -1,7 +1,10 @@
 //! Strings as wholes: set, get, and both at once.
 
+use std::ops::Range;
+
 use super::lookup::Found;
 use super::options::{self, Condition, Expiry, Unit};
+use super::steps::{InSteps, Tally};
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
@@ -147,42 +150,95 @@ pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-pub(super) fn mget(context: &mut Context<'_>) -> Outcome {
-    context.reply.array(context.args.len() - 1);
-    for index in 1..context.args.len() {
-        let found = context.read(index);
-        context.reply_string(&found);
+/// `MGET`
+pub(super) struct Mget;
+
+impl InSteps for Mget {
+    const FIRST: usize = 1;
+
+    fn begin(context: &mut Context<'_>) -> bool {
+        context.reply.array(context.args.len() - 1);
+        true
     }
-    Outcome::Reply
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        for index in range {
+            let found = context.read(index);
+            context.reply_string(&found);
+        }
+        tally.is_over = context.reply.is_cut();
+    }
+
+    fn end(_: &mut Context<'_>, _: &Tally) -> Outcome {
+        Outcome::Reply
+    }
 }
 
-pub(super) fn mset(context: &mut Context<'_>) -> Outcome {
-    if context.args.len().is_multiple_of(2) {
-        return context.wrong_arity("mset");
+/// `MSET`
+pub(super) struct Mset;
+
+impl InSteps for Mset {
+    const FIRST: usize = 1;
+    const STRIDE: usize = 2;
+
+    fn begin(context: &mut Context<'_>) -> bool {
+        has_pairs(context, "mset")
     }
-    set_all(context);
-    context.ok()
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, _: &mut Tally) {
+        set_all(context, range);
+    }
+
+    fn end(context: &mut Context<'_>, _: &Tally) -> Outcome {
+        context.log_request();
+        context.ok()
+    }
 }
 
-pub(super) fn msetnx(context: &mut Context<'_>) -> Outcome {
-    if context.args.len().is_multiple_of(2) {
-        return context.wrong_arity("msetnx");
+/// `MSETNX`: sees that no key is there, then sets all.
+pub(super) struct Msetnx;
+
+impl InSteps for Msetnx {
+    const FIRST: usize = 1;
+    const STRIDE: usize = 2;
+    const PASSES: usize = 2;
+
+    fn begin(context: &mut Context<'_>) -> bool {
+        has_pairs(context, "msetnx")
     }
-    for index in (1..context.args.len()).step_by(2) {
-        if context.find(index).spot.is_some() {
-            return context.integer(0);
+
+    fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
+        if tally.pass == 0 {
+            let mut keys = range.step_by(2);
+            tally.is_over = keys.any(|index| context.find(index).spot.is_some());
+        } else {
+            set_all(context, range);
+            tally.count = 1;
         }
     }
-    set_all(context);
-    context.integer(1)
+
+    fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        if tally.count > 0 {
+            context.log_request();
+        }
+        context.integer(tally.count)
+    }
 }
 
-fn set_all(context: &mut Context<'_>) {
-    for index in (1..context.args.len()).step_by(2) {
+/// Whether each key has a value; if not, the error is replied.
+fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
+    let has_pairs = !context.args.len().is_multiple_of(2);
+    if !has_pairs {
+        context.wrong_arity(name);
+    }
+    has_pairs
+}
+
+fn set_all(context: &mut Context<'_>, range: Range<usize>) {
+    for index in range.step_by(2) {
         let found = context.find(index);
         context.set(&found, context.args.get(index + 1), None);
     }
-    context.log_request();
 }
 
 /// Deletes a key, if it is there, in place of what the request says.

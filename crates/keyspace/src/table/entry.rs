@@ -430,7 +430,7 @@ mod tests {
         let mut expected = Vec::new();
         for size in [1, 100, 2000, 1, 60_000, 250_000, 3, 600_000] {
             let more = pattern(size, 9);
-            slot.update(|value| value.append(Arg::Bytes(&more)));
+            slot.update(|value| value.write_at(expected.len(), Arg::Bytes(&more)));
             expected.extend_from_slice(&more);
             check(&slot, b"key", &expected, Some(5));
             let middle = expected.len() / 2;
@@ -464,7 +464,7 @@ mod tests {
         slot.set(Arg::Bytes(&new), None);
         assert!(*reader == old);
         check(&slot, b"key", &new, None);
-        slot.update(|value| value.append(Arg::Bytes(b"!")));
+        slot.update(|value| value.write_at(old.len(), Arg::Bytes(b"!")));
         assert!(*reader == old);
     }
 }

@@ -1,7 +1,7 @@
 //! `PING ECHO SELECT AUTH HELLO QUIT RESET`
 
 use slimio_keyspace::DbIndex;
-use slimio_resp::{Args, Protocol};
+use slimio_resp::{Arg, Args, Protocol};
 
 use crate::clients::{Client, Replies};
 use crate::core::Core;
@@ -9,13 +9,21 @@ use crate::core::Core;
 pub(super) fn ping(_: &mut Core, client: &mut Client, args: Args<'_>) {
     match args.len() {
         1 => client.out.simple("PONG"),
-        2 => client.out.bulk(&args.bytes(1)),
+        2 => bulk(client, args.get(1)),
         _ => client.out.error("ERR wrong number of arguments for 'ping' command"),
     }
 }
 
 pub(super) fn echo(_: &mut Core, client: &mut Client, args: Args<'_>) {
-    client.out.bulk(&args.bytes(1));
+    bulk(client, args.get(1));
+}
+
+/// Replies with an argument, which is not copied if it is large.
+fn bulk(client: &mut Client, arg: Arg<'_>) {
+    match arg {
+        Arg::Bytes(bytes) => client.out.bulk(bytes),
+        Arg::Blob(blob) => client.out.bulk_blob(blob, 0..blob.size()),
+    }
 }
 
 pub(super) fn select(core: &mut Core, client: &mut Client, args: Args<'_>) {
@@ -166,7 +174,10 @@ pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.no_evict = false;
     client.no_touch = false;
     client.is_authenticated = core.settings.password.is_none();
-    client.replies = Replies::On;
+    // The one reply that is to be left out is this one's.
+    if client.replies != Replies::Skip {
+        client.replies = Replies::On;
+    }
     Core::set_protocol(client, Protocol::Resp2);
     client.out.simple("RESET");
 }

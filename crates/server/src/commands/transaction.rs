@@ -45,7 +45,7 @@ pub(super) fn unwatch(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
     let Some(multi) = client.multi.take() else {
         client.out.error("ERR EXEC without MULTI");
         return;
@@ -67,7 +67,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, args: Args<'_>) {
             Admission::Granted => {}
             Admission::Wait => {
                 client.multi = Some(multi);
-                core.park(client, args);
+                core.park(client);
                 return;
             }
             Admission::Refused(text) => {

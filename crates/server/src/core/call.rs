@@ -1,10 +1,13 @@
 //! A request: found in the table, checked in the order in which Redis checks, and run.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{Command, Context, DataFn, Flags, Mode, Outcome, populate_log_size_max};
+use slimio_keyspace::{
+    Command, Context, DataFn, Flags, KeyRange, Mode, Outcome, populate_log_size_max,
+};
 use slimio_planted::is_planted;
-use slimio_resp::Args;
+use slimio_resp::{Arg, Args};
 
 use super::Core;
 use super::{Admission, Purpose};
@@ -15,6 +18,16 @@ use slimio_storage::Lsn;
 
 /// Bytes of a client's words that an error repeats.
 const QUOTED_SIZE_MAX: usize = 128;
+
+/// Bytes of a word that may be a command, more than any has, and no less than an error repeats.
+const WORD_SIZE_MAX: usize = 256;
+
+/// Most arguments of a command on connections or the server. Each takes time of its own, and nobody else
+/// is served meanwhile.
+const SERVER_ARGS_MAX: usize = 1024;
+
+/// Most bytes that they may have.
+const SERVER_ARGS_SIZE_MAX: usize = 1 << 20;
 
 impl Core {
     /// Runs a request, or queues it, or refuses it. Its reply is in the client's output then,
@@ -40,17 +53,23 @@ impl Core {
             return self.reject(client, Some(row), text.as_bytes());
         }
         if self.must_wait(client, row) {
-            return self.postpone(client, args);
+            return self.postpone(client);
         }
         if client.multi.is_some() && !row.run.ends_queueing {
             return queue(client, row, args);
         }
+        if self.is_held_up(client, row, args) {
+            return self.hold_up(client);
+        }
         match row.run.run {
+            Run::Data(run) if Self::is_long(row, args) => {
+                return self.begin_long(client, row, run, args);
+            }
             Run::Data(run) => {
                 if row.flags.has(Flags::WRITE) {
                     match self.admit(self.purpose(row, client.db), row.log_size_max(args)) {
                         Admission::Granted => {}
-                        Admission::Wait => return self.park(client, args),
+                        Admission::Wait => return self.park(client),
                         Admission::Refused(text) => {
                             return self.reject(client, Some(row), text.as_bytes());
                         }
@@ -154,6 +173,13 @@ impl Core {
                 }
             };
             let log_size_max = yielding.yielded.log_size_max();
+            if log_size_max.is_some() && self.is_long_holding() {
+                // What it writes may be held.
+                client.state = State::Yielding(yielding);
+                self.yielding.push_back(conn);
+                self.clients.put(client);
+                continue;
+            }
             if let Some(size) = log_size_max {
                 match self.admit(Purpose::Any, size) {
                     Admission::Granted => {}
@@ -208,13 +234,13 @@ impl Core {
 
     /// The row of a request, or the error to reply with.
     pub(crate) fn find(&self, args: Args<'_>) -> Result<&'static Command<Entry>, NotFound> {
-        let name = args.bytes(0);
+        let name = word(args.get(0));
         let Some(row) = self.table.lookup(&name) else {
             return Err(NotFound { row: None, text: unknown_command(&name, args) });
         };
         let row = match row.run.run {
             Run::Container(subcommands) if args.len() > 1 => {
-                let sub = args.bytes(1);
+                let sub = word(args.get(1));
                 let found =
                     subcommands.iter().find(|r| r.name.as_bytes().eq_ignore_ascii_case(&sub));
                 let Some(sub) = found else {
@@ -232,7 +258,10 @@ impl Core {
             _ => row,
         };
         if row.accepts(args.len()) && !matches!(row.run.run, Run::Container(_)) {
-            Ok(row)
+            match too_much(row, args) {
+                Some(text) => Err(NotFound { row: Some(row), text: text.into_bytes() }),
+                None => Ok(row),
+            }
         } else {
             let name = row.run.name;
             let text = format!("ERR wrong number of arguments for '{name}' command").into_bytes();
@@ -285,15 +314,15 @@ impl Core {
         row: Option<&Command<Entry>>,
         text: &[u8],
     ) {
-        if row.is_some_and(|row| row.name == "exec") {
-            self.abort(client, text);
-            return;
+        if let Some(row) = row {
+            self.stats.by_command[row.run.id].rejected += 1;
+            if row.name == "exec" {
+                self.abort(client, text);
+                return;
+            }
         }
         if let Some(multi) = &mut client.multi {
             multi.is_broken = true;
-        }
-        if let Some(row) = row {
-            self.stats.by_command[row.run.id].rejected += 1;
         }
         let before = client.out.len();
         client.out.error_bytes(text);
@@ -310,9 +339,17 @@ impl Core {
         self.count_error(client, before);
     }
 
+    /// Counts the CPU time of a stretch of a command that is over.
+    pub(crate) fn count_cpu(&mut self) {
+        if self.settings.is_cpu_tracked {
+            let cpu = self.cpu_lap.end();
+            self.stats.command_cpu_max = self.stats.command_cpu_max.max(cpu);
+        }
+    }
+
     /// Counts a command that has run, also before this step for the time `spent`. One look at the
     /// clock: a lap begins where the one before has ended.
-    fn account(
+    pub(super) fn account(
         &mut self,
         client: &mut Client,
         row: &Command<Entry>,
@@ -322,10 +359,7 @@ impl Core {
     ) {
         let now = Instant::now();
         let took = spent + (now - std::mem::replace(&mut self.lap, now));
-        if self.settings.is_cpu_tracked {
-            let cpu = self.cpu_lap.end();
-            self.stats.command_cpu_max = self.stats.command_cpu_max.max(cpu);
-        }
+        self.count_cpu();
         if let State::Yielding(long) = &mut client.state {
             long.spent = took;
             return;
@@ -391,8 +425,43 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     is_written || writes || row.name == "ping"
 }
 
+/// Why a command on connections or the server is not run: it would take too long. What is only repeated
+/// may be of any size.
+fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
+    let is_bounded = matches!(row.run.run, Run::Server(_))
+        && row.keys == KeyRange::NONE
+        && !["ping", "echo"].contains(&row.name);
+    if !is_bounded {
+        return None;
+    }
+    let name = row.run.name;
+    if args.len() > SERVER_ARGS_MAX {
+        return Some(format!(
+            "ERR too many arguments for '{name}' command: no more than {SERVER_ARGS_MAX}"
+        ));
+    }
+    let size: usize = args.iter().map(|arg| arg.size()).sum();
+    (size > SERVER_ARGS_SIZE_MAX).then(|| {
+        format!(
+            "ERR too large arguments for '{name}' command: no more than {SERVER_ARGS_SIZE_MAX} bytes"
+        )
+    })
+}
+
+/// The beginning of an argument, which is all of it if it names a command.
+fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
+    match arg {
+        Arg::Blob(blob) => {
+            let mut word = Vec::new();
+            blob.copy_to(0..blob.size().min(WORD_SIZE_MAX), &mut word);
+            Cow::Owned(word)
+        }
+        Arg::Bytes(bytes) => Cow::Borrowed(bytes),
+    }
+}
+
 /// Runs nothing more of a client whose reply is longer than it may have waiting, as in Redis.
-fn close_if_cut(client: &mut Client) {
+pub(super) fn close_if_cut(client: &mut Client) {
     if client.out.is_cut() {
         client.close_after_replies();
     }
@@ -400,6 +469,11 @@ fn close_if_cut(client: &mut Client) {
 
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     let Some(multi) = &mut client.multi else { return };
+    if (multi.is_broken || client.is_stale) && !is_planted("void-request-queued") {
+        // Nothing comes of it, so it is not kept; and no pause holds up an EXEC for it.
+        client.out.simple("QUEUED");
+        return;
+    }
     if let Some((purpose, size)) = asks_for(row, args) {
         multi.writes |= row.flags.has(Flags::WRITE);
         multi.purpose = multi.purpose.min(purpose);

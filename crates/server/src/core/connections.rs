@@ -78,7 +78,7 @@ impl Core {
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
         // What came before an end that was asked for may still be run.
         let has_run = client.input.is_empty() || !self.is_ending();
-        let is_over = matches!(client.state, State::Running) && has_run;
+        let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
-use slimio_resp::Args;
+use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
 use super::{Core, Transaction};
@@ -263,8 +263,9 @@ impl Core {
     }
 
     /// Lets a request wait for room in the log.
-    pub(crate) fn park(&mut self, client: &mut Client, args: Args<'_>) {
-        client.state = State::Parked(args.to_owned());
+    pub(crate) fn park(&mut self, client: &mut Client) {
+        client.state = State::Parked(OwnedRequest::default());
+        client.keeps_request = true;
         self.parked.push_back(client.conn);
     }
 
@@ -274,6 +275,7 @@ impl Core {
             return;
         }
         self.resume_postponed();
+        self.resume_held_up();
         for _ in 0..self.parked.len() {
             let Some(conn) = self.parked.pop_front() else { return };
             if self.retry(conn) && self.parked.back() == Some(&conn) {
@@ -301,6 +303,9 @@ impl Core {
         };
         self.begin_lap(Instant::now());
         self.request(&mut client, request.args());
+        if client.keeps_request {
+            self.keep_request(&mut client, request);
+        }
         let is_parked = matches!(client.state, State::Parked(_));
         if client.is_running() {
             self.resume(&mut client);

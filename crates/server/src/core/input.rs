@@ -4,14 +4,24 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use slimio_planted::is_planted;
-use slimio_resp::{BlobBuilder, Limits, Parser, Protocol, ReplyBuf, Step};
+use slimio_resp::{BlobBuilder, Limits, OwnedRequest, Parser, Protocol, ReplyBuf, Step};
 
 use super::{Core, SPARE_SIZE_MAX, Wish};
-use crate::clients::{Client, State};
+use crate::clients::{Client, Replies, State};
 use crate::net::{ConnId, Filling};
 
 /// Bytes that may wait behind a request that can't be run yet, before reading rests.
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
+
+/// Bytes of a request that has not come as a whole from which they are kept apart.
+const SEALED_SIZE_MIN: usize = 1 << 20;
+
+/// Requests of one client in a turn: others come next. Small ones take a quarter of a millisecond, about.
+/// It is no time, so that what runs before what does not depend on how busy the machine is.
+const SLICE: usize = 256;
+
+/// Bytes of a request and its reply that count as one request more.
+const BYTES_PER_REQUEST: usize = 4096;
 
 impl Core {
     /// Bytes have come for a client.
@@ -26,7 +36,7 @@ impl Core {
         }
         // Where it is not in the argument's memory, it would be taken for requests.
         assert!(client.large.is_none(), "what comes is the argument's");
-        if client.is_running() {
+        if client.is_running() && !client.is_behind {
             self.requests(&mut client, bytes);
         } else {
             client.input.extend_from_slice(bytes);
@@ -135,7 +145,14 @@ impl Core {
         // The parser is lent to the requests that it names, while the client is changed by them.
         let mut parser = std::mem::take(&mut client.parser);
         let mut at = 0;
+        if client.served.0 != self.turn {
+            client.served = (self.turn, 0);
+        }
         while client.is_running() && !self.is_ending() {
+            if client.served.1 >= SLICE {
+                self.fall_behind(client);
+                break;
+            }
             let limits = Limits {
                 arg_size_max: self.settings.arg_size_max,
                 unauthenticated: self.settings.password.is_some() && !client.is_authenticated,
@@ -145,9 +162,21 @@ impl Core {
                     let args = parser.request().args(&buffer[at..]);
                     if !args.is_empty() {
                         client.running_size = buffer.len();
+                        let before = client.out.len();
                         self.request(client, args);
+                        let replied = client.out.len().saturating_sub(before);
+                        client.served.1 += 1 + (consumed + replied) / BYTES_PER_REQUEST;
+                    } else if client.replies == Replies::SkipNext {
+                        // Nothing is a request, too, as in Redis.
+                        client.replies = Replies::On;
                     }
-                    at += consumed;
+                    if client.keeps_request {
+                        let request = keep(&mut parser, &mut buffer, at, consumed);
+                        self.keep_request(client, request);
+                        at = 0;
+                    } else {
+                        at += consumed;
+                    }
                     if !is_planted("large-sizes-add-up") {
                         client.large_size = 0;
                     }
@@ -171,12 +200,25 @@ impl Core {
                 }
                 Step::Error(error) => {
                     log::debug!("client {}: {error}", client.id);
+                    let before = client.out.len();
                     error.write(&mut client.out);
                     self.stats.error(error.reply().as_bytes());
                     client.close_after_replies();
+                    client.leave_out(before);
                     return;
                 }
             }
+        }
+        if parser.sealable() >= SEALED_SIZE_MIN {
+            // Else all that has come of a long request would move whenever memory for more is made.
+            let end = at + parser.sealable();
+            let mut rest = Vec::with_capacity(SEALED_SIZE_MIN + SPARE_SIZE_MAX);
+            rest.extend_from_slice(&buffer[end..]);
+            let mut bytes = std::mem::replace(&mut buffer, Cow::Owned(rest)).into_owned();
+            bytes.truncate(end);
+            bytes.drain(..at);
+            parser.seal(bytes);
+            at = 0;
         }
         client.parser = parser;
         client.running_size = 0;
@@ -193,6 +235,35 @@ impl Core {
         }
     }
 
+    /// Lets what a client asks for beyond its share wait for the next turn.
+    fn fall_behind(&mut self, client: &mut Client) {
+        if !std::mem::replace(&mut client.is_behind, true) {
+            self.behind.push_back(client.conn);
+        }
+    }
+
+    /// Whether somebody has asked for more than its share.
+    pub(crate) fn has_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Goes on with those who have had their share of the last turn.
+    pub(crate) fn serve_behind(&mut self) {
+        for _ in 0..self.behind.len() {
+            let Some(conn) = self.behind.pop_front() else { return };
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            client.is_behind = false;
+            if client.is_running() {
+                self.begin_lap(Instant::now());
+                // Before what these may ask for: while reading rests, no large argument comes either.
+                self.wishes.push(Wish::Receive(conn));
+                self.requests(&mut client, &[]);
+            }
+            self.check_query_size(&mut client);
+            self.put_back(client);
+        }
+    }
+
     fn go_on_filling(&mut self, client: &mut Client, builder: BlobBuilder) {
         let mut parser = std::mem::take(&mut client.parser);
         supply(&mut parser, builder, client, &mut self.wishes);
@@ -200,7 +271,8 @@ impl Core {
     }
 
     fn check_query_size(&mut self, client: &mut Client) {
-        if client.query_size() > self.settings.query_size_max {
+        // What waits for the next turn are whole requests.
+        if !client.is_behind && client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
                 client.describe(self.now, client.is_stale, 0)
@@ -215,6 +287,29 @@ impl Core {
         client.out.set_protocol(protocol);
         client.ready.set_protocol(protocol);
     }
+}
+
+/// Takes the request that was handed out last, of `consumed` bytes from `at` on, out of the buffer, with
+/// everything before it. If it is most of the buffer, its bytes are not copied, for they may be many.
+fn keep(
+    parser: &mut Parser,
+    buffer: &mut Cow<'_, [u8]>,
+    at: usize,
+    consumed: usize,
+) -> OwnedRequest {
+    let end = at + consumed;
+    if consumed < buffer.len() / 2 {
+        let request = parser.request().args(&buffer[at..]).to_owned();
+        match buffer {
+            Cow::Borrowed(bytes) => *bytes = &bytes[end..],
+            Cow::Owned(bytes) => drop(bytes.drain(..end)),
+        }
+        return request;
+    }
+    let rest = buffer[end..].to_vec();
+    let mut bytes = std::mem::replace(buffer, Cow::Owned(rest)).into_owned();
+    bytes.truncate(end);
+    OwnedRequest::from_received(bytes, at, parser.take_request())
 }
 
 /// Hands a large argument to the parser, or has more of it received.

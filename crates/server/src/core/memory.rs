@@ -70,7 +70,7 @@ impl Core {
     }
 
     fn client_bytes(&self, current: Option<&Client>) -> u64 {
-        (self.clients.memory() + current.map_or(0, Client::memory)) as u64
+        (self.clients.memory() + current.map_or(0, Client::memory) + self.long_memory()) as u64
     }
 
     /// Notes what is in use before there are any data.
@@ -115,7 +115,7 @@ impl Core {
     /// is nothing left that may go. While clients are paused, nothing goes and all may run.
     pub(crate) fn make_room(&mut self, client: Option<&mut Client>) -> bool {
         let limit = self.settings.memory_max;
-        let may_not = self.loading.is_some() || self.is_paused();
+        let may_not = self.loading.is_some() || self.is_paused() || self.is_long_holding();
         if limit == 0 || may_not || self.used_bytes(client.as_deref()) <= limit {
             self.end_eviction();
             return true;

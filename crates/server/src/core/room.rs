@@ -40,6 +40,7 @@ impl Core {
     /// Whether a record with so many bytes of payload, at most, has room in the log.
     pub(crate) fn admit(&mut self, purpose: Purpose, size: u64) -> Admission {
         self.log_size_max = size;
+        let reserved = self.long_reserved();
         let Some(wal) = &mut self.wal else { return Admission::Granted };
         if let Some(latch) = wal.log().latched() {
             return Admission::Refused(format!(
@@ -51,6 +52,11 @@ impl Core {
             LogState::Off => Room::Free,
             LogState::Ending => Room::Wait,
             LogState::On | LogState::Resuming if purpose == Purpose::EmptiesAgain => Room::Free,
+            LogState::On | LogState::Resuming if reserved > 0 => {
+                // What a long request has not used of it is known when that is over.
+                let room = wal.room(size.saturating_add(reserved));
+                if room == Room::Free { room } else { Room::Wait }
+            }
             LogState::On | LogState::Resuming => wal.room(size),
         };
         match room {
@@ -91,7 +97,7 @@ impl Core {
     /// Bytes that deletions which nobody asked for may take in a record's payload now.
     pub(crate) fn room_to_free(&self) -> u64 {
         match &self.wal {
-            _ if self.is_paused() => 0,
+            _ if self.is_paused() || self.is_long_holding() => 0,
             Some(wal) if wal.log().latched().is_some() => 0,
             Some(wal) if wal.takes_records() && !is_planted("expiry-asks-no-room") => {
                 wal.log().room_to_free()

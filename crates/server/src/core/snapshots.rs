@@ -39,6 +39,7 @@ pub(crate) enum NotBegun {
 impl Core {
     /// Begins a snapshot: what is in memory now is what it will hold.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
+        let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
         let (Some(thread), Some(wal)) = (&self.snapshots.thread, &mut self.wal) else {
             return Err(NotBegun::Never);
         };
@@ -48,7 +49,7 @@ impl Core {
         // A transaction is in the log only when it is over.
         let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
         let is_within = self.transaction.is_some() && !is_planted("snapshot-in-transaction");
-        if self.snapshots.running.is_some() || is_within || !is_idle {
+        if self.snapshots.running.is_some() || is_within || is_half_done || !is_idle {
             let is_pinned = is_planted("pins-dropped-when-busy");
             return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         }

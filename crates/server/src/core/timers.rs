@@ -13,12 +13,24 @@ const EXPIRE_STEP_KEYS: usize = 20;
 const EXPIRE_AGAIN_PERCENT: usize = 10;
 /// Part of a round's time that expiry may take, in percent.
 const EXPIRE_TIME_PERCENT: u32 = 25;
+/// Longest time that expiry takes of a turn.
+const EXPIRE_STEP_TIME: Duration = Duration::from_millis(1);
+
+/// A round of expiry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expiry {
+    /// The database that is looked through.
+    db: usize,
+    /// What is left of its time.
+    left: Duration,
+}
 
 impl Core {
     /// Does what is due; returns whether a round of background work was.
     pub(crate) fn run_timers(&mut self) {
         self.check_waiting();
         self.go_on_evicting();
+        self.expire();
         if self.now < self.next_cron {
             return;
         }
@@ -28,15 +40,22 @@ impl Core {
         self.retry_evicting();
         self.schedule_check();
         self.schedule_snapshots();
-        self.expire();
+        self.begin_expiry();
         self.time_out();
         self.recheck_limits();
     }
 
     /// How long the thread may sleep.
     pub(crate) fn timeout(&mut self) -> Option<Duration> {
-        let goes_on = self.has_yielding() || self.is_evicting() || self.wants_snapshot_step();
-        let has_left = self.has_unflushed() || self.has_let_go() || self.may_retry_postponed();
+        let goes_on = self.is_expiring()
+            || self.has_yielding()
+            || self.has_long()
+            || self.is_evicting()
+            || self.wants_snapshot_step();
+        let has_left = self.has_behind()
+            || self.has_unflushed()
+            || self.has_let_go()
+            || self.may_retry_postponed();
         if goes_on || has_left {
             return Some(Duration::ZERO);
         }
@@ -89,16 +108,42 @@ impl Core {
             || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
     }
 
+    /// Begins a round of expiry, which has a part of the time until the next one.
+    fn begin_expiry(&mut self) {
+        let percent = EXPIRE_TIME_PERCENT + 2 * self.settings.expire_effort;
+        self.expiry = Expiry { db: 0, left: self.settings.cron_every * percent / 100 };
+        self.expire();
+    }
+
+    /// Whether a round of expiry has not had its time.
+    fn is_expiring(&self) -> bool {
+        !self.expiry.left.is_zero()
+    }
+
+    /// Goes on with the round of expiry, if there is one, for a bounded time.
     fn expire(&mut self) {
-        if self.loading.is_some() || !self.active_expire || self.is_latched() || self.is_paused() {
+        if !self.is_expiring() {
+            return;
+        }
+        let may_not = self.is_latched() || self.is_paused() || self.is_long_holding();
+        if self.loading.is_some() || !self.active_expire || may_not {
+            self.expiry.left = Duration::ZERO;
             return;
         }
         let began = Instant::now();
-        let effort = self.settings.expire_effort;
-        let time_max = self.settings.cron_every * (EXPIRE_TIME_PERCENT + 2 * effort) / 100;
-        let budget = EXPIRE_STEP_KEYS * (1 + effort as usize / 4) * 16;
+        let time_max = EXPIRE_STEP_TIME.min(self.expiry.left);
+        let is_over = self.expire_until(began + time_max);
+        let took = began.elapsed();
+        self.expiry.left =
+            if is_over { Duration::ZERO } else { self.expiry.left.saturating_sub(took) };
+        self.latency.note("expire-cycle", self.now_ms / 1000, took, self.settings.latency_from);
+    }
+
+    /// Lets keys go whose time is over, until `until`; returns whether no more are worth looking for.
+    fn expire_until(&mut self, until: Instant) -> bool {
+        let budget = EXPIRE_STEP_KEYS * (1 + self.settings.expire_effort as usize / 4) * 16;
         let mut nobody = Client::nobody(self.now);
-        for db in self.dbs() {
+        for db in self.dbs().skip(self.expiry.db) {
             while self.keyspace.expiring(db) > 0 {
                 let room = self.room_to_free();
                 self.effects.clear();
@@ -111,15 +156,18 @@ impl Core {
                 let is_fruitful = step.expired * 100 > step.expiring * EXPIRE_AGAIN_PERCENT;
                 if self.effects.is_short() {
                     // What has no room waits for the next round.
-                    return;
+                    return true;
                 }
-                if step.wrapped || !is_fruitful || began.elapsed() > time_max {
+                if step.wrapped || !is_fruitful {
                     break;
                 }
+                if Instant::now() > until {
+                    return false;
+                }
             }
+            self.expiry.db += 1;
         }
-        let at_s = self.now_ms / 1000;
-        self.latency.note("expire-cycle", at_s, began.elapsed(), self.settings.latency_from);
+        true
     }
 
     fn time_out(&mut self) {

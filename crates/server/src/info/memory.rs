@@ -5,7 +5,7 @@
 //! that and the process's memory in RAM is the program itself and the allocator's: free memory it
 //! keeps, and its own tables.
 
-use super::Text;
+use super::{Text, human};
 use crate::AllocatorBytes;
 use crate::clients::Client;
 use crate::core::{Core, MemoryUse};
@@ -57,8 +57,9 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("allocator_resident", allocator.resident);
     text.bytes("total_system_memory", machine_bytes());
     // Scripts and functions, of which there are none.
-    text.bytes("used_memory_lua", 0);
+    text.field("used_memory_lua", 0);
     text.field("used_memory_vm_eval", 0);
+    text.field("used_memory_lua_human", human(0));
     text.field("used_memory_scripts_eval", 0);
     text.field("number_of_cached_scripts", 0);
     text.field("number_of_functions", 0);

@@ -20,6 +20,10 @@ impl Server {
     /// it goes on.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(shutdown) = self.core.shutdown else { return false };
+        // A part of it is no state to save, or to go on from.
+        if !is_planted("long-unfinished") {
+            self.core.finish_long();
+        }
         if !self.core.saves_at_shutdown(shutdown) {
             return true;
         }

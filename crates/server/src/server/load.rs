@@ -82,7 +82,9 @@ impl Server {
     /// Answers what can be answered while the log is read.
     fn loading_turn(&mut self) {
         self.net.wait(Some(Duration::ZERO));
-        self.core.tick();
+        self.core.begin_turn();
+        self.core.serve_behind();
+        self.core.grant(&mut *self.net);
         self.take_events();
         self.core.serve_let_go();
         self.core.flush(&mut *self.net);

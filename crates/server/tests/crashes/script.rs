@@ -233,6 +233,30 @@ fn hash_command() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Commands of so many arguments that they run in steps, one with a record that is made beside the log.
+fn long_command() -> impl Strategy<Value = String> {
+    let counts = 520..MANY_FIELDS;
+    let words = |count: u16, word: &dyn Fn(u16) -> String| {
+        (0..count).map(word).collect::<Vec<_>>().join(" ")
+    };
+    prop_oneof![
+        (key(), counts.clone(), 1..800_u16).prop_map(move |(key, count, size)| {
+            format!("HSET {key} {}", words(count, &|n| format!("f{n} @{}", size + n % 7)))
+        }),
+        (key(), counts.clone()).prop_map(move |(key, count)| {
+            format!("HDEL {key} {}", words(2 * count, &|n| format!("f{n}")))
+        }),
+        (counts.clone(), 1..800_u16).prop_map(move |(count, size)| {
+            let key = |n| n % u16::from(KEY_COUNT);
+            format!("MSET {}", words(count, &|n| format!("k{} @{}", key(n), size + n % 7)))
+        }),
+        (counts, 0..KEY_COUNT).prop_map(move |(count, most)| {
+            let key = |n| n % (u16::from(most) + 1);
+            format!("DEL {}", words(2 * count, &|n| format!("k{}", key(n))))
+        }),
+    ]
+}
+
 fn key_command() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => (key(), key()).prop_map(|(key, other)| format!("DEL {key} {other}")),
@@ -253,6 +277,7 @@ fn command() -> impl Strategy<Value = String> {
         8 => hash_command(),
         8 => key_command(),
         4 => read_command(),
+        2 => long_command(),
         3 => (db(), db()).prop_map(|(db, other)| format!("SWAPDB {db} {other}")),
         1 => Just("FLUSHDB".to_owned()),
         1 => Just("FLUSHALL".to_owned()),

@@ -140,4 +140,8 @@ impl Device for Readable {
     fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         self.path.release(range)
     }
+
+    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        self.path.fill_holes(range)
+    }
 }

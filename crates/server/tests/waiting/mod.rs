@@ -254,3 +254,63 @@ fn nobody_waits_within_a_transaction() {
         }
     });
 }
+
+/// Sends requests that wait for the end of a pause for writes.
+fn postpone(client: &mut Client, requests: &[&[&str]], observer: &mut Client, count: &str) {
+    send_all(client, requests);
+    until("it does not wait", || info(observer, "blocked_clients") == count);
+}
+
+#[test]
+fn what_follows_a_postponed_request_runs_before_the_next_one() {
+    serving("", |server| {
+        let [mut observer, mut one, mut two] = [(); 3].map(|()| server.connect());
+        assert_eq!(observer.call(&["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
+        let first: [&[&str]; 2] = [&["APPEND", "k", "1"], &["APPEND", "k", "2"]];
+        postpone(&mut one, &first, &mut observer, "1");
+        postpone(&mut two, &[&["APPEND", "k", "3"]], &mut observer, "2");
+        assert_eq!(observer.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
+        assert_eq!(two.read(), b":3\r\n");
+        assert_eq!(observer.call(&["GET", "k"]), "$3\r\n123\r\n");
+    });
+}
+
+#[test]
+fn a_transaction_that_nothing_comes_of_waits_for_no_pause() {
+    serving("", |server| {
+        let [mut observer, mut client] = [(); 2].map(|()| server.connect());
+        for broken in [true, false] {
+            assert_eq!(client.call(&["WATCH", "k"]), "+OK\r\n");
+            assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+            if broken {
+                assert!(client.call(&["NOSUCH"]).starts_with("-ERR"));
+            } else {
+                assert_eq!(observer.call(&["SET", "k", "v"]), "+OK\r\n");
+            }
+            assert_eq!(client.call(&["SET", "k", "v"]), "+QUEUED\r\n");
+            assert_eq!(observer.call(&["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
+            let reply = client.call(&["EXEC"]);
+            assert!(reply.starts_with(if broken { "-EXECABORT" } else { "*-1" }), "{reply}");
+            assert_eq!(observer.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
+        }
+    });
+}
+
+#[test]
+fn what_was_postponed_behind_an_end_does_not_run() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "") else { continue };
+        let [mut observer, mut one, mut two] = [(); 3].map(|()| server.connect());
+        assert_eq!(observer.call(&["CLIENT", "PAUSE", "300", "ALL"]), "+OK\r\n");
+        one.send(&["SHUTDOWN"]);
+        // In a pause like this nobody can ask whether it has come.
+        std::thread::sleep(Duration::from_millis(50));
+        two.send(&["SET", "k", "v"]);
+        server.ended().unwrap();
+        let server = start(back_end, &volume, "").unwrap();
+        assert_eq!(server.connect().call(&["EXISTS", "k"]), ":0\r\n", "it ran behind the end");
+        server.stop();
+    }
+}

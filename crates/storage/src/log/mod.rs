@@ -16,6 +16,7 @@ mod kept;
 mod room;
 mod segments;
 mod snapshots;
+mod staged;
 mod tail;
 
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use crate::{
 pub(crate) use segments::{Segments, UsedSegment};
 use snapshots::SnapshotStage;
 pub use snapshots::{LogState, SnapshotEvent};
+pub use staged::StagedRecord;
 use tail::Tail;
 
 /// A fragment of a record has at least this much payload, unless the record is shorter.
@@ -367,12 +369,15 @@ impl Log {
 
     /// Puts the open batch, if it holds anything, into the queue for the device.
     pub(crate) fn close_batch(&mut self) {
-        if let Some(mut open) = self.open.take_if(|open| open.used > batch::SIZE) {
-            let used = open.used;
-            open.buffer.set_len_lbas(open.lbas());
-            open.buffer[used..].fill(0);
-            self.closed.push_back(open);
+        if let Some(open) = self.open.take_if(|open| open.used > batch::SIZE) {
+            self.close(open);
         }
+    }
+
+    fn close(&mut self, mut batch: OpenBatch) {
+        batch.buffer.set_len_lbas(batch.lbas());
+        batch.buffer[batch.used..].fill(0);
+        self.closed.push_back(batch);
     }
 
     /// End of what has been appended.

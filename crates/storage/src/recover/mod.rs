@@ -1,14 +1,15 @@
 //! Making a volume, and finding again what is on it.
 //!
 //! Recovery reads everything before it changes anything: the root snapshot, then the log behind it.
-//! Then, in this order, each step durable before the next: snapshot slots that are missing, empty;
-//! the missing copies of the superblock; what was read of the log; a new epoch and the cut; what
+//! Then, in this order, each step durable before the next: the space that a sparse copy left out;
+//! snapshot slots that are missing, empty; the missing copies of the superblock; what was read of the log; a new epoch and the cut; what
 //! only the mapped buffers held, in the new epoch; that the old buffers no longer count. Interrupted
 //! anywhere, it finds the same again.
 
 mod ahead;
 pub(crate) mod chain;
 pub(crate) mod examine;
+mod holes;
 mod report;
 mod rescue;
 mod root;
@@ -288,6 +289,8 @@ pub fn recover(
         examined;
     let failed = |error| Error::Device { doing: "writing the superblock", error };
 
+    holes::fill_superblock(&mut *superblock_path, &superblock.geometry)?;
+    holes::fill_log(&mut *log_path, &superblock.geometry, &segments, &cut.0)?;
     slot_paths.complete(media)?;
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
     if !is_planted("no-flush-before-cut") {

@@ -1,0 +1,494 @@
+//! Requests that run in steps, because they have many arguments or a large one.
+//!
+//! ```text
+//!  measuring ──has room──► running ──► staging ──in the log──► noting ──► replied
+//!                          └─────────── its keys are held ────────────┘
+//! ```
+//!
+//! For everybody else such a request is one point in time. While it holds its keys, who would write what
+//! it reads or writes, or read what it writes, waits in the order of arrival; so does whatever looks at
+//! the data set as a whole, and nothing expires or is evicted. There is one at a time. It asks for no
+//! room and waits for nobody once it holds its keys, so it always comes to its end, also when its client
+//! has gone: what it has done is in the log in one record, or not at all.
+
+use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{
+    ARGS_AT_ONCE_MAX, Command, Context, DataFn, DbIndex, EFFECT_SIZE_BESIDE, Effects, Flags, Mode,
+    Outcome, PayloadWalk, Yielded,
+};
+use slimio_planted::is_planted;
+use slimio_resp::{Args, OwnedRequest, ReplyBuf, SHARED_REPLY_SIZE_MIN};
+use slimio_storage::{Lsn, StagedRecord};
+
+use super::{Admission, Core};
+use crate::clients::{Client, State};
+use crate::commands::{Entry, Run};
+use crate::gate::{AlreadyHashed, Change, mix};
+use crate::net::ConnId;
+
+/// Longest time that such a request takes of the command thread in one turn.
+const STEP_TIME: Duration = Duration::from_micros(500);
+
+/// Bytes of its arguments from which a request that writes runs in steps: they are copied to the log.
+const SIZE_AT_ONCE_MAX: usize = 1 << 20;
+
+/// Arguments below which a request can't have so many bytes but in large strings.
+const FEW_ARGS: usize = 32;
+
+/// Arguments that are measured, or changes that are noted, between two looks at the clock.
+const STEP_ITEMS: usize = 128;
+
+/// Bytes of payload from which a record is made beside the log.
+const STAGED_SIZE_MIN: u64 = 256 << 10;
+
+/// Commands without keys that look at the data set as a whole, or at what is logged.
+const LOOKS_AT_ALL: &[&str] =
+    &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
+
+/// A request that runs in steps.
+#[derive(Debug)]
+pub(crate) struct Long {
+    /// Who waits for it, and may have gone.
+    conn: ConnId,
+    db: DbIndex,
+    no_touch: bool,
+    row: &'static Command<Entry>,
+    run: DataFn,
+    request: OwnedRequest,
+    /// When it began to run.
+    now_ms: i64,
+    stage: Stage,
+    /// Hashes of its keys, mixed with their database.
+    keys: HashSet<u64, BuildHasherDefault<AlreadyHashed>>,
+    is_holding: bool,
+    /// Bytes of payload that its record may have.
+    log_size_max: u64,
+    effects: Effects,
+    reply: ReplyBuf,
+    /// Its record, when it is appended.
+    lsn: Option<Lsn>,
+    needs: Lsn,
+    /// Time that its steps have taken before this turn.
+    spent: Duration,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The keys of the arguments before this one are known, and the room that they need.
+    Measuring(usize),
+    /// The command runs; at first it has not begun.
+    Running(Option<Yielded>),
+    /// Its record is made.
+    Staging(PayloadWalk, StagedRecord),
+    /// So many of its changes, or of its keys if it only reads, were noted.
+    Noting(usize),
+}
+
+/// What follows on a step.
+enum Next {
+    Step,
+    /// There is no room in the log.
+    Park,
+    /// A pause has begun since it came.
+    Postpone,
+    /// It may not run.
+    Reject(String),
+    End,
+}
+
+impl Long {
+    fn writes(&self) -> bool {
+        self.row.flags.has(Flags::WRITE)
+    }
+
+    fn memory(&self) -> usize {
+        self.request.memory() + self.keys.capacity() * (size_of::<u64>() + 1)
+    }
+}
+
+impl Core {
+    /// Whether a request is to run in steps.
+    pub(crate) fn is_long(row: &Command<Entry>, args: Args<'_>) -> bool {
+        if row.flags.has(Flags::IN_STEPS) && args.len() > ARGS_AT_ONCE_MAX {
+            return true;
+        }
+        let is_of_keys = row.flags.has(Flags::WRITE)
+            && !row.flags.has(Flags::WHOLE_DB)
+            && !row.flags.has(Flags::TWO_DBS);
+        let is_large = || {
+            let few = args.len() <= FEW_ARGS;
+            let size = if few { args.large_size() } else { args.iter().map(|a| a.size()).sum() };
+            size > SIZE_AT_ONCE_MAX
+        };
+        is_of_keys && is_large()
+    }
+
+    /// Begins a request that is to run in steps. Its arguments are [kept](Self::keep_request) afterwards.
+    pub(crate) fn begin_long(
+        &mut self,
+        client: &mut Client,
+        row: &'static Command<Entry>,
+        run: DataFn,
+        args: Args<'_>,
+    ) {
+        let mut keys = HashSet::default();
+        // So that no step has to make room for those before it.
+        keys.reserve(row.keys.indices(args.len()).count());
+        client.state = State::Long;
+        client.keeps_request = true;
+        self.long = Some(Box::new(Long {
+            conn: client.conn,
+            db: client.db,
+            no_touch: client.no_touch,
+            row,
+            run,
+            request: OwnedRequest::default(),
+            now_ms: self.now_ms,
+            stage: Stage::Measuring(0),
+            keys,
+            is_holding: false,
+            log_size_max: EFFECT_SIZE_BESIDE,
+            effects: Effects::new(),
+            reply: client.out.for_parts(),
+            lsn: None,
+            needs: Lsn(0),
+            spent: Duration::ZERO,
+        }));
+    }
+
+    /// Whether a request has to wait until the one that runs in steps is over.
+    pub(crate) fn is_held_up(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
+        let Some(long) = &self.long else { return false };
+        let is_data = matches!(row.run.run, Run::Data(_));
+        if is_data && Self::is_long(row, args) {
+            return true;
+        }
+        if !long.is_holding || is_planted("long-holds-nothing") {
+            return false;
+        }
+        if row.name == "exec" || row.name == "debug" || LOOKS_AT_ALL.contains(&row.run.name) {
+            return true;
+        }
+        if row.flags.has(Flags::WHOLE_DB) || row.flags.has(Flags::TWO_DBS) {
+            return true;
+        }
+        let writes = row.flags.has(Flags::WRITE) && !is_planted("long-read-is-written");
+        if !writes && !long.writes() {
+            return false;
+        }
+        let mut keys = row.keys.indices(args.len());
+        keys.any(|index| {
+            let hash = self.keyspace.hash(&args.bytes(index));
+            long.keys.contains(&mix(client.db, hash))
+        })
+    }
+
+    /// Lets a request wait until the one that runs in steps is over.
+    pub(crate) fn hold_up(&mut self, client: &mut Client) {
+        client.state = State::Parked(OwnedRequest::default());
+        client.keeps_request = true;
+        self.held_up.push_back(client.conn);
+    }
+
+    /// Gives a request that did not run at once to whom it waits for.
+    pub(crate) fn keep_request(&mut self, client: &mut Client, request: OwnedRequest) {
+        client.keeps_request = false;
+        match (&mut client.state, &mut self.long) {
+            (State::Parked(parked), _) => *parked = request,
+            (State::Long, Some(long)) if long.conn == client.conn => long.request = request,
+            // It was given up meanwhile.
+            _ => {}
+        }
+    }
+
+    /// What the one there is does, in a word.
+    pub(crate) fn long_stage(&self) -> &'static str {
+        match self.long.as_ref().map(|long| &long.stage) {
+            None => "none",
+            Some(Stage::Measuring(_)) => "measuring",
+            Some(Stage::Running(_)) => "running",
+            Some(Stage::Staging(..)) => "staging",
+            Some(Stage::Noting(_)) => "noting",
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has_long(&self) -> bool {
+        self.long.is_some()
+    }
+
+    /// Whether one holds its keys: nothing expires, and nothing is evicted.
+    pub(crate) fn is_long_holding(&self) -> bool {
+        self.long.as_ref().is_some_and(|long| long.is_holding)
+    }
+
+    /// Whether one changes the data set, a part of which it has changed already.
+    pub(crate) fn is_long_writing(&self) -> bool {
+        self.long.as_ref().is_some_and(|long| long.is_holding && long.writes())
+    }
+
+    /// Bytes of the log's payload that it was given room for and has not appended yet.
+    pub(crate) fn long_reserved(&self) -> u64 {
+        let reserves = |long: &&Long| long.is_holding && long.writes() && long.lsn.is_none();
+        self.long.as_deref().filter(reserves).map_or(0, |long| long.log_size_max)
+    }
+
+    /// Bytes of memory that one takes.
+    pub(crate) fn long_memory(&self) -> usize {
+        self.long.as_ref().map_or(0, |long| long.memory())
+    }
+
+    /// Goes on with the request that runs in steps, if there is one, for a bounded time.
+    pub(crate) fn drive_long(&mut self) {
+        let Some(mut long) = self.long.take() else { return };
+        let began = Instant::now();
+        self.begin_lap(began);
+        let next = loop {
+            match self.long_step(&mut long) {
+                Next::Step if began.elapsed() < STEP_TIME => {}
+                next => break next,
+            }
+        };
+        if matches!(next, Next::Step) {
+            long.spent += began.elapsed();
+            self.count_cpu();
+            self.long = Some(long);
+            return;
+        }
+        self.end_long(long, next);
+        self.resume_held_up();
+    }
+
+    /// Runs what was held up, once nothing holds it up. One of these may do so for those behind it.
+    pub(crate) fn resume_held_up(&mut self) {
+        if self.has_long() || self.shutdown.is_some() {
+            return;
+        }
+        for _ in 0..self.held_up.len() {
+            let Some(conn) = self.held_up.pop_front() else { break };
+            self.retry(conn);
+        }
+    }
+
+    /// Brings the request that runs in steps to its end at once: the server ends.
+    pub(crate) fn finish_long(&mut self) {
+        while self.long.is_some() {
+            self.drive_long();
+        }
+    }
+
+    fn long_step(&mut self, long: &mut Long) -> Next {
+        match &mut long.stage {
+            Stage::Measuring(_) => self.measure(long),
+            Stage::Running(_) => {
+                self.run_step(long);
+                Next::Step
+            }
+            Stage::Staging(walk, record) => {
+                if walk.step(&long.effects, long.request.args(), |bytes| record.write(bytes)) {
+                    let stage = std::mem::replace(&mut long.stage, Stage::Noting(0));
+                    if let Stage::Staging(_, record) = stage {
+                        self.append_long(long, |wal| wal.append_staged(record));
+                    }
+                }
+                Next::Step
+            }
+            Stage::Noting(_) => self.note_step(long),
+        }
+    }
+
+    fn measure(&mut self, long: &mut Long) -> Next {
+        let Stage::Measuring(next) = &mut long.stage else { unreachable!() };
+        let args = long.request.args();
+        let (from, to) = (*next, (*next + STEP_ITEMS).min(args.len()));
+        for index in long.row.keys.indices_from(from, args.len()).take_while(|i| *i < to) {
+            let hash = self.keyspace.hash(&args.bytes(index));
+            long.keys.insert(mix(long.db, hash));
+        }
+        long.log_size_max += long.row.log_size_of(args, from..to);
+        *next = to;
+        if to < args.len() {
+            return Next::Step;
+        }
+        if self.pauses(long.writes()) && !is_planted("long-unpaused") {
+            return Next::Postpone;
+        }
+        if long.writes() {
+            match self.admit(self.purpose(long.row, long.db), long.log_size_max) {
+                Admission::Granted => {}
+                Admission::Wait => return Next::Park,
+                Admission::Refused(text) => return Next::Reject(text),
+            }
+            long.effects.reserve(long.keys.len());
+            if self.keeps_undurable {
+                self.undurable.reserve(long.keys.len());
+            }
+        }
+        // One time for all its steps, and none that has passed for others.
+        (long.is_holding, long.now_ms) = (true, self.now_ms);
+        long.stage = Stage::Running(None);
+        Next::Step
+    }
+
+    fn run_step(&mut self, long: &mut Long) {
+        let Stage::Running(yielded) = &mut long.stage else { unreachable!() };
+        let yielded = yielded.take();
+        self.keyspace.set_untouched(long.no_touch);
+        let writes = long.row.flags.has(Flags::WRITE);
+        let mut context = Context {
+            keyspace: &mut self.keyspace,
+            db: long.db,
+            args: long.request.args(),
+            now_ms: long.now_ms,
+            reply: &mut long.reply,
+            effects: &mut long.effects,
+            mode: if writes { Mode::Client } else { Mode::Frozen },
+        };
+        let outcome = match yielded {
+            None => (long.run)(&mut context),
+            Some(yielded) => yielded.resume(&mut context),
+        };
+        if let Some(garbage) = self.keyspace.take_garbage() {
+            self.free(garbage);
+        }
+        if long.reply.own_memory() >= SHARED_REPLY_SIZE_MIN {
+            // So that the last step need not copy it.
+            long.reply.seal();
+        }
+        match outcome {
+            Outcome::Yield(yielded) => long.stage = Stage::Running(Some(yielded)),
+            Outcome::Reply => self.log_long(long),
+            Outcome::Block { .. } | Outcome::NeedCold { .. } => {
+                unreachable!("no command in the table waits for keys or values")
+            }
+        }
+    }
+
+    /// The command is over: begins to put what it did into the log.
+    fn log_long(&mut self, long: &mut Long) {
+        long.stage = Stage::Noting(0);
+        if long.effects.is_empty() {
+            return;
+        }
+        self.snapshots.changes += long.effects.touched_count() as u64;
+        let Some(wal) = self.wal.as_ref().filter(|wal| wal.takes_records()) else { return };
+        if long.log_size_max >= STAGED_SIZE_MIN {
+            let record = wal.log().stage(long.db.0);
+            long.stage = Stage::Staging(PayloadWalk::new(long.db), record);
+            return;
+        }
+        let mut gather = std::mem::take(&mut self.gather);
+        let payload = gather.parts(&long.effects, long.db, long.request.args());
+        let db = long.db;
+        let lsn = self.append_if_open(|wal| wal.append(db, payload.as_slice()));
+        (long.lsn, self.gather) = (lsn, gather);
+    }
+
+    fn append_long(&mut self, long: &mut Long, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) {
+        long.lsn = self.append_if_open(append);
+    }
+
+    /// Appends a record. Once the log has stopped nothing is appended, and what the record says can never
+    /// be durable.
+    fn append_if_open(&mut self, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) -> Option<Lsn> {
+        let wal = self.wal.as_mut()?;
+        if wal.log().latched().is_some() {
+            return Some(Lsn(u64::MAX));
+        }
+        Some(append(wal))
+    }
+
+    /// Tells those who watch what was changed, and notes what replies depend on from now on.
+    fn note_step(&mut self, long: &mut Long) -> Next {
+        let Stage::Noting(next) = &mut long.stage else { unreachable!() };
+        let args = long.request.args();
+        let from = *next;
+        *next += STEP_ITEMS;
+        if !long.row.flags.has(Flags::WRITE) {
+            if !self.keeps_undurable {
+                return Next::End;
+            }
+            let mut keys = long.row.keys.indices(args.len()).skip(from).take(STEP_ITEMS).peekable();
+            if keys.peek().is_none() {
+                return Next::End;
+            }
+            for index in keys {
+                let key = args.bytes(index);
+                long.needs = long.needs.max(self.depends_on_key(long.db, &key));
+            }
+            return Next::Step;
+        }
+        if long.effects.is_empty() {
+            long.needs = self.depends_on(long.row, long.db, args);
+            return Next::End;
+        }
+        long.needs = long.lsn.unwrap_or_default();
+        if from >= long.effects.touched_count() {
+            return Next::End;
+        }
+        let touched = || long.effects.touched_from(from, args).take(STEP_ITEMS);
+        if !self.watches.is_empty() {
+            let mut client = self.clients.take(long.conn);
+            let mut nobody = Client::nobody(self.now);
+            let current = client.as_deref_mut().unwrap_or(&mut nobody);
+            let keyspace = &self.keyspace;
+            self.watches.touched(touched(), keyspace, long.now_ms, &mut self.clients, current);
+            if let Some(client) = client {
+                self.clients.put(client);
+            }
+        }
+        if let Some(lsn) = long.lsn
+            && self.keeps_undurable
+            && !is_planted("long-undurable")
+        {
+            self.undurable.note(lsn, touched().map(Change::from));
+        }
+        Next::Step
+    }
+
+    /// Replies, or has the request wait for room.
+    fn end_long(&mut self, mut long: Box<Long>, next: Next) {
+        let Some(mut client) = self.clients.take(long.conn) else {
+            self.freeing.drop_elsewhere(long);
+            return;
+        };
+        if !matches!(client.state, State::Long) {
+            self.clients.put(client);
+            self.freeing.drop_elsewhere(long);
+            return;
+        }
+        client.state = State::Running;
+        let before = client.out.len();
+        match next {
+            Next::Park => {
+                client.state = State::Parked(std::mem::take(&mut long.request));
+                self.parked.push_back(client.conn);
+            }
+            Next::Postpone => {
+                self.postpone(&mut client);
+                self.keep_request(&mut client, std::mem::take(&mut long.request));
+            }
+            Next::Reject(text) => self.reject(&mut client, Some(long.row), text.as_bytes()),
+            Next::Step | Next::End => {
+                if let Some(lsn) = long.lsn {
+                    client.last_write = lsn;
+                }
+                self.limit_reply(&mut client);
+                client.out.append(&long.reply);
+                self.hold(&mut client, long.needs, before);
+                let args = long.request.args();
+                self.account(&mut client, long.row, args, long.spent, before);
+            }
+        }
+        client.leave_out(before);
+        super::call::close_if_cut(&mut client);
+        if client.is_running() {
+            self.resume(&mut client);
+        }
+        self.put_back(client);
+        self.freeing.drop_elsewhere(long);
+    }
+}

@@ -1,0 +1,387 @@
+//! Requests that run in steps: for everybody else they are one point in time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{BACK_ENDS, Client, Running, encode, start, start_on, until};
+use crate::held::hold;
+use crate::undurable::held;
+use crate::{info, serving};
+
+/// Keys, or fields, of a request that takes a few dozen turns.
+const MANY: usize = 30_000;
+
+/// Bytes of a value that is not written to the log at once, and leaves no piece of a string aligned.
+const LARGE: usize = (3 << 20) + 5;
+
+/// `head`, then for each of many the words that `of` makes.
+fn many<const N: usize>(head: &[&str], of: impl Fn(usize) -> [String; N]) -> Vec<u8> {
+    let mut words: Vec<Vec<u8>> = head.iter().map(|word| word.as_bytes().to_vec()).collect();
+    words.extend((0..MANY).flat_map(|number| of(number).map(String::into_bytes)));
+    encode(&words.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+fn key(number: usize) -> String {
+    format!("key:{number}")
+}
+
+fn mset(value: usize) -> Vec<u8> {
+    many(&["MSET"], |number| [key(number), value.to_string()])
+}
+
+/// Asks for the first and the last of many again and again while `is_running`; both replies are the same.
+fn is_one(client: &mut Client, request: &[&str], is_running: &AtomicBool) {
+    while is_running.load(Ordering::SeqCst) {
+        let reply = client.call(request);
+        let mut values = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
+        let (first, last) = (values.next().unwrap(), values.next().unwrap());
+        assert_eq!(first, last, "a part of it was seen");
+    }
+}
+
+/// Runs requests of one client one after the other while `beside` runs.
+fn beside(
+    server: &Running,
+    requests: &[Vec<u8>],
+    beside: impl Fn(&mut Client, &AtomicBool) + Sync,
+) {
+    let is_running = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let mut other = server.connect();
+        let (is_running, beside) = (&is_running, &beside);
+        let task = scope.spawn(move || beside(&mut other, is_running));
+        let mut client = server.connect();
+        for request in requests {
+            client.send_bytes(request);
+            let reply = client.read();
+            assert!(!reply.starts_with(b"-"), "{}", String::from_utf8_lossy(&reply));
+        }
+        is_running.store(false, Ordering::SeqCst);
+        task.join().unwrap();
+    });
+}
+
+#[test]
+fn others_see_all_of_it_or_nothing() {
+    serving("", |server| {
+        let sets: Vec<_> = (10..30).map(mset).collect();
+        server.connect().send_bytes(&sets[0]);
+        until("the first is there", || server.connect().call(&["EXISTS", "key:0"]) == ":1\r\n");
+        let (first, last) = (key(0), key(MANY - 1));
+        beside(server, &sets, |client, is_running| {
+            is_one(client, &["MGET", &first, &last], is_running);
+        });
+        let hashes: Vec<_> = (10..30)
+            .map(|value: usize| {
+                many(&["HSET", "hash"], move |number| [key(number), value.to_string()])
+            })
+            .collect();
+        server.connect().send_bytes(&hashes[0]);
+        until("the first is there", || server.connect().call(&["EXISTS", "hash"]) == ":1\r\n");
+        beside(server, &hashes, |client, is_running| {
+            is_one(client, &["HMGET", "hash", &first, &last], is_running);
+        });
+        let all = many(&["MGET"], |number| [key(number)]);
+        beside(server, &sets, |client, is_running| {
+            while is_running.load(Ordering::SeqCst) {
+                client.send_bytes(&all);
+                let reply = String::from_utf8(client.read()).unwrap();
+                let values: Vec<_> =
+                    reply.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
+                assert!(values[1..MANY].iter().all(|value| *value == values[0]), "of two requests");
+            }
+        });
+        let pair = |value: &str| {
+            encode(&[
+                b"MSET",
+                first.as_bytes(),
+                value.as_bytes(),
+                last.as_bytes(),
+                value.as_bytes(),
+            ])
+        };
+        let pairs: Vec<_> = (0..3000).map(|number| pair(&number.to_string())).collect();
+        beside(server, &pairs, |client, is_running| {
+            while is_running.load(Ordering::SeqCst) {
+                client.send_bytes(&all);
+                let reply = String::from_utf8(client.read()).unwrap();
+                let mut values = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
+                assert_eq!(values.next(), values.nth(MANY - 2), "of two requests");
+            }
+        });
+        // What is deleted is counted once, by whomever.
+        let delete = many(&["DEL"], |number| [key(number)]);
+        let (mut one, mut two) = (server.connect(), server.connect());
+        one.send_bytes(&delete);
+        two.send_bytes(&delete);
+        let counts = [one.read(), two.read()];
+        assert!(counts.contains(&format!(":{MANY}\r\n").into_bytes()), "{counts:?}");
+        assert!(counts.contains(&b":0\r\n".to_vec()), "{counts:?}");
+    });
+}
+
+#[test]
+fn others_are_served_between_its_steps() {
+    serving("appendonly no", |server| {
+        let mut writer = server.connect();
+        let mut other = server.connect();
+        let hash =
+            |value: usize| many(&["HSET", "hash"], move |number| [key(number), value.to_string()]);
+        until("nobody is served meanwhile", || {
+            writer.send_bytes(&[hash(1), hash(2), hash(3)].concat());
+            // No byte of theirs has come when these have been answered that were sent behind them.
+            let began = Instant::now();
+            let mut served = 0;
+            while began.elapsed() < Duration::from_millis(10) {
+                assert_eq!(other.call(&["SET", "other", "v"]), "+OK\r\n");
+                served += 1;
+            }
+            let is_silent = writer.is_silent();
+            (0..3).for_each(|_| assert!(writer.read().starts_with(b":")));
+            served > 2 && is_silent
+        });
+    });
+}
+
+#[test]
+fn it_comes_to_its_end_without_its_client() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "") else { continue };
+        let mut observer = server.connect();
+        let mut client = server.connect();
+        client.send_bytes(&mset(1));
+        drop(client);
+        // All of it was received when it is counted; until then it may have been cut off.
+        until("its client is gone", || info(&mut observer, "connected_clients") == "1");
+        let size = observer.call(&["DBSIZE"]);
+        assert!(size == ":0\r\n" || size == format!(":{MANY}\r\n"), "{size}");
+        server.stop();
+        let server = start(back_end, &volume, "").unwrap();
+        assert_eq!(server.connect().call(&["DBSIZE"]), size);
+        server.stop();
+    }
+}
+
+#[test]
+fn what_it_has_written_is_read_when_it_is_durable() {
+    held("log-segment-size 8mb", |world| {
+        let mut writer = world.connect("writer");
+        world.shut();
+        writer.send_bytes(&mset(1));
+        until("it has not run", || {
+            world.observer.call(&["INFO", "keyspace"]).contains(&format!("keys={MANY},"))
+        });
+        let mut reader = world.connect("reader");
+        reader.send(&["GET", &key(MANY / 2)]);
+        world.wait_until_run("reader", "get");
+        let mut large = world.connect("large");
+        large.send_bytes(&many(&["EXISTS"], |number| [key(number)]));
+        world.wait_until_run("large", "exists");
+        for client in [&mut writer, &mut reader, &mut large] {
+            assert!(client.is_silent(), "answered before it is durable");
+        }
+        world.open();
+        assert_eq!(writer.read(), b"+OK\r\n");
+        assert_eq!(reader.read(), b"$1\r\n1\r\n");
+        assert_eq!(large.read(), format!(":{MANY}\r\n").into_bytes());
+    });
+}
+
+/// Its record is in no mapped buffer: it outlives the process when it is written, not before.
+#[test]
+fn a_large_value_is_kept_when_it_is_written() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let (volume, shut) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let directives = "appendfsync everysec\nlog-segment-size 16mb";
+        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, shut)) else {
+            continue;
+        };
+        let (mut client, mut observer) = (server.connect(), server.connect());
+        is_shut.store(true, Ordering::SeqCst);
+        client.send(&["SET", "text", &"x".repeat(LARGE)]);
+        until("it is not in the log", || {
+            info(&mut observer, "log_backlog_bytes").parse::<usize>().unwrap() > LARGE
+        });
+        assert!(client.is_silent(), "acknowledged before it outlives the process");
+        is_shut.store(false, Ordering::SeqCst);
+        // The log's path does not know that it may speak again: any turn asks it.
+        assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
+        assert_eq!(client.read(), b"+OK\r\n");
+        server.stop();
+    }
+}
+
+/// A snapshot that holds a part of it, with the record of all of it behind, would have that part twice.
+#[test]
+fn no_snapshot_holds_a_part_of_it() {
+    const APPENDS: usize = 6;
+    let more = encode(&[b"APPEND", b"text", "x".repeat(4 * LARGE).as_bytes()]).repeat(APPENDS);
+    for back_end in BACK_ENDS {
+        until("no snapshot was to begin while one ran", || {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let directives = "enable-debug-command yes";
+            let Some(server) = start(back_end, &volume, directives) else { return true };
+            let (mut client, mut observer) = (server.connect(), server.connect());
+            assert_eq!(client.call(&["DEBUG", "POPULATE", "50000"]), "+OK\r\n");
+            let mut was_put_off = false;
+            std::thread::scope(|scope| {
+                let task = scope.spawn(|| {
+                    client.send_bytes(&more);
+                    (0..APPENDS).for_each(|_| assert!(client.read().starts_with(b":")));
+                });
+                until("it does not begin", || info(&mut observer, "long_request") != "none");
+                // The second begins when the first is over, whatever runs just then.
+                for request in [&["BGSAVE"][..], &["BGREWRITEAOF"]] {
+                    observer.call(request);
+                }
+                while !was_put_off && !task.is_finished() {
+                    let text = observer.call(&["INFO", "everything"]);
+                    let says = |line: &str| text.contains(&format!("{line}\r\n"));
+                    was_put_off = says("aof_rewrite_scheduled:1")
+                        && says("rdb_bgsave_in_progress:0")
+                        && (says("long_request:running") || says("long_request:staging"));
+                }
+            });
+            until("the second is not over", || {
+                info(&mut observer, "snapshot_rewrites_complete") == "1"
+            });
+            assert!(server.abandon().is_ok());
+            let server = start(back_end, &volume, "").unwrap();
+            let size = format!(":{}\r\n", APPENDS * 4 * LARGE);
+            assert_eq!(server.connect().call(&["STRLEN", "text"]), size, "{back_end}");
+            server.stop();
+            was_put_off
+        });
+    }
+}
+
+/// It asks for room before it begins, and nobody takes that meanwhile.
+#[test]
+fn it_has_room_in_the_log_when_it_is_over() {
+    let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, directives) else { continue };
+        let large = "x".repeat(5 * LARGE);
+        let set = encode(&[b"SET", b"text", large.as_bytes()]);
+        let value = "v".repeat(20_000);
+        let small = encode(&[b"SET", b"small", value.as_bytes()]).repeat(100);
+        let mut writers: Vec<_> = (0..3).map(|_| server.connect()).collect();
+        let mut client = server.connect();
+        for _ in 0..6 {
+            client.send_bytes(&set);
+            for writer in &mut writers {
+                writer.send_bytes(&small);
+            }
+            assert_eq!(client.read(), b"+OK\r\n");
+            for writer in &mut writers {
+                (0..100).for_each(|_| assert_eq!(writer.read(), b"+OK\r\n"));
+            }
+            // The log begins anew.
+            assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn a_stop_finds_no_part_of_it() {
+    for back_end in BACK_ENDS {
+        until("no stop came while one ran", || {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let Some(server) = start(back_end, &volume, "save 3600 1") else { return true };
+            let (mut client, mut observer) = (server.connect(), server.connect());
+            assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
+            until("the log is off", || info(&mut client, "log_state") == "off");
+            client.send_bytes(&mset(1));
+            assert_eq!(client.read(), b"+OK\r\n");
+            client.send_bytes(&mset(2));
+            until("it does not begin", || info(&mut observer, "long_request") == "running");
+            // In one turn of the server's.
+            observer.send_bytes(&[encode(&[b"INFO"]), encode(&[b"SHUTDOWN"])].concat());
+            let before = String::from_utf8(observer.read()).unwrap();
+            server.ended().unwrap();
+
+            let server = start(back_end, &volume, "appendonly no").unwrap();
+            let mut client = server.connect();
+            client.send_bytes(&many(&["MGET"], |number| [key(number)]));
+            let reply = String::from_utf8(client.read()).unwrap();
+            let values: Vec<_> =
+                reply.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
+            assert!(values.len() > MANY, "{}", &reply[..100.min(reply.len())]);
+            let is_one = values[1..MANY].iter().all(|value| *value == values[0]);
+            assert!(is_one, "a part of it was saved");
+            server.stop();
+            before.contains("long_request:running\r\n")
+        });
+    }
+}
+
+/// It may have come before, and be about to begin.
+#[test]
+fn nothing_of_it_is_written_within_a_pause() {
+    let pause = encode(&[b"CLIENT", b"PAUSE", b"10000", b"WRITE"]);
+    let info_and_pause = [encode(&[b"INFO"]), pause].concat();
+    serving("", |server| {
+        let (mut client, mut observer) = (server.connect(), server.connect());
+        let mut value = 0;
+        until("no pause came before it ran", || {
+            value += 1;
+            client.send_bytes(&mset(value));
+            until("it does not come", || info(&mut observer, "long_request") != "none");
+            // In one turn of the server's.
+            observer.send_bytes(&info_and_pause);
+            let before = String::from_utf8(observer.read()).unwrap();
+            assert_eq!(observer.read(), b"+OK\r\n");
+            let get = ["MGET", &key(0), &key(MANY - 1)];
+            let values = observer.call(&get);
+            until("it was not put off", || info(&mut observer, "long_request") == "none");
+            assert_eq!(observer.call(&get), values, "written within a pause");
+            assert_eq!(observer.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
+            assert_eq!(client.read(), b"+OK\r\n");
+            before.contains("long_request:measuring\r\n")
+        });
+    });
+}
+
+/// It has its share of a turn, the others theirs, and what it has asked for is all answered.
+#[test]
+fn a_long_pipeline_leaves_others_their_turn() {
+    const COUNT: usize = 100_000;
+    serving("appendonly no\nclient-output-buffer-limit normal 0 0 0", |server| {
+        let mut other = server.connect();
+        let mut flood = server.connect();
+        let large = "x".repeat(100_000);
+        let mut bytes = Vec::new();
+        for number in 0..COUNT {
+            bytes.extend(encode(&[b"APPEND", b"text", b"x"]));
+            if number % 1000 == 0 {
+                bytes.extend(encode(&[b"ECHO", large.as_bytes()]));
+            }
+        }
+        let mut served = 0;
+        std::thread::scope(|scope| {
+            let task = scope.spawn(move || {
+                flood.send_bytes(&bytes);
+                flood.end_sending();
+                let replies = flood.read_to_end();
+                replies.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b":")).count()
+            });
+            while !task.is_finished() {
+                assert_eq!(other.call(&["PING"]), "+PONG\r\n");
+                served += 1;
+            }
+            assert_eq!(task.join().unwrap(), COUNT);
+        });
+        assert!(served >= 20, "{served} while so many were received");
+        assert_eq!(other.call(&["STRLEN", "text"]), format!(":{COUNT}\r\n"));
+    });
+}

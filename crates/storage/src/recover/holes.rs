@@ -1,0 +1,57 @@
+//! Space for what a copy left out.
+//!
+//! Blocks that hold zeros are holes in what `cp --sparse=always` and its like have made of a file. They
+//! read as they did; but the first write to each changes metadata of the file system, and finds no space
+//! where that has become full. So they get their space before anything depends on it: where copies of the
+//! superblock are, and in the log from where it goes on.
+//!
+//! What blocks hold stays what it is: interrupted anywhere, a start finds the same.
+
+use slimio_device::{Device, Lba, LbaRange};
+use slimio_planted::is_planted;
+
+use super::chain::Place;
+use crate::superblock::{VolumeGeometry, copy_lba};
+use crate::{Error, layout};
+
+/// Fills the holes of the superblock's area.
+pub(crate) fn fill_superblock(
+    superblock_path: &mut dyn Device,
+    geometry: &VolumeGeometry,
+) -> Result<(), Error> {
+    for copy in 0..layout::SUPERBLOCK_COPIES {
+        let start = copy_lba(copy, geometry.super_lbas);
+        let end = Lba(start.0 + layout::SUPERBLOCK_COPY_LBAS);
+        fill(
+            superblock_path,
+            LbaRange { start, end },
+            "giving the superblock the space that a sparse copy left out",
+        )?;
+    }
+    Ok(())
+}
+
+/// Fills the holes of the log behind `place`: in the segment that is there, and in those that were
+/// prepared. `segments` are all of the log's, each with the slot that it is in.
+pub(crate) fn fill_log(
+    wal: &mut dyn Device,
+    geometry: &VolumeGeometry,
+    segments: &[(u64, u32)],
+    place: &Place,
+) -> Result<(), Error> {
+    for &(segment, wal_slot) in segments.iter().filter(|(segment, _)| *segment >= place.segment) {
+        let slot = u64::from(wal_slot) * geometry.segment_lbas;
+        let used_lbas = if segment == place.segment { place.lba } else { 0 };
+        let range =
+            LbaRange { start: Lba(slot + used_lbas), end: Lba(slot + geometry.segment_lbas) };
+        fill(wal, range, "giving the log the space that a sparse copy left out")?;
+    }
+    Ok(())
+}
+
+fn fill(device: &mut dyn Device, range: LbaRange, doing: &'static str) -> Result<(), Error> {
+    if is_planted("holes-unfilled") {
+        return Ok(());
+    }
+    device.fill_holes(range).map_err(|error| Error::Device { doing, error })
+}

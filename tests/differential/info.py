@@ -1,0 +1,33 @@
+"""What `INFO` says, as it is read and compared."""
+
+import re
+
+
+def fields(text):
+    """As an exporter of metrics reads INFO: a line is a name and a value."""
+    found = {}
+    for line in text.decode().split("\r\n"):
+        if line and not line.startswith("# "):
+            name, value = line.split(":", 1)
+            found[name] = value
+    return found
+
+
+FORMS = {
+    r"-?\d+": "number", r"-?\d+\.\d\d": "fraction", r"\d+\.\d{6}": "seconds", r"\d+\.\d\d%": "share",
+    r"ok|err": "status",
+    r"\d+B|\d+\.\d\d[KMGTPE]": "size", r"[0-9a-f]{40}": "identity", r"/.*": "path", r"": "nothing",
+    r"calls=\d+,usec=\d+,usec_per_call=\d+\.\d\d,rejected_calls=\d+,failed_calls=\d+": "calls",
+    r"p50=\d+\.\d{3},p99=\d+\.\d{3},p99\.9=\d+\.\d{3}": "percentiles", r"count=\d+": "count",
+    r"keys=\d+,expires=\d+,avg_ttl=\d+": "database",
+}
+
+
+def form(value):
+    """What kind of value this is, as far as a reader must know."""
+    return next((name for pattern, name in FORMS.items() if re.fullmatch(pattern, value)), "word")
+
+
+def sections(text):
+    """The headings, in order."""
+    return [line for line in text.decode().split("\r\n") if line.startswith("# ")]

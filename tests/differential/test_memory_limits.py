@@ -1,0 +1,206 @@
+"""Limits to memory while clients hold much of it, beside stock redis-server: who is refused, how many keys
+remain, and that what clients held is there for keys when they have left."""
+
+import socket
+import time
+import unittest
+
+from harness.resp import encode
+from harness.server import Server
+from harness.target import TestCase, slimio_only, stock_is_installed
+from harness.wait import until
+
+MIB = 1 << 20
+# More than the server has in use before.
+ROOM = 12 * MIB
+VALUE_SIZE = 1000
+# More keys than there is room for.
+KEYS = 13_000
+BATCH = 500
+# What is done beside: connections, tables that double, the allocator's rounding, a reader's buffers.
+SLACK = 2 * MIB
+# Keys here to those in stock, of which each takes 1110 bytes there and some 1080 here; stock's tables double now and
+# then, and a reader's buffers are there.
+KEYS_RATIO = (0.85, 1.3)
+# Keys fewer while clients hold something, to those that it would have been room for. A watched key takes 100
+# bytes here, 160 in stock; and stock's buffers are larger than what is in them.
+HELD_RATIO = (0.7, 1.9)
+# What INFO says more by, and the process has more of in memory, to what clients hold.
+USED_RATIO = (0.6, 2.0)
+RSS_RATIO = (0.5, 3.0)
+# Stock does not count what MULTI has queued as a part of the request, so it has no limit there.
+OURS_ONLY = object()
+POLICIES = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-ttl", "noeviction"]
+
+
+def half_a_request(client):
+    """A large argument of which the end is missing."""
+    client.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$%d\r\n" % (MIB + 1000) + b"x" * MIB)
+
+
+def a_queue(client):
+    """Requests that MULTI has queued."""
+    client("MULTI")
+    client.pipeline([["SET", f"queued:{number}", "x" * 10_000] for number in range(100)])
+
+
+def watched_keys(client):
+    client.pipeline([["WATCH", *[f"watched:{number}:{n}" for n in range(100)]] for number in range(100)])
+
+
+def unread_replies(client):
+    """Replies that nobody reads, more than the kernel takes."""
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    client.send(encode("ECHO", "x" * 10_000) * 2000)
+
+
+# How clients hold memory, and how much each of them.
+HOLDERS = {half_a_request: MIB, a_queue: MIB, watched_keys: MIB}
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class MemoryLimits(TestCase):
+    seconds = 25
+
+    def serve(self, **flags):
+        servers = [Server(stock=stock, save="", enable_debug_command="yes", **flags) for stock in (False, True)]
+        for server in servers:
+            self.addCleanup(server.close)
+        return servers
+
+    def client(self, server):
+        client = server.client()
+        self.addCleanup(client.close)
+        return client
+
+    def number(self, server, name):
+        return int(server.info("everything")[name])
+
+    def resident(self, server):
+        """Not as INFO says it, for stock looks but now and then."""
+        with open(f"/proc/{server.process.pid}/status") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS:"))
+
+    def used(self, server):
+        """What the limit is about."""
+        return self.number(server, "used_memory") - self.number(server, "mem_not_counted_for_evict")
+
+    def hold(self, server, way, count):
+        clients = [self.client(server) for _ in range(count)]
+        for client in clients:
+            way(client)
+        return clients
+
+    def leave(self, server, clients):
+        before = self.number(server, "connected_clients")
+        for client in clients:
+            client.close()
+        until(lambda: self.number(server, "connected_clients") == before - len(clients), what="their leaving")
+
+    def write(self, server, options):
+        """Sets all keys; returns how many remain, and with which words others were refused."""
+        words = set()
+        with server.client() as client:
+            for start in range(0, KEYS, BATCH):
+                replies = client.pipeline([["SET", f"key:{number}", "v" * VALUE_SIZE, *options]
+                                           for number in range(start, start + BATCH)])
+                words.update(text for kind, text in replies if kind == b"-")
+            self.assertLess(self.used(server), int(client("CONFIG", "GET", "maxmemory")[1]) + SLACK)
+            keys = client("DBSIZE")
+            client("FLUSHALL")
+        return keys, words
+
+    def test_what_clients_hold_is_no_room_for_keys_until_they_leave(self):
+        servers = self.serve()
+        for policy in POLICIES:
+            options = ["EX", "100000"] if policy.startswith("volatile") else []
+            seen = []
+            for server in servers:
+                with server.client() as client:
+                    client("CONFIG", "SET", "maxmemory", self.used(server) + ROOM, "maxmemory-policy", policy)
+                held = [client for way in HOLDERS for client in self.hold(server, way, 2)]
+                fewer, refused = self.write(server, options)
+                self.leave(server, held)
+                # At once, as long as the allocator still has what they held.
+                more, refused_then = self.write(server, options)
+                seen.append((fewer, more, refused, refused_then))
+                with server.client() as client:
+                    client("CONFIG", "SET", "maxmemory", "0")
+            with self.subTest(policy=policy):
+                self.check(policy, *seen)
+
+    def check(self, policy, ours, theirs):
+        self.assertEqual(ours[2:], theirs[2:])
+        self.assertEqual([bool(words) for words in ours[2:]], [policy == "noeviction"] * 2)
+        self.assertBetween(ours[1] / theirs[1], KEYS_RATIO, f"{ours[1]} keys, {theirs[1]} in stock")
+        for fewer, more, *_ in (ours, theirs):
+            held = 2 * sum(HOLDERS.values())
+            self.assertBetween((more - fewer) * (VALUE_SIZE + 100) / held, HELD_RATIO, f"{fewer} keys, then {more}")
+
+    def assertBetween(self, value, bounds, what):
+        self.assertTrue(bounds[0] <= value <= bounds[1], f"{what}: {value:.2f}, not in {bounds}")
+
+    def is_steady(self, server):
+        before = self.used(server)
+        time.sleep(0.1)
+        return abs(self.used(server) - before) < SLACK / 10
+
+    def test_memory_in_use_is_what_clients_hold(self):
+        for way, size, count in ((half_a_request, MIB, 12), (a_queue, MIB, 12), (watched_keys, MIB, 12),
+                                 (unread_replies, 16 * MIB, 1)):
+            for server in self.serve():
+                before = self.used(server), self.resident(server)
+                held = self.hold(server, way, count)
+                name = f"{way.__name__}, {'stock' if server.is_stock else 'ours'}"
+                wanted = before[0] + size * count * USED_RATIO[0]
+                with self.subTest(name):
+                    until(lambda: self.used(server) >= wanted, what=f"{name}: in use")
+                    # What has come may not have run yet.
+                    until(lambda: self.is_steady(server), what=f"{name}: at rest")
+                    used, rss = self.used(server) - before[0], self.resident(server) - before[1]
+                    self.assertBetween(used / (size * count), USED_RATIO, "in use")
+                    self.assertBetween(rss / used, RSS_RATIO, "in memory")
+                    if not server.is_stock:
+                        # Stock adds that up now and then.
+                        self.assertBetween(self.number(server, "mem_clients_normal") / used, (0.8, 1.1), "of clients")
+                    self.leave(server, held)
+                    self.assertLess(self.used(server) - before[0], SLACK, "behind it")
+                server.close()
+
+    def test_limits_to_what_one_client_may_hold(self):
+        limits = {"client_output_buffer_limit": "normal 8mb 0 0", "client_query_buffer_limit": "1mb"}
+        half = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3000000\r\n"
+        for what, data, is_closed in (
+            ("replies within it", encode("ECHO", "x" * 10_000) * 600, False),
+            ("replies beyond it", encode("ECHO", "x" * 10_000) * 2500, True),
+            ("half a request within it", half + b"x" * 900_000, False),
+            ("half a request beyond it", half + b"x" * 1_300_000, True),
+            ("a queue within it", encode("MULTI") + encode("SET", "k", "x" * 10_000) * 90, False),
+            ("a queue beyond it", encode("MULTI") + encode("SET", "k", "x" * 10_000) * 130, OURS_ONLY),
+            ("a line within it", b"*1\r\n$4\r\nPING\r\n" * 100_000, False),
+        ):
+            for server in self.serve(**limits):
+                ends = not server.is_stock if is_closed is OURS_ONLY else is_closed
+                with self.subTest(what, stock=server.is_stock):
+                    client = self.client(server)
+                    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+                    try:
+                        client.send(data)
+                    except OSError:
+                        self.assertTrue(ends)
+                    if ends:
+                        until(lambda: self.number(server, "connected_clients") == 1, what="its end")
+                    else:
+                        # Its commands have run, or it holds them.
+                        until(lambda: self.number(server, "total_net_input_bytes") >= len(data))
+                        self.assertEqual(self.number(server, "connected_clients"), 2)
+                server.close()
+
+    @slimio_only
+    def test_a_limit_to_what_all_clients_hold_is_refused_with_a_word(self):
+        ours, theirs = (self.client(server) for server in self.serve())
+        self.assertEqual(theirs.raw("CONFIG", "SET", "maxmemory-clients", "1mb"), (b"+", b"OK"))
+        kind, text = ours.raw("CONFIG", "SET", "maxmemory-clients", "1mb")
+        self.assertEqual(kind, b"-")
+        self.assertIn(b"client-output-buffer-limit", text)
+        self.assertEqual(ours("CONFIG", "GET", "maxmemory-clients"), [b"maxmemory-clients", b"0"])

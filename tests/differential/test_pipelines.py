@@ -1,0 +1,265 @@
+"""Pipelines of right and wrong requests up to the end of the connection, drawn at random: every byte of
+the replies, what was counted, and what is left in the databases are those of stock redis-server."""
+
+import random
+import re
+import socket
+import time
+import unittest
+
+from differential.commands import Draw
+from differential.test_random import brief, different_state
+from harness.resp import encode
+from harness.server import Server
+from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
+
+ROUNDS = 500
+REQUESTS_MAX = 25
+# A reply of less is on its way at once.
+LARGE_SIZE_MIN = 10_000
+PASSWORD = "secret"
+TIMEOUT_SECONDS = 20
+# Commands whose reply is the same on both, to the order of its elements.
+NAMES = """SET SET SET SET GET GET GET GETDEL GETSET GETEX SETNX SETEX APPEND STRLEN INCR DECR INCRBY DECRBY
+    INCRBYFLOAT MGET MSET MSETNX GETRANGE SUBSTR SETRANGE DEL UNLINK EXISTS TOUCH TYPE RENAME RENAMENX MOVE COPY SWAPDB
+    EXPIRE PERSIST EXPIREAT SELECT WATCH UNWATCH MULTI MULTI EXEC EXEC EXEC DISCARD DBSIZE PING ECHO HSET HMSET HGET
+    HSETNX HMGET HDEL HLEN HSTRLEN HEXISTS HINCRBY HINCRBYFLOAT FLUSHDB FLUSHALL CLIENT RESET
+    NOSUCHCOMMAND NOSUCHCOMMAND""".split()
+# A client sends one of these, and is told why it is closed.
+BROKEN = [
+    b"*abc\r\n", b"*-0\r\n", b"* 1\r\n$4\r\nPING\r\n", b"*+1\r\n", b"*01\r\n", b"*2147483648\r\n",
+    b"*9223372036854775808\r\n",
+    b"*1\r\n+PING\r\n", b"*1\r\n\r\n", b"*1\r\nPING\r\n", b"*1\r\n*1\r\n", b"*2\r\n$4\r\nECHO\r\nx\r\n",
+    b"*1\r\n$abc\r\n", b"*1\r\n$-1\r\n", b"*1\r\n$\r\n", b"*1\r\n$ 4\r\nPING\r\n", b"*1\r\n$04\r\nPING\r\n",
+    b"*2\r\n$3\r\nGET\r\n$536870913\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$99999999999999999999\r\n",
+    b'SET k "unbalanced\r\n', b"SET k 'a'b\r\n", b'GET "k\\"\r\n', b"'\n", b'PING "a"b\n',
+]
+# The same, if the server doesn't find the end of the line in what comes behind: at the very end.
+ENDLESS = [b"*" + b"1" * 70_000, b"*1\r\n$" + b"1" * 70_000, b"x" * 70_000, b"*1\r\n" + b"x" * 70_000]
+# Nothing, or something odd, that is no error of the protocol.
+ODD = [
+    b"\r\n", b"\n", b"   \r\n", b"*0\r\n", b"*-1\r\n", b"*-5\r\n", b"*\r\n", b"*1\r\n$0\r\n\r\n",
+    b"$abc\r\n", b"$4\r\nPING\r\n",
+    b"+OK\r\n", b":1\r\n", b'"" x\r\n', b"PING\n", b" PING \r\n", b"ECHO 'a b\\'c' \r\n", b'ECHO "\\x41\\n\\"\\z"\r\n',
+    b"SET k v\n", b"GET k\r\n", b"get\r\n", b"nosuch a b\r\n", b"PING\r\r\n", b"\t\r\n",
+    b"*1\r\n$4\r\nPINGxx", b"*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
+]
+
+WAITS_FOR_EVER = "stock closes a connection when the last reply has left, so never for who wants none"
+ENDS_AT_ZERO = "for stock a line ends at a byte that is zero, so it waits for the end of this one"
+HALF_A_REPLY = "stock announces the replies of a transaction, of which this one leaves some out"
+# What is sent; what differs, and why; what we reply, and stock.
+OTHERWISE = [
+    (encode("CLIENT", "REPLY", "OFF") + encode("QUIT"), WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
+    (encode("CLIENT", "REPLY", "SKIP") + b"*abc\r\n", WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
+    (b"ECHO a\x00b\r\nQUIT\r\n", ENDS_AT_ZERO, (b"$1\r\na\r\n+OK\r\n", "closed"), (b"", "open")),
+    (b"*1\r\n\x00\r\n", ENDS_AT_ZERO,
+     (b"-ERR Protocol error: expected '$', got '\x00'\r\n", "closed"), (b"", "open")),
+    (encode("MULTI") + encode("CLIENT", "REPLY", "SKIP") + encode("PING") + encode("EXEC") + encode("PING")
+     + encode("QUIT"),
+     HALF_A_REPLY, (b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+OK\r\n", "closed"),
+     (b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+PONG\r\n+OK\r\n", "closed")),
+]
+
+
+class DrawPipeline(Draw):
+    """Requests as they stand on the wire."""
+
+    def names(self):
+        return NAMES
+
+    def hello(self):
+        options = self.one_of(
+            [], [], ["SETNAME", "me"], ["SETNAME", "a b"], ["AUTH", "default", "wrong"], ["nosuch"]
+        )
+        return ["HELLO", self.one_of("1", "4", "abc", "2", "3", "3"), *options]
+
+    def reply_mode(self):
+        return ["CLIENT", "REPLY", self.one_of("OFF", "SKIP", "SKIP", "SKIP", "ON", "ON", "nosuch")]
+
+    def authentication(self):
+        return ["AUTH", *self.one_of(
+            [PASSWORD], ["default", PASSWORD], ["wrong"], ["default", "wrong"], [], ["a", "b", "c"]
+        )]
+
+    def subcommand(self):
+        return self.one_of(
+            ["CONFIG", "SET", "nosuch", "1"], ["CONFIG", "GET"], ["CONFIG"], ["CONFIG", "nosuch"], ["OBJECT", "ENCODING"],
+            ["OBJECT", "nosuch", "a"], ["COMMAND", "nosuch"], ["SLOWLOG", "GET", "x"], ["DEBUG", "nosuch"],
+            ["CONFIG", "SET", "timeout", "0", "timeout", "0"], ["CLIENT", "KILL", "1.2.3.4:5"], ["MEMORY"],
+            ["LATENCY", "nosuch"], ["CLIENT", "LIST", "TYPE", "nosuch"], ["SHUTDOWN", "nosuch"], ["TIME", "x"],
+        )
+
+    def large(self):
+        size = self.one_of(1 << 14, 32 << 10, 40_000, 70_000, 200_000)
+        return ["SET", self.key(), "v" * (size + self.random.choice([-1, 0, 1]))]
+
+    def request(self):
+        chance = self.random.random()
+        if chance < 0.12:
+            return self.random.choice(ODD)
+        if chance < 0.15:
+            return encode(*self.large())
+        if chance < 0.20:
+            return encode(*self.subcommand())
+        if chance < 0.23:
+            return encode(*self.hello())
+        if chance < 0.25:
+            # In a transaction, see HALF_A_REPLY.
+            return encode("DISCARD") + encode(*self.reply_mode())
+        if chance < 0.28:
+            return encode(*self.authentication())
+        return encode(*self.command())
+
+    def end(self):
+        """What the connection ends with, whether the server is to end it, and what is sent behind that."""
+        chance = self.random.random()
+        behind = [self.request() for _ in range(self.one_of(0, 0, 1, 5))]
+        if chance < 0.35:
+            return self.random.choice(BROKEN), True, behind
+        if chance < 0.4:
+            return self.random.choice(ENDLESS), True, []
+        if chance < 0.65:
+            return encode(self.cased("QUIT"), *self.one_of([], [], [], ["now"])), True, behind
+        if chance < 0.75:
+            return self.one_of(b"QUIT\r\n", b"quit now\n"), True, behind
+        if chance < 0.85:
+            whole = encode(*self.command())
+            return whole[: self.random.randrange(len(whole))], False, []
+        return b"", False, []
+
+    def requests(self):
+        return [self.request() for _ in range(self.random.randint(0, REQUESTS_MAX))]
+
+    def cuts(self, size):
+        """Where what is sent is cut."""
+        count = self.one_of(0, 0, 1, 2, 5, 20)
+        return sorted(self.random.randrange(size + 1) for _ in range(count))
+
+
+HELLO_OF_WHOM = re.compile(
+    rb"\$6\r\nserver\r\n.*?(\$5\r\nproto\r\n:\d\r\n)\$2\r\nid\r\n:\d+\r\n", re.DOTALL
+)
+
+
+# Of INFO, but for times and bytes.
+COUNTED = re.compile("cmdstat_|errorstat_|total_error_replies|total_commands_processed|keyspace_")
+TIMES = re.compile(r"usec=\d+,usec_per_call=[0-9.]+,")
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class Pipelines(TestCase):
+    seconds = 20
+
+    def serve(self, **flags):
+        self.servers = [Server(stock=stock, **flags) for stock in (False, True)]
+        self.observers = []
+        for server in self.servers:
+            self.addCleanup(server.close)
+            observer = server.client()
+            self.addCleanup(observer.close)
+            observer.raw("AUTH", PASSWORD)
+            self.observers.append(observer)
+
+    def run_rounds(self, rounds):
+        for number in range(rounds):
+            seed = TARGET.seed * 100_000 + number
+            draw = DrawPipeline(random.Random(seed))
+            requests, (last, is_ended_by_server, behind) = draw.requests(), draw.end()
+            if behind:
+                # A close with bytes unread is a reset, which drops what of the replies is not on its way.
+                requests = [request for request in requests if len(request) < LARGE_SIZE_MIN]
+            cuts, pause = draw.cuts(len(b"".join([*requests, last, *behind]))), draw.one_of(0, 0, 0, 0.001)
+
+            def difference(requests):
+                whole = [*requests, last, *behind]
+                return self.difference(whole, cuts, pause, is_ended_by_server)
+
+            found = difference(requests)
+            if found is not None:
+                requests = cut_down(requests, difference)
+                lines = "\n".join(f"  {brief(request)}" for request in [*requests, last, *behind])
+                found = "\n".join(map(brief, difference(requests) or found))
+                self.fail(f"seed {seed}, cut at {cuts}:\n{lines}\nours, and that of stock:\n{found}")
+
+    def difference(self, requests, cuts, pause, is_ended_by_server):
+        """Runs these with both, on empty databases. Returns what is different, or None."""
+        for observer in self.observers:
+            observer.pipeline([["FLUSHALL"], ["CONFIG", "RESETSTAT"]])
+        if any(b"REPLY" in request for request in requests):
+            # See WAITS_FOR_EVER.
+            is_ended_by_server = False
+        replies = [exchange(server, requests, cuts, pause, is_ended_by_server) for server in self.servers]
+        if replies[0] != replies[1]:
+            return replies
+        counts = [counted(observer) for observer in self.observers]
+        if counts[0] != counts[1]:
+            return [[line for line in counts[i] if line not in counts[1 - i]] for i in (0, 1)]
+        found = different_state(self.observers)
+        for observer in self.observers:
+            observer("SELECT", 0)
+        return found
+
+    def test_replies_counters_and_state_are_those_of_redis(self):
+        self.serve()
+        self.run_rounds(TARGET.rounds or ROUNDS)
+
+    def test_with_a_password(self):
+        self.serve(requirepass=PASSWORD)
+        self.run_rounds(TARGET.rounds or ROUNDS // 2)
+
+    @slimio_only
+    def test_what_is_other_than_in_redis(self):
+        self.serve()
+        for data, why, ours, theirs in OTHERWISE:
+            with self.subTest(why):
+                replies = [exchange(server, [data], [], 0, True, 0.5) for server in self.servers]
+                self.assertEqual(replies, [ours, theirs])
+
+
+def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_SECONDS):
+    """All that the server replies, and how the connection ends."""
+    data = b"".join(requests)
+    cuts = [cut for cut in cuts if cut < len(data)]
+    replies, end = b"", "closed"
+    with server.client(timeout) as client:
+        try:
+            for start, stop in zip([0, *cuts], [*cuts, len(data)]):
+                client.send(data[start:stop])
+                if pause:
+                    time.sleep(pause)
+            if not is_ended_by_server:
+                client.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            # It was closed before all was sent.
+            pass
+        try:
+            while piece := client.socket.recv(1 << 16):
+                replies += piece
+        except ConnectionResetError:
+            # What was sent behind the end was never read.
+            pass
+        except TimeoutError:
+            end = "open"
+    return HELLO_OF_WHOM.sub(rb"(who)\1", replies), end
+
+
+def counted(client):
+    """The lines of INFO that count."""
+    lines = client("INFO", "everything").decode().split("\r\n")
+    return sorted(TIMES.sub("", line) for line in lines if COUNTED.match(line))
+
+
+def cut_down(requests, difference):
+    """Fewer requests that still show a difference."""
+    size = len(requests) // 2
+    while size:
+        at = 0
+        while at < len(requests):
+            shorter = requests[:at] + requests[at + size :]
+            if difference(shorter) is not None:
+                requests = shorter
+            else:
+                at += size
+        size //= 2
+    return requests

@@ -1,0 +1,202 @@
+"""How long everybody else waits while one client's largest requests run: the longest turn of the event
+loop, in CPU time of the command thread.
+
+    python3 -B tests/faults/stops.py [--server "PROGRAM serve"]      # the table of docs/memory.md
+"""
+
+import argparse
+import os
+import sys
+import threading
+import time
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+from harness.resp import encode
+from harness.server import Server
+from harness.target import TARGET
+
+END = b"the end of it"
+
+
+def join(words):
+    return b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+class Requests:
+    """The largest requests of each command: `count` arguments, or values of `size` bytes."""
+
+    def __init__(self, count, size):
+        self.count, self.size = count, size
+        self.large = b"x" * size
+        numbers = range(count)
+        self.keys = join(b"key:%d" % n for n in numbers)
+        self.pairs = join(word for n in numbers for word in (b"key:%d" % n, b"v"))
+
+    def of_many(self, *head, pairs=False):
+        """`head` and many keys or fields, each with a value if they are `pairs`."""
+        words = [word.encode() for word in head]
+        count = len(words) + (2 * self.count if pairs else self.count)
+        return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
+
+    def rows(self):
+        """Each is a name, requests that come before, and the request."""
+        large, many = self.large, self.of_many
+        keys = [many("MSET", pairs=True)]
+        fields = [many("HSET", "h", pairs=True)]
+        text = [encode("SET", "text", large)]
+        short = [encode("SET", "text", "0123456789")]
+        element = [encode("HSET", "h", "f", large)]
+        draw = str(self.count)
+        yield "set", [], encode("SET", "text", large)
+        yield "set", text, encode("SET", "text", large, "GET")
+        yield "setnx", [], encode("SETNX", "text", large)
+        yield "setex", [], encode("SETEX", "text", 100, large)
+        yield "psetex", [], encode("PSETEX", "text", 100_000, large)
+        yield "getset", text, encode("GETSET", "text", large)
+        yield "get", text, encode("GET", "text")
+        yield "getdel", text, encode("GETDEL", "text")
+        yield "getex", text, encode("GETEX", "text", "EX", 100)
+        yield "append", short, encode("APPEND", "text", large)
+        yield "setrange", text, encode("SETRANGE", "text", 7, large)
+        yield "getrange", text, encode("GETRANGE", "text", 3, -2)
+        yield "substr", text, encode("SUBSTR", "text", 3, -2)
+        yield "strlen", text, encode("STRLEN", "text")
+        for name in ("incr", "decr", "incrbyfloat", "incrby", "decrby"):
+            by = [] if name in ("incr", "decr") else [1]
+            yield name, text, encode(name, "text", *by)
+        yield "incrby", [], encode("INCRBY", "n", large)
+        for name in ("mset", "msetnx"):
+            yield name, [], many(name, pairs=True)
+        yield "mset", keys, many("MSET", pairs=True)
+        for name in ("mget", "del", "unlink", "exists", "touch"):
+            yield name, keys, many(name)
+        for name in ("hset", "hmset"):
+            yield name, [], many(name, "h", pairs=True)
+            yield name, fields, many(name, "h", pairs=True)
+        for name in ("hmget", "hdel"):
+            yield name, fields, many(name, "h")
+        yield "hset", [], encode("HSET", "h", "f", large)
+        yield "hsetnx", [], encode("HSETNX", "h", "f", large)
+        yield "hget", element, encode("HGET", "h", "f")
+        yield "hincrby", element, encode("HINCRBY", "h", "f", 1)
+        yield "hincrbyfloat", element, encode("HINCRBYFLOAT", "h", "f", 1)
+        yield "hexists", fields, encode("HEXISTS", "h", "f")
+        yield "hlen", fields, encode("HLEN", "h")
+        yield "hstrlen", element, encode("HSTRLEN", "h", "f")
+        for name in ("hgetall", "hkeys", "hvals"):
+            yield name, fields, encode(name, "h")
+        yield "hrandfield", fields, encode("HRANDFIELD", "h", draw, "WITHVALUES")
+        yield "hrandfield", fields, encode("HRANDFIELD", "h", "-" + draw, "WITHVALUES")
+        yield "hscan", fields, encode("HSCAN", "h", 0, "COUNT", draw)
+        for name, value in (("copy", text), ("copy", fields), ("rename", fields), ("renamenx", fields)):
+            yield name, value, encode(name, "text" if value is text else "h", "other")
+        yield "move", fields, encode("MOVE", "h", 1)
+        yield "del", fields, encode("DEL", "h")
+        for name in ("expire", "pexpire", "expireat", "pexpireat"):
+            yield name, fields, encode(name, "h", 1)
+        for name in ("expiretime", "pexpiretime", "ttl", "pttl", "persist", "type"):
+            yield name, fields, encode(name, "h")
+        yield "object", fields, encode("OBJECT", "ENCODING", "h")
+        yield "memory", fields, encode("MEMORY", "USAGE", "h", "SAMPLES", 0)
+        yield "keys", keys, encode("KEYS", "*")
+        yield "scan", keys, encode("SCAN", 0, "COUNT", draw)
+        for name in ("randomkey", "dbsize", "flushall", "flushdb"):
+            yield name, keys, encode(name)
+        yield "swapdb", keys, encode("SWAPDB", 0, 1)
+        for name in ("bgsave", "bgrewriteaof", "save", "lastsave"):
+            yield name, keys, encode(name)
+        yield "debug", [], encode("DEBUG", "POPULATE", draw)
+        for name in ("echo", "ping"):
+            yield name, [], encode(name, large)
+        yield "auth", [], encode("AUTH", large)
+        yield "hello", [], encode("HELLO", 3, "SETNAME", large)
+        yield "client", [], encode("CLIENT", "SETNAME", large)
+        yield "client", [], many("CLIENT", "LIST", "ID")
+        for name, word in (
+            ("config", "GET"),
+            ("config", "SET"),
+            ("command", "INFO"),
+            ("command", "DOCS"),
+            ("command", "GETKEYS"),
+            ("latency", "RESET"),
+            ("latency", "HISTOGRAM"),
+            ("slowlog", "GET"),
+            ("slimio", "PIN"),
+        ):
+            yield name, [], many(name, word)
+        yield "command", [], encode("COMMAND")
+        yield "info", [], many("INFO")
+        yield "info", [], encode("INFO", "everything")
+        for name in ("select", "waitaof", "shutdown", "time"):
+            yield name, [], many(name)
+        yield "large unknown name", [], encode(large)
+        yield "many unknown words", [], many("nosuch")
+        yield "a pipeline of SET", [], b"".join(encode("SET", n, "v") for n in range(self.count // 10))
+        yield "keys that expire", [*keys, many("DEL")], None
+
+
+def talk(server, request):
+    """Sends it, and reads until all is answered."""
+    with server.client() as client:
+        client.socket.settimeout(60)
+        end = encode("ECHO", END)
+        sender = threading.Thread(target=client.socket.sendall, args=(request + end,))
+        sender.start()
+        tail = b""
+        while not tail.endswith(END + b"\r\n"):
+            received = client.socket.recv(1 << 20)
+            if not received:
+                break
+            tail = (tail + received)[-64:]
+        sender.join()
+
+
+def expire_many(server, count):
+    """Lets keys expire at one moment, which is over."""
+    with server.client() as client:
+        at = int(client("TIME")[0]) * 1000 + 1500
+        for start in range(0, count, 10_000):
+            keys = range(start, min(start + 10_000, count))
+            client.pipeline([["SET", f"key:{n}", "v", "PXAT", max(at, 1)] for n in keys])
+        client("CONFIG", "RESETSTAT")
+    time.sleep(2.5)
+
+
+def longest_stop(requests, before, request):
+    """Milliseconds of CPU time of the longest turn while a request runs, on a server of its own."""
+    flags = {"command_cpu_tracking": "yes", "enable_debug_command": "yes"}
+    with Server(client_output_buffer_limit="normal 0 0 0", **flags) as server:
+        for each in before:
+            talk(server, each)
+        with server.client() as client:
+            client("CONFIG", "RESETSTAT")
+            if request is None:
+                expire_many(server, requests.count // 4)
+            else:
+                talk(server, request)
+            lines = client("INFO", "slimio").decode().split("\r\n")
+        line = next(line for line in lines if line.startswith("turn_cpu_us_max:"))
+        return int(line.partition(":")[2]) / 1000
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", default="target/release/slimio serve")
+    parser.add_argument("--folder", default="target/stops")
+    options = parser.parse_args()
+    TARGET.set_command(options.server)
+    TARGET.folder = options.folder
+    requests = Requests(1_000_000, 64 << 20)
+    slowest = {}
+    for name, before, request in requests.rows():
+        took = longest_stop(requests, before, request)
+        slowest[name] = max(slowest.get(name, 0), took)
+    print("| command | longest turn, CPU ms |\n|---|---:|")
+    for name, took in sorted(slowest.items(), key=lambda row: -row[1]):
+        print(f"| {name} | {took:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

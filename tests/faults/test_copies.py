@@ -1,0 +1,355 @@
+"""Volumes that were copied: without their zeros, on full file systems, twice. `docs/copies.md` says how it
+is done; each copy opens with everything, or is refused with a sentence."""
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+from harness.file_system import SmallFileSystem
+from harness.server import Server, StartError
+from harness.target import TestCase, slimio_only
+from harness.tool import tool
+from harness.wait import until
+
+SMALL = {"log_segment_size": "1mb"}
+
+# Each makes a hole of every block of zeros, but for tar, which only keeps those that are there.
+PROGRAMS = {
+    "cp": lambda source, copy: [["cp", "-r", "--sparse=always", source, copy]],
+    "rsync": lambda source, copy: [["rsync", "-rS", source + "/", copy]],
+    "tar": lambda source, copy: [
+        ["cp", "-r", "--sparse=always", source, copy + ".first"],
+        ["tar", "-C", copy + ".first", "-Scf", copy + ".tar", "."],
+        ["mkdir", copy],
+        ["tar", "-C", copy, "-xf", copy + ".tar"],
+        ["rm", "-r", copy + ".tar", copy + ".first"],
+    ],
+}
+
+
+def copy_sparse(test, program, source, copy):
+    if shutil.which(program) is None:
+        test.skipTest(f"there is no {program}: install the package {program}")
+    for line in PROGRAMS[program](source, copy):
+        subprocess.run(line, check=True, capture_output=True)
+    # What is not written back yet may count as more than it takes.
+    subprocess.run(["sync", *(os.path.join(copy, name) for name in os.listdir(copy))], check=True)
+    test.assertTrue(has_holes(copy, "buffers"), "nothing was left out")
+
+
+def has_holes(volume, name):
+    """Whether the file has less space than it is long."""
+    found = os.stat(os.path.join(volume, name))
+    return found.st_blocks * 512 < found.st_size
+
+
+def value(number):
+    return b"%d:" % number + b"x" * 900
+
+
+def write(server, start, count):
+    """Acknowledged when this returns."""
+    with server.client() as client:
+        replies = client.pipeline([["SET", f"key:{n}", value(n)] for n in range(start, start + count)])
+    if any(text != b"OK" for _, text in replies):
+        raise AssertionError(f"not all were taken: {replies[-1]}")
+
+
+def check(test, server, count):
+    with server.client() as client:
+        test.assertEqual(client("DBSIZE"), count)
+        replies = client.pipeline([["GET", f"key:{n}"] for n in range(count)])
+    for number, (_, found) in enumerate(replies):
+        test.assertEqual(found, value(number), f"key:{number}")
+
+
+def filled(test, policy, **options):
+    """A server that was killed: snapshots, a log behind them, and records that only the buffers have."""
+    server = Server(appendfsync=policy, **SMALL, **options)
+    test.addCleanup(server.close)
+    write(server, 0, 2000)
+    with server.client() as client:
+        client("SAVE")
+    write(server, 2000, 3000)
+    # The last of them are in no other file.
+    write(server, 5000, 20)
+    server.kill()
+    return server
+
+
+class Sparse:
+    """Without zeros, by each program."""
+
+    seconds = 20
+
+    def check_copy(self, program):
+        origin = filled(self, self.policy)
+        copy = origin.folder + "-copy"
+        self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
+        copy_sparse(self, program, origin.volume, copy)
+        # Not buffers: a page that is read through a mapping is there from then on, on tmpfs.
+        looked_at = {name: os.path.join(copy, name) for name in os.listdir(copy) if name != "buffers"}
+        before = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
+        status, said = tool("verify", "--volume", copy)
+        self.assertEqual(status, 0, said)
+        if self.policy == "everysec":
+            self.assertIn("from the mapped buffers", said)
+        after = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
+        self.assertEqual(after, before, "who only looks takes no space")
+        server = Server(volume=copy, appendfsync=self.policy, **SMALL)
+        self.addCleanup(server.close)
+        check(self, server, 5020)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+        self.assertFalse(has_holes(copy, "buffers"), "a store could find no space")
+        write(server, 5020, 3000)
+        server.restart()
+        check(self, server, 8020)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+        # The other one is what it was.
+        origin.start()
+        check(self, origin, 5020)
+
+    def test_by_cp(self):
+        self.check_copy("cp")
+
+    def test_by_rsync(self):
+        self.check_copy("rsync")
+
+    def test_by_tar(self):
+        self.check_copy("tar")
+
+
+@slimio_only
+class SparseAlways(Sparse, TestCase):
+    policy = "always"
+
+
+@slimio_only
+class SparseEverysec(Sparse, TestCase):
+    policy = "everysec"
+
+
+class OnFullFileSystem:
+    seconds = 30
+
+    def setUp(self):
+        with Server(start=False) as server:
+            self.fs = SmallFileSystem(self, self.kind, server.folder + "-mount")
+        self.copy = os.path.join(self.fs.mount, "copy")
+        self.origin = filled(self, "everysec")
+
+    def server(self):
+        server = Server(volume=self.copy, start=False, appendfsync="everysec", **SMALL)
+        self.addCleanup(server.close)
+        return server
+
+    def test_no_room_for_what_was_left_out(self):
+        copy_sparse(self, "cp", self.origin.volume, self.copy)
+        self.fs.fill()
+        server = self.server()
+        for _ in range(2):
+            with self.assertRaises(StartError) as refused:
+                server.start()
+            self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
+        status, said = tool("verify", "--volume", self.copy)
+        self.assertEqual(status, 0, said)
+        # There is a way out that needs no room there.
+        backup = self.origin.folder + "-backup.rdb"
+        status, said = tool("export", "--volume", self.copy, "--out", backup)
+        self.assertEqual(status, 0, said)
+        self.addCleanup(os.remove, backup)
+        self.assertIn("wrote 5020 keys", said)
+        self.fs.make_room()
+        server.start()
+        check(self, server, 5020)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+
+    def test_no_room_for_buffers(self):
+        """They are read, and the log works in private memory."""
+        shutil.copytree(self.origin.volume, self.copy)
+        subprocess.run(["fallocate", "--dig-holes", os.path.join(self.copy, "buffers")], check=True)
+        self.fs.write_back()
+        self.fs.fill()
+        server = self.server().start()
+        check(self, server, 5020)
+        write(server, 5020, 100)
+        info = server.info()
+        self.assertEqual(info["log_buffers"], "private")
+        self.assertIn("no space", info["io_path_why_not_better"])
+        server.restart()
+        check(self, server, 5120)
+        self.fs.make_room()
+        server.restart()
+        check(self, server, 5120)
+        self.assertEqual(server.info()["log_buffers"], "mapped")
+
+
+@slimio_only
+class OnFullExt4(OnFullFileSystem, TestCase):
+    kind = "ext4"
+
+
+@slimio_only
+class OnFullXfs(OnFullFileSystem, TestCase):
+    kind = "xfs"
+
+
+@slimio_only
+class Two(TestCase):
+    seconds = 10
+
+    def test_both_copies_serve_at_once_and_know_nothing_of_each_other(self):
+        origin = filled(self, "everysec")
+        copy = origin.folder + "-copy"
+        self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
+        # Lock and claim are copied, too: who holds them is not.
+        origin.start()
+        origin.kill()
+        shutil.copytree(origin.volume, copy)
+        with Server(volume=copy, **SMALL) as second:
+            origin.start()
+            write(origin, 5020, 10)
+            write(second, 5020, 500)
+            for server, count in ((origin, 5030), (second, 5520)):
+                server.restart()
+                check(self, server, count)
+
+    def test_the_second_pass_of_rsync_brings_what_is_in_buffers(self):
+        """A store to a mapped page that is dirty changes no file's time, and lengths stay."""
+        if shutil.which("rsync") is None:
+            self.skipTest("there is no rsync: install the package rsync")
+        origin = filled(self, "everysec")
+        copy = origin.folder + "-copy"
+        self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
+        origin.start()
+        write(origin, 5020, 10)
+        subprocess.run(["rsync", "-a", origin.volume + "/", copy], check=True)
+        write(origin, 5030, 10)
+        origin.kill()
+        subprocess.run(["rsync", "-a", "--ignore-times", origin.volume + "/", copy], check=True)
+        with Server(volume=copy, **SMALL) as second:
+            check(self, second, 5040)
+
+
+class Load(threading.Thread):
+    """One client that counts, and gives each number to some key with a value."""
+
+    KEYS = 500
+    DEPTH = 20
+
+    def __init__(self, server):
+        super().__init__()
+        self.server, self.acknowledged, self.sent, self.is_over = server, 0, 0, False
+        self.history = []
+
+    def __enter__(self):
+        self.start()
+        until(lambda: self.acknowledged > 2 * self.KEYS, what="some load")
+        return self
+
+    def __exit__(self, *_):
+        self.is_over = True
+        self.join()
+
+    def run(self):
+        with self.server.client() as client:
+            while not self.is_over:
+                first, self.sent = self.sent + 1, self.sent + self.DEPTH
+                client.pipeline([self.request(number) for number in range(first, self.sent + 1)])
+                self.acknowledged = self.sent
+                self.history.append((time.monotonic(), self.acknowledged))
+
+    def a_second_ago(self):
+        now = time.monotonic()
+        return max((number for at, number in self.history if at < now - 1), default=0)
+
+    def request(self, number):
+        return ["MSET", "number", number, f"key:{number % self.KEYS}", value(number)]
+
+    def check(self, test, server, low, high):
+        """What is there was all there at one moment between two numbers."""
+        with server.client() as client:
+            number = int(client("GET", "number"))
+            keys = client.pipeline([["GET", f"key:{key}"] for key in range(self.KEYS)])
+        for key, (_, found) in enumerate(keys):
+            last = number - (number - key) % self.KEYS
+            test.assertEqual(found, value(last), f"key:{key} at {number}")
+        test.assertLessEqual(low, number, "what was acknowledged before is not there")
+        test.assertLessEqual(number, high)
+
+
+class Running:
+    """Of a server that serves, and rewrites its log all the time."""
+
+    seconds = 60
+    COPIES = 5
+
+    def copies(self, kind, copy, is_one_moment=True):
+        """Copies that were taken with `copy`: each opens with all that was acknowledged before it was begun,
+        or is refused. Returns how many were."""
+        policy = self.policy
+        with Server(start=False) as server:
+            fs = SmallFileSystem(self, kind, server.folder + "-mount")
+        flags = {"appendfsync": policy, "auto_aof_rewrite_min_size": "4mb"} | SMALL
+        server = Server(volume=fs.make_folder("volume"), **flags)
+        self.addCleanup(server.close)
+        refused = 0
+        with Load(server) as load:
+            for number in range(self.COPIES):
+                target = f"{server.folder}-copy-{number}"
+                # What is in buffers when the log is copied may be replaced there before they are.
+                is_exact = is_one_moment or policy == "always"
+                low = load.acknowledged if is_exact else load.a_second_ago()
+                path = copy(fs, server.volume, target)
+                high = load.sent
+                second = Server(volume=path, start=False, **flags)
+                self.addCleanup(shutil.rmtree, path, ignore_errors=True)
+                try:
+                    second.start()
+                    load.check(self, second, low, high)
+                except StartError as error:
+                    self.assertIn("exit status 1:", str(error))
+                    self.assertRegex(str(error), "damaged|instead of|not whole")
+                    refused += 1
+                finally:
+                    second.close()
+        return refused
+
+    def test_files_one_after_the_other(self):
+        def copy(_, source, target):
+            subprocess.run(["cp", "-r", source, target], check=True)
+            return target
+
+        self.copies("ext4", copy, is_one_moment=False)
+
+    def test_while_the_file_system_is_frozen(self):
+        def copy(fs, source, target):
+            subprocess.run(["fsfreeze", "--freeze", fs.mount], check=True)
+            try:
+                subprocess.run(["cp", "-r", source, target], check=True)
+            finally:
+                subprocess.run(["fsfreeze", "--unfreeze", fs.mount], check=True)
+            return target
+
+        for kind in ("ext4", "xfs"):
+            self.assertEqual(self.copies(kind, copy), 0, "one was refused")
+
+    def test_by_a_snapshot_of_the_file_system(self):
+        def copy(fs, source, target):
+            name = os.path.basename(target)
+            fs.copy(source, name)
+            return os.path.join(fs.mount, name)
+
+        self.assertEqual(self.copies("btrfs", copy), 0, "one was refused")
+
+
+@slimio_only
+class RunningAlways(Running, TestCase):
+    policy = "always"
+
+
+@slimio_only
+class RunningEverysec(Running, TestCase):
+    policy = "everysec"

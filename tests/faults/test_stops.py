@@ -1,0 +1,41 @@
+"""No request of one client keeps everybody else waiting for long, whatever it is."""
+
+from faults.stops import Requests, longest_stop
+from harness.server import Server
+from harness.target import TestCase, slimio_only
+
+LIMIT_MS = 10
+TRIES = 3
+
+# They run queued commands without a break, or have nothing that could be large.
+WITHOUT_ROW = {
+    "exec", "multi", "discard", "watch", "unwatch", "monitor", "quit", "reset",
+}
+
+
+@slimio_only
+class Stops(TestCase):
+    seconds = 90
+
+    def setUp(self):
+        self.requests = Requests(150_000, 24 << 20)
+
+    def check_half(self, half):
+        for name, before, request in list(self.requests.rows())[half::2]:
+            with self.subTest(name):
+                # CPU time, too, is longer when the machine's cores are somebody else's: the best counts.
+                tries = (longest_stop(self.requests, before, request) for _ in range(TRIES))
+                took = next((took for took in tries if took < LIMIT_MS), None)
+                self.assertIsNotNone(took, f"{name} stops others for more than {LIMIT_MS} ms")
+
+    def test_others_are_served_beside_the_largest_requests(self):
+        self.check_half(0)
+
+    def test_others_are_served_beside_the_rest_of_the_largest_requests(self):
+        self.check_half(1)
+
+    def test_every_command_has_its_largest_request(self):
+        with Server() as server, server.client() as client:
+            commands = {row[0].decode() for row in client("COMMAND")}
+        rows = {name for name, _, _ in Requests(1, 1).rows()}
+        self.assertEqual(commands - rows - WITHOUT_ROW, set())
