@@ -1,5 +1,6 @@
 """How fast a snapshot goes: at `snapshot-rate` while commands are served, and otherwise as it can."""
 
+from harness.resp import ReplyError
 from harness.server import Server
 from harness.target import TestCase, slimio_only
 from harness.wait import Absence, until
@@ -8,6 +9,8 @@ VALUE = "x" * 2000
 KEYS = 4000
 # Eight megabytes would take more than two minutes at this rate.
 SLOW = 64 << 10
+# Slow enough that those eight megabytes take some seconds, and a sixteenth of it longer than a test.
+RATE = 2 << 20
 # A server takes a pause of 100 ms for the end of the traffic.
 PAUSE_SECONDS = 0.05
 
@@ -66,6 +69,56 @@ class SnapshotRate(TestCase):
             traffic(client, start)
             absence.look()
         return absence.seconds < PAUSE_SECONDS
+
+    def begin_unasked(self, client, server):
+        """A WAL-snapshot that the server takes by itself, held back by less than `snapshot-rate`."""
+        fill(client)
+        client("BGREWRITEAOF")
+        until(lambda: server.info()["snapshot_rewrites_complete"] != "0")
+        traffic(client)
+        client("CONFIG", "SET", "auto-aof-rewrite-percentage", 1)
+
+        until(lambda: self.goes_at(RATE // 16, client, server))
+
+    def goes_at(self, rate, client, server):
+        """Whether a WAL-snapshot is held back to this rate while others read."""
+        for _ in range(20):
+            client.pipeline([["GET", "k:1"]] * 50)
+        info = server.info()
+        is_running = info["aof_rewrite_in_progress"] == "1"
+        return is_running and info["snapshot_rate_limit_bytes"] == str(rate)
+
+    def test_one_that_nobody_asked_for_takes_its_time_until_somebody_waits(self):
+        # Whoever is refused because it runs waits for its end, too.
+        for request in (["BGREWRITEAOF"], ["BGSAVE"], ["BGSAVE", "SCHEDULE"]):
+            with self.subTest(" ".join(request)):
+                flags = {"auto_aof_rewrite_percentage": 0, "auto_aof_rewrite_min_size": 0}
+                server = Server(snapshot_rate=RATE, save="", **flags)
+                self.addCleanup(server.close)
+                with server.client() as client:
+                    self.begin_unasked(client, server)
+                    try:
+                        client(*request)
+                    except ReplyError:
+                        pass
+                    until(lambda: self.goes_at(RATE, client, server))
+
+    def test_the_log_keeps_its_limit_however_fast_it_grows(self):
+        server = Server(
+            snapshot_rate=SLOW,
+            save="",
+            log_size_max="32mb",
+            log_segment_size="1mb",
+            auto_aof_rewrite_min_size=0,
+        )
+        self.addCleanup(server.close)
+        with server.client() as client:
+            # 320 MB, ten times what the log may be.
+            for _ in range(40):
+                fill(client)
+            info = server.info()
+            self.assertGreater(int(info["snapshot_rewrites_complete"]), 5)
+            self.assertEqual(info["aof_last_bgrewrite_status"], "ok")
 
     def test_one_that_rests_is_given_up_at_once(self):
         server = self.server()

@@ -32,7 +32,7 @@ impl Persistence {
     pub(crate) fn check(&self, kind: Kind) -> Result<()> {
         let name = match kind {
             Kind::Save => "rdb_last_bgsave_status",
-            Kind::Rewrite => "aof_last_bgrewrite_status",
+            Kind::Rewrite | Kind::Growth => "aof_last_bgrewrite_status",
         };
         match self.text(name)? {
             "ok" => Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::server::Policy;
 use crate::slowest::Grows;
-use crate::snapshot::SnapshotWork;
+use crate::snapshot::{Kind, SnapshotWork};
 
 /// Payload of the rows that do not say otherwise, in bytes.
 const VALUE_SIZE: usize = 4096;
@@ -110,7 +110,10 @@ const SETS: SnapshotWork = SnapshotWork {
     value_size: VALUE_SIZE,
     compressible: HALF,
     compresses: true,
+    kind: Kind::Save,
 };
+/// The same, while the server rewrites its log because that has grown.
+const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
 /// Values that compress by half, and such that do not.
 const HALF: f64 = 0.5;
 const NOTHING: f64 = 0.0;
@@ -242,6 +245,8 @@ pub const SCENARIOS: &[Scenario] = &[
     ),
     snapshot("snapshot-ycsb-a", "YCSB A, 2 KiB, snapshot", Policy::EverySec, YCSB_A),
     snapshot("snapshot-ycsb-a-always", "YCSB A, 2 KiB, snapshot", Policy::Always, YCSB_A),
+    snapshot("rewrite-everysec", "SET, log rewritten", Policy::EverySec, SETS_REWRITTEN),
+    snapshot("rewrite-always", "SET, log rewritten", Policy::Always, SETS_REWRITTEN),
     recovery("recovery", "recovery, incompressible", (VALUE_SIZE, NOTHING), "recovery_mb_per_s"),
     recovery("recovery-half", "recovery", (VALUE_SIZE, HALF), "recovery_mb_per_s"),
     recovery("recovery-64", "recovery, 64 B", (64, HALF), "recovery_keys_per_s"),

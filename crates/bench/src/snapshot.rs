@@ -47,40 +47,61 @@ pub struct SnapshotWork {
     pub compressible: f64,
     /// `rdbcompression`.
     pub compresses: bool,
+    /// Which snapshot.
+    pub kind: Kind,
 }
 
-/// A snapshot that a server can be asked for.
+/// A snapshot, by what it is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `BGSAVE`.
     Save,
     /// `BGREWRITEAOF`.
     Rewrite,
+    /// A log that has grown, which the server rewrites by itself.
+    Growth,
 }
 
 impl Kind {
-    fn command(self) -> &'static str {
+    fn begin(self, client: &mut Client) -> Result<()> {
         match self {
-            Self::Save => "BGSAVE",
-            Self::Rewrite => "BGREWRITEAOF",
-        }
+            Self::Save => client.expect(&["BGSAVE"])?,
+            Self::Rewrite => client.expect(&["BGREWRITEAOF"])?,
+            Self::Growth => set_growth(client, "1")?,
+        };
+        Ok(())
     }
+}
+
+/// By how much the log grows, in percent, before the server rewrites it; "0": it never does.
+fn set_growth(client: &mut Client, percent: &str) -> Result<Reply> {
+    client.expect(&["CONFIG", "SET", "auto-aof-rewrite-percentage", percent])
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        out.write_str(self.command())
+        out.write_str(match self {
+            Self::Save => "BGSAVE",
+            Self::Rewrite => "BGREWRITEAOF",
+            Self::Growth => "rewriting the log",
+        })
     }
 }
 
-/// Asks for a snapshot and waits until the server says that it is complete; returns how long that
+/// Has a snapshot taken and waits until the server says that it is complete; returns how long that
 /// took.
 pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
     let count_before = State::of(client, kind)?.count;
     let began = Instant::now();
-    client.expect(&[kind.command()])?;
+    kind.begin(client)?;
+    let mut is_growth_allowed = kind == Kind::Growth;
     loop {
         let state = State::of(client, kind)?;
+        if is_growth_allowed && (state.is_running || state.count > count_before) {
+            // One, and not the next one behind it.
+            set_growth(client, "0")?;
+            is_growth_allowed = false;
+        }
         let took = began.elapsed();
         // It is counted when it begins: one that is put off is neither running nor counted.
         if !state.is_running && state.count > count_before {
@@ -105,7 +126,7 @@ impl State {
         said.check(kind)?;
         let [running, count] = match kind {
             Kind::Save => ["rdb_bgsave_in_progress", "rdb_saves"],
-            Kind::Rewrite => ["aof_rewrite_in_progress", "aof_rewrites"],
+            Kind::Rewrite | Kind::Growth => ["aof_rewrite_in_progress", "aof_rewrites"],
         };
         Ok(Self { is_running: said.number(running)? != 0, count: said.number(count)? })
     }
@@ -142,14 +163,14 @@ impl Run<'_> {
     }
 
     /// Load from the moment the snapshot is asked for to the moment it is complete.
-    fn snapshot(&mut self) -> Result<Snapshot> {
+    fn snapshot(&mut self, kind: Kind) -> Result<Snapshot> {
         let mut client = self.server.client()?;
         let watch = Watch::start(self.server)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let (load, took) = thread::scope(|scope| {
             let until = Until::Told(Arc::clone(&is_over));
             let taking = scope.spawn(move || {
-                let took = take(&mut client, Kind::Save);
+                let took = take(&mut client, kind);
                 is_over.store(true, Ordering::Relaxed);
                 took
             });
@@ -217,7 +238,7 @@ pub fn run(
 
     run.began = Instant::now();
     let before = run.stretch(measured.clone())?;
-    let snapshot = run.snapshot()?;
+    let snapshot = run.snapshot(work.kind)?;
     let after = run.stretch(measured.clone())?;
     let mut result = RunResult::default();
     let data_bytes = (key_count * pair_size) as f64;
@@ -229,7 +250,7 @@ pub fn run(
     let per_s = open_rate.unwrap_or(result.metrics["requests_per_s_without"] / 2.0);
     run.generator.set_mix(mix, Arrival::Poisson { per_s });
     let quiet = run.stretch(measured)?;
-    let snapshot = run.snapshot()?;
+    let snapshot = run.snapshot(work.kind)?;
     open_metrics(&quiet, &snapshot.load, per_s, &mut result.metrics);
     run.away(&mut result.metrics)?;
     let found = server.client()?.expect(&["DBSIZE"])?;

@@ -32,6 +32,8 @@ pub(super) fn bgsave(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     core.make_way_for_save();
+    // Also when this is refused: whoever asked waits for the end of the one that runs.
+    core.snapshot_asked_for();
     let is_queued = core.is_in_transaction();
     match core.begin_snapshot(SnapshotKind::OnDemand) {
         Ok(()) => client.out.simple("Background saving started"),
@@ -50,6 +52,8 @@ pub(super) fn bgsave(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 pub(super) fn bgrewriteaof(core: &mut Core, client: &mut Client, _: Args<'_>) {
+    core.snapshot_asked_for();
+    core.snapshots.rewrites.is_unasked = false;
     if core.snapshots.runs(SnapshotKind::Wal) {
         client.out.error("ERR Background append only file rewriting already in progress");
         return;

@@ -9,7 +9,9 @@ use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
 use super::{Core, Shutdown};
 use crate::clients::{Client, State};
 use crate::cpu::thread_cpu_time;
-use crate::snapshot::{Answer, DbSize, RewriteRule, Running, SnapshotThread, Stage, Traffic};
+use crate::snapshot::{
+    Answer, DbSize, Growth, RewriteRule, Running, SnapshotThread, Stage, Traffic,
+};
 use crate::wal::Wal;
 
 /// Longest time that a snapshot may take of the command thread in one turn.
@@ -60,6 +62,7 @@ impl Core {
             DbSize { db, keys, expiring }
         });
         let sizes = sizes.filter(|size| size.keys > 0).collect();
+        let growth = Growth::new(began, wal.log().appended());
         let plan = wal.log_mut().begin_snapshot(kind, self.now_ms as u64);
         let Some(plan) = plan else {
             let is_pinned = wal.log().lacks_pinned();
@@ -76,6 +79,7 @@ impl Core {
         let changes = self.snapshots.changes;
         let history = self.snapshots.of_mut(kind);
         history.is_scheduled = false;
+        let is_unasked = std::mem::take(&mut history.is_unasked);
         history.begun += 1;
         history.tries += 1;
         history.tried_at = Some(began);
@@ -86,6 +90,8 @@ impl Core {
             began,
             changes,
             memory_max: 0,
+            is_unasked,
+            growth,
             traffic: Traffic::new(began, self.stats.commands),
             taken: Vec::new(),
         });
@@ -386,9 +392,12 @@ impl Core {
             self.pace_snapshot();
             return;
         }
-        let is_wanted = self.is_rewrite_due() || self.needs_rewrite();
-        if is_wanted && self.snapshots.rewrites.may_retry(self.now) {
-            self.snapshots.rewrites.is_scheduled = true;
+        let is_due = self.is_rewrite_due();
+        let is_needed = self.needs_rewrite();
+        let rewrites = &mut self.snapshots.rewrites;
+        if (is_due || is_needed) && rewrites.may_retry(self.now) {
+            let was_scheduled = std::mem::replace(&mut rewrites.is_scheduled, true);
+            rewrites.is_unasked = !is_needed && (rewrites.is_unasked || !was_scheduled);
         }
         if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {
             self.snapshots.is_of_flush = false;
@@ -422,7 +431,7 @@ impl Core {
         may
     }
 
-    fn rewrite_rule(&self) -> RewriteRule {
+    pub(super) fn rewrite_rule(&self) -> RewriteRule {
         RewriteRule {
             percentage: self.settings.rewrite_percentage,
             size_min: self.settings.rewrite_size_min,

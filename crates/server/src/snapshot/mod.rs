@@ -15,6 +15,7 @@
 
 mod check;
 mod decode;
+mod growth;
 mod pace;
 mod schedule;
 mod surplus;
@@ -29,6 +30,7 @@ use slimio_storage::{SlotName, SnapshotKind};
 
 pub(crate) use check::{Checked, Checks};
 pub(crate) use decode::Decoders;
+pub(crate) use growth::{Growth, Means};
 pub(crate) use pace::Traffic;
 pub(crate) use schedule::{RewriteRule, SavePoint, save_points};
 pub(crate) use thread::{Answer, DbSize, SnapshotThread};
@@ -70,8 +72,12 @@ pub(crate) struct Running {
     pub(crate) changes: u64,
     /// Most bytes of memory that it has held.
     pub(crate) memory_max: u64,
+    /// Nobody has asked for it: the log has grown.
+    pub(crate) is_unasked: bool,
     /// What else goes on.
     pub(crate) traffic: Traffic,
+    /// How fast the log grows meanwhile.
+    pub(crate) growth: Growth,
     /// Taken, and not yet handed to the snapshot thread.
     pub(crate) taken: Vec<Captured>,
 }
@@ -97,6 +103,8 @@ pub(crate) struct History {
     pub(crate) failed: Option<String>,
     /// One is to begin as soon as that is possible.
     pub(crate) is_scheduled: bool,
+    /// Nobody has asked for that one.
+    pub(crate) is_unasked: bool,
 }
 
 impl History {

@@ -53,6 +53,11 @@ impl RewriteRule {
             && log.saturating_mul(100) / base.max(1) >= self.percentage
     }
 
+    /// Bytes by which the log may still grow before a snapshot must make room, with `used` bytes taken.
+    pub(crate) fn room_at_ease(&self, used: u64) -> u64 {
+        (self.room / 100 * ROOM_PERCENT).saturating_sub(used)
+    }
+
     /// Whether a snapshot must make room, with `used` bytes of the log taken and `log` of them
     /// written since the last snapshot. `is_full`: it can't have more than it has.
     pub(crate) fn is_urgent(&self, used: u64, log: u64, is_full: bool) -> bool {
@@ -95,6 +100,8 @@ mod tests {
         let rule = RewriteRule { percentage: 0, size_min: 0, room: 1000 * MB };
         assert!(!rule.is_urgent(700 * MB, 700 * MB, false));
         assert!(rule.is_urgent(800 * MB, 800 * MB, false));
+        assert_eq!(rule.room_at_ease(700 * MB), 50 * MB);
+        assert_eq!(rule.room_at_ease(800 * MB), 0);
         assert!(!rule.is_urgent(800 * MB, 50 * MB, false), "it would gain little");
         assert!(rule.is_urgent(100 * MB, 50 * MB, true), "the volume is full");
         assert!(!rule.is_urgent(100 * MB, 0, true));

@@ -1,0 +1,158 @@
+//! How fast a WAL-snapshot goes that nobody waits for: slowly while there is much room in the log, faster
+//! as that shrinks, and never so slowly that it would be too late.
+
+use std::time::{Duration, Instant};
+
+use slimio_planted::is_planted;
+use slimio_storage::Lsn;
+
+/// Distance of two looks at how much was appended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// It takes at least this part of `snapshot-rate`: one that hardly moves keeps a slot, and the next one,
+/// from everybody.
+const SHARE_MIN: u64 = 16;
+/// While it is written, the log may grow by the data set's size so often: a restart reads that, too.
+const GROWTH_MAX: u64 = 2;
+/// A data set counts as no smaller, in bytes.
+const DATA_MIN: u64 = 64 << 20;
+/// It is to be over when this part of what the log may grow by is taken: the log may come to grow
+/// faster, and what the rate says is the most that the snapshot gets.
+const HASTE: f64 = 1.5;
+/// Shares of the memory that it may hold between which old values press more and more. From the upper
+/// one on there is no limit.
+const MEMORY_FROM: f64 = 0.125;
+const MEMORY_TO: f64 = 0.5;
+
+/// What such a snapshot has to get by with, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Means {
+    /// The data set.
+    pub(crate) data: u64,
+    /// What is still to be encoded.
+    pub(crate) left: u64,
+    /// By so much the log may grow before it must be made shorter.
+    pub(crate) room: u64,
+    /// Memory that it holds, and the most that it may.
+    pub(crate) memory: u64,
+    pub(crate) memory_max: u64,
+}
+
+/// How fast the log grows.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    began: Lsn,
+    looked_at: Instant,
+    appended: Lsn,
+    per_s: f64,
+}
+
+impl Growth {
+    /// At the beginning of a snapshot, of which nothing is known yet.
+    pub(crate) fn new(now: Instant, appended: Lsn) -> Self {
+        Self { began: appended, looked_at: now, appended, per_s: 0.0 }
+    }
+
+    /// Records were appended up to `appended` at `now`.
+    pub(crate) fn look(&mut self, now: Instant, appended: Lsn) {
+        let since = now.saturating_duration_since(self.looked_at);
+        if since < LOOK_EVERY {
+            return;
+        }
+        let per_s = appended.bytes_since(self.appended) as f64 / since.as_secs_f64();
+        // Believed at once when it grows faster, and slowly when it does not.
+        self.per_s = per_s.max(self.per_s * 0.9 + per_s * 0.1);
+        (self.looked_at, self.appended) = (now, appended);
+    }
+
+    /// Bytes of keys and values per second that are to be taken at least, where `full` is the rate of a
+    /// snapshot that somebody waits for; 0 is no limit.
+    pub(crate) fn rate(&self, full: u64, means: Means) -> u64 {
+        if is_planted("too-late") {
+            return full / SHARE_MIN;
+        }
+        if means.room == 0 {
+            return 0;
+        }
+        let grown = self.appended.bytes_since(self.began);
+        let growth_max = means.data.max(DATA_MIN) * GROWTH_MAX;
+        let within = |bytes: u64| HASTE * self.per_s * means.left as f64 / bytes.max(1) as f64;
+        // A restart that takes longer is no reason to go faster than when somebody waits.
+        let for_restart = within(growth_max.saturating_sub(grown)).min(full as f64);
+        let held = means.memory as f64 / means.memory_max.max(1) as f64;
+        let for_memory = full as f64 * (held - MEMORY_FROM) / (MEMORY_TO - MEMORY_FROM);
+        let rate = within(means.room).max(for_restart).max(for_memory);
+        (rate as u64).max(full / SHARE_MIN).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+    const FULL: u64 = 400 * MB;
+    const MEANS: Means = Means {
+        data: 1000 * MB,
+        left: 1000 * MB,
+        room: 80_000 * MB,
+        memory: 0,
+        memory_max: 128 * MB,
+    };
+
+    /// A log that has grown for two seconds.
+    fn grown(mb_per_s: u64) -> Growth {
+        let began = Instant::now();
+        let mut growth = Growth::new(began, Lsn(0));
+        for tenth in 1..=20 {
+            let now = began + Duration::from_millis(100) * tenth;
+            growth.look(now, Lsn(mb_per_s * MB * u64::from(tenth) / 10));
+        }
+        growth
+    }
+
+    #[test]
+    fn with_much_room_it_takes_its_time() {
+        assert_eq!(grown(0).rate(FULL, MEANS), FULL / 16);
+        assert_eq!(grown(1).rate(FULL, MEANS), FULL / 16);
+    }
+
+    #[test]
+    fn it_is_over_before_the_log_has_grown_by_twice_the_data_set() {
+        // 100 MB in a second: 1800 MB are left of that, and so are 18 seconds.
+        let rate = grown(100).rate(FULL, MEANS);
+        assert!((80 * MB..90 * MB).contains(&rate), "{rate}");
+        assert_eq!(grown(900).rate(FULL, MEANS), FULL, "and goes no faster for that");
+        // Nothing is left of that.
+        assert_eq!(grown(2000).rate(FULL, MEANS), FULL);
+    }
+
+    #[test]
+    fn it_is_over_before_the_log_has_no_room() {
+        let rate = grown(100).rate(FULL, Means { room: 200 * MB, ..MEANS });
+        assert!(
+            (740 * MB..760 * MB).contains(&rate),
+            "{rate} in two seconds, however fast that is"
+        );
+        assert_eq!(grown(100).rate(FULL, Means { room: 0, ..MEANS }), 0, "no limit");
+        assert_eq!(grown(100).rate(FULL, Means { left: 0, ..MEANS }), FULL / 16);
+    }
+
+    #[test]
+    fn it_goes_faster_the_more_memory_it_holds() {
+        let rate = |memory| grown(0).rate(FULL, Means { memory, ..MEANS });
+        assert_eq!(rate(16 * MB), FULL / 16);
+        assert_eq!(rate(40 * MB), FULL / 2);
+        assert_eq!(rate(64 * MB), FULL);
+    }
+
+    #[test]
+    fn a_log_that_grows_faster_is_believed_at_once() {
+        let mut growth = grown(10);
+        let before = growth.rate(FULL, MEANS);
+        let now = growth.looked_at + Duration::from_millis(50);
+        growth.look(now, Lsn(growth.appended.0 + 10 * MB));
+        assert!(growth.rate(FULL, MEANS) > 5 * before, "200 MB a second, and not 10");
+        growth.look(now + Duration::from_millis(50), growth.appended);
+        assert!(growth.rate(FULL, MEANS) > 5 * before, "a pause may be short");
+    }
+}
