@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use slimio_keyspace::{
-    CaptureBudget, CaptureState, Captured, Config, Context, DbIndex, Effects, Keyspace, Mode,
-    Outcome, command_table,
+    CaptureBudget, CaptureKind, CaptureState, Captured, Config, Context, DbIndex, Effects,
+    Keyspace, Mode, Outcome, command_table,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
@@ -82,7 +82,7 @@ impl Machine {
             receiver.into_iter().map(|out| out.iter().map(Captured::len).sum::<usize>()).sum()
         });
         let start = cpu_time();
-        self.keyspace.begin_capture();
+        self.keyspace.begin_capture(CaptureKind::PointInTime);
         let begin = cpu_time().saturating_sub(start);
         let (mut total, mut longest, mut steps) = (Duration::ZERO, Duration::ZERO, 0);
         let (mut set_time, mut waiting) = (Duration::ZERO, 0);

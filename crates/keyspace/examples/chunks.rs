@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use slimio_keyspace::{
-    CaptureBudget, CaptureState, Captured, Chunk, ChunkEncoder, ChunkOptions, Config, Context,
-    DbIndex, Effects, EvictionConfig, Keyspace, Loader, Mode, command_table, decode_chunk,
+    CaptureBudget, CaptureKind, CaptureState, Captured, Chunk, ChunkEncoder, ChunkOptions, Config,
+    Context, DbIndex, Effects, EvictionConfig, Keyspace, Loader, Mode, command_table, decode_chunk,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
@@ -98,7 +98,7 @@ fn fill(keyspace: &mut Keyspace, words: &[&[u8]], keys: usize, size: usize) {
 
 fn capture(keyspace: &mut Keyspace) -> Vec<Captured> {
     let mut out = Vec::new();
-    keyspace.begin_capture();
+    keyspace.begin_capture(CaptureKind::PointInTime);
     while keyspace.capture_state() == CaptureState::Running {
         keyspace.capture_step(BUDGET, &mut out);
     }

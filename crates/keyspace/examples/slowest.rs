@@ -15,8 +15,8 @@ use std::ops::Range;
 
 use rustix::time::{ClockId, clock_gettime};
 use slimio_keyspace::{
-    CaptureBudget, CaptureState, Config, Context, DbIndex, Effects, Gather, Keyspace, Mode,
-    Outcome, command_table,
+    CaptureBudget, CaptureKind, CaptureState, Config, Context, DbIndex, Effects, Gather, Keyspace,
+    Mode, Outcome, command_table,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
@@ -86,7 +86,7 @@ fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
     let over = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(index), &values[1]]);
     show("HSET of old fields", &measure(keyspace, 1, 0..count.min(COMMANDS), over));
 
-    keyspace.begin_capture();
+    keyspace.begin_capture(CaptureKind::PointInTime);
     let mut captured = Vec::new();
     let budget = CaptureBudget { size: 1 << 20, entries: 1000 };
     while keyspace.capture_state() == CaptureState::Running {

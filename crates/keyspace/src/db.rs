@@ -7,6 +7,7 @@ use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
 use crate::access::Access;
+use crate::capture::Overwrite;
 use crate::hash::{HashForm, Outside};
 use crate::keyspace::DbIndex;
 use crate::past::Past;
@@ -165,10 +166,12 @@ impl Db {
         spot: Spot,
         value: Arg<'_>,
         expiry: Option<i64>,
+        overwrite: Overwrite,
         past: &mut Past,
     ) {
         let (db, capture) = (self.number, &mut past.capture);
-        let old = self.table.change(spot, |slot| capture.replace(db, slot, value, expiry));
+        let old =
+            self.table.change(spot, |slot| capture.replace(db, slot, value, expiry, overwrite));
         past.garbage.add_value(old);
     }
 
@@ -181,6 +184,11 @@ impl Db {
     pub(crate) fn set_expiry(&mut self, spot: Spot, expiry: Option<i64>, past: &mut Past) {
         past.capture.before_change(self.number, &mut self.table, spot);
         self.table.change(spot, |slot| slot.set_expiry(expiry));
+    }
+
+    /// Lets a fuzzy capture take an entry whose value goes elsewhere, too.
+    pub(crate) fn before_copy(&mut self, spot: Spot, past: &mut Past) {
+        past.capture.before_copy(self.number, &mut self.table, spot);
     }
 
     /// Changes a value.

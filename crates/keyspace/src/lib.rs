@@ -64,7 +64,7 @@ mod table;
 mod tail;
 mod value;
 
-pub use capture::{CaptureBudget, CaptureState, CaptureStats, CaptureStep, Captured};
+pub use capture::{CaptureBudget, CaptureKind, CaptureState, CaptureStats, CaptureStep, Captured};
 pub use chunk::{
     CHUNK_SIZE, Chunk, ChunkEncoder, ChunkError, ChunkOptions, DecodeContext, Decoded, Loader,
     WHOLE_SIZE_MAX, decode_chunk,

@@ -9,7 +9,7 @@ mod entries;
 use common::{Driver, Generator, Rng};
 use entries::{Entry, contents, sorted};
 use slimio_keyspace::{
-    CaptureBudget, CaptureState, Captured, Context, DbIndex, Effects, EvictionConfig,
+    CaptureBudget, CaptureKind, CaptureState, Captured, Context, DbIndex, Effects, EvictionConfig,
     EvictionPolicy, Keyspace, Mode, Outcome, command_table,
 };
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
@@ -79,7 +79,7 @@ fn what_is_captured_is_what_was_there() {
     for round in 0..ROUNDS {
         let count = generator.rng.below(40);
         commands(&mut driver, &mut generator, count);
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let expected = contents(&driver.keyspace);
         assert_eq!(driver.keyspace.capture_stats().total, expected.len());
         let mut out = Vec::new();
@@ -133,7 +133,7 @@ fn a_capture_survives_splits_and_merges() {
         for key in 0..before {
             set(&mut driver, key, 0);
         }
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let expected = contents(&driver.keyspace);
         let mut out = Vec::new();
         let (mut live, mut steps) = (before, 0);
@@ -157,7 +157,7 @@ fn a_capture_survives_splits_and_merges() {
         assert!(captured(&out) == expected, "{before} to {after} in {steps} steps");
         driver.keyspace.end_capture();
         // The next one finds every entry again.
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let (expected, mut out) = (contents(&driver.keyspace), Vec::new());
         finish(&mut driver.keyspace, &mut out);
         assert!(captured(&out) == expected, "after {before} to {after}");
@@ -195,7 +195,7 @@ fn large_values_are_captured_before_they_are_changed() {
             driver.db = DbIndex(1);
             driver.run(&["SET", "third", "value"]);
             driver.db = DbIndex(0);
-            driver.keyspace.begin_capture();
+            driver.keyspace.begin_capture(CaptureKind::PointInTime);
             let expected = contents(&driver.keyspace);
             driver.run(change);
             // And what a command changed once, another may change again.
@@ -233,7 +233,7 @@ fn hashes_are_captured_before_they_are_changed() {
         }
         for change in changes {
             driver.run(&["COPY", "k", "kept"]);
-            driver.keyspace.begin_capture();
+            driver.keyspace.begin_capture(CaptureKind::PointInTime);
             let expected = contents(&driver.keyspace);
             let request = OwnedRequest::from_args(change);
             let info = allocation_counter::measure(|| drop(driver.run_request(&request)));
@@ -296,7 +296,8 @@ fn without_a_capture_a_value_is_replaced_in_place() {
         }
     };
     nothing(&mut driver.keyspace);
-    let info = allocation_counter::measure(|| driver.keyspace.begin_capture());
+    let info =
+        allocation_counter::measure(|| driver.keyspace.begin_capture(CaptureKind::PointInTime));
     assert_eq!(info.count_total, 0, "to begin");
     // Moved out once; then it is the keyspace's alone again.
     assert!(allocated(&mut driver.keyspace, &large).count_total <= 4);
@@ -322,7 +323,7 @@ fn the_memory_of_pre_images_is_counted() {
         for request in &requests {
             driver.run_request(request);
         }
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let mut grown = 0;
         for request in &requests {
             grown += allocated(&mut driver.keyspace, request).bytes_current;
@@ -351,7 +352,7 @@ fn a_flushed_database_is_captured_in_steps() {
         driver.db = DbIndex(index % 2);
         driver.run(&["SET", &format!("key:{index}"), "value"]);
     }
-    driver.keyspace.begin_capture();
+    driver.keyspace.begin_capture(CaptureKind::PointInTime);
     let expected = contents(&driver.keyspace);
     let mut out = Vec::new();
     step(&mut driver.keyspace, 2000, &mut out);
@@ -392,7 +393,7 @@ fn flushing_everything_ends_a_capture() {
             driver.run(&["SET", "b", "2"]);
             driver.db = DbIndex(0);
         }
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         driver.run(&["SET", "a", "3"]);
         driver.run(&[command]);
         let state = driver.keyspace.capture_state();
@@ -403,7 +404,7 @@ fn flushing_everything_ends_a_capture() {
         driver.keyspace.end_capture();
         assert_eq!(driver.keyspace.capture_state(), CaptureState::Idle);
         driver.run(&["SET", "c", "4"]);
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let (expected, mut out) = (contents(&driver.keyspace), Vec::new());
         finish(&mut driver.keyspace, &mut out);
         assert_eq!(captured(&out), expected);
@@ -411,7 +412,7 @@ fn flushing_everything_ends_a_capture() {
     // A capture that is complete is not yet a snapshot: flushing ends that, too.
     let mut driver = Driver::new(1);
     driver.run(&["SET", "a", "1"]);
-    driver.keyspace.begin_capture();
+    driver.keyspace.begin_capture(CaptureKind::PointInTime);
     step(&mut driver.keyspace, 1000, &mut Vec::new());
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Complete);
     driver.run(&["FLUSHALL"]);
@@ -421,7 +422,7 @@ fn flushing_everything_ends_a_capture() {
     for index in 0..100 {
         driver.run(&["SET", &format!("key:{index}"), "1"]);
     }
-    driver.keyspace.begin_capture();
+    driver.keyspace.begin_capture(CaptureKind::PointInTime);
     driver.keyspace.end_capture();
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Settling);
     driver.run(&["FLUSHALL"]);
@@ -439,7 +440,7 @@ fn databases_that_change_places_are_captured_as_they_were() {
         }
     }
     for first in 0..20 {
-        driver.keyspace.begin_capture();
+        driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let expected = contents(&driver.keyspace);
         let mut out = Vec::new();
         step(&mut driver.keyspace, first * 100, &mut out);

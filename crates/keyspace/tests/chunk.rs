@@ -9,9 +9,9 @@ mod entries;
 use common::{Driver, Generator, Rng};
 use entries::contents;
 use slimio_keyspace::{
-    CHUNK_SIZE, CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkError, ChunkOptions, Config,
-    Context, DataFn, DbIndex, Effects, EvictionConfig, EvictionPolicy, Keyspace, Loader, Mode,
-    WHOLE_SIZE_MAX, decode_chunk, inspect,
+    CHUNK_SIZE, CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkError,
+    ChunkOptions, Config, Context, DataFn, DbIndex, Effects, EvictionConfig, EvictionPolicy,
+    Keyspace, Loader, Mode, WHOLE_SIZE_MAX, decode_chunk, inspect,
 };
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
 
@@ -19,7 +19,7 @@ const NOW_MS: i64 = 1_700_000_000_000;
 
 /// The chunks of a snapshot.
 fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {
-    keyspace.begin_capture();
+    keyspace.begin_capture(CaptureKind::PointInTime);
     let options = ChunkOptions { compresses, eviction: *keyspace.eviction(), now_ms: NOW_MS };
     let mut encoder = ChunkEncoder::new(options);
     for db in (0..16).map(DbIndex).filter(|db| keyspace.dbsize(*db) > 0) {

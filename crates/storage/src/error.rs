@@ -105,9 +105,16 @@ impl fmt::Display for Error {
             Self::NoVolume => write!(f, "there is no SlimIO volume here"),
             Self::AlreadyFormatted => write!(f, "there is a SlimIO volume here already"),
             Self::OtherVersion { found, supported } => {
-                let supported: Vec<_> = supported.iter().map(u32::to_string).collect();
-                let supported = supported.join(" and ");
-                write!(f, "the volume has format version {found}; this program reads {supported}")
+                write!(f, "the volume has format version {found}; this program reads ")?;
+                for (index, version) in supported.iter().enumerate() {
+                    let before = match supported.len() - index {
+                        _ if index == 0 => "",
+                        1 => " and ",
+                        _ => ", ",
+                    };
+                    write!(f, "{before}{version}")?;
+                }
+                Ok(())
             }
             Self::OtherSize { found_lbas, made_lbas } => {
                 write!(

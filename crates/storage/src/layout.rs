@@ -13,6 +13,9 @@ pub const FORMAT_VERSION_EXTENTS: u32 = 3;
 /// Version of the format of a volume on a device that is known by more than its name.
 pub const FORMAT_VERSION_IDENTITY: u32 = 4;
 
+/// Version of the format of a volume that holds a snapshot which needs some of the log behind it.
+pub const FORMAT_VERSION_FUZZY: u32 = 5;
+
 /// Most extents of a device: as many as the superblock's map has room for.
 pub const EXTENTS_MAX: usize = 1024;
 
@@ -119,6 +122,7 @@ pub mod superblock {
     pub(crate) const LOG_END: usize = 200;
     pub(crate) const REPLICATION: usize = 256;
     pub(crate) const SLOTS: usize = 320;
+    pub(crate) const CONSISTENT: usize = 560;
     pub(crate) const DEVICE_LBAS: usize = 640;
     pub(crate) const FIRST_EXTENT: usize = 648;
     pub(crate) const EXTENT_LBAS: usize = 656;
@@ -136,7 +140,7 @@ pub mod superblock {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimIO\\r\\n`"),
-        field("version", VERSION, 4, "format version: 2 in files, 3 or 4 on a device"),
+        field("version", VERSION, 4, "format version: 2 or 5 in files, 3, 4 or 5 on a device"),
         field("copy_size", COPY_SIZE, 4, "length of a copy in bytes"),
         field("checksum", CHECKSUM, 8, "of all other bytes of the copy"),
         field("parent", PARENT, 8, "checksum of the superblock before"),
@@ -170,6 +174,13 @@ pub mod superblock {
             "for each snapshot slot, what it holds: see below",
         ),
         field(
+            "consistent",
+            CONSISTENT,
+            8 * super::SLOT_COUNT,
+            "for each snapshot slot, the LSN up to which what it holds needs the log behind it; 0 \
+             when it needs none; version 5",
+        ),
+        field(
             "device_lbas",
             DEVICE_LBAS,
             8,
@@ -182,7 +193,7 @@ pub mod superblock {
             "identity",
             IDENTITY,
             IDENTITY_SIZE,
-            "what the device is, in ASCII, then zeros; version 4",
+            "what the device is, in ASCII, then zeros; from version 4 on",
         ),
         field("extents", EXTENTS, 2 * super::EXTENTS_MAX, "for each extent, what it is: see below"),
         field(
@@ -433,8 +444,8 @@ pub mod record {
     ];
 }
 
-const _: () =
-    assert!(superblock::SLOTS + SLOT_COUNT * slot_record::SIZE <= superblock::DEVICE_LBAS);
+const _: () = assert!(superblock::SLOTS + SLOT_COUNT * slot_record::SIZE <= superblock::CONSISTENT);
+const _: () = assert!(superblock::CONSISTENT + 8 * SLOT_COUNT <= superblock::DEVICE_LBAS);
 const _: () = assert!(superblock::IDENTITY + superblock::IDENTITY_SIZE <= superblock::EXTENTS);
 const _: () = assert!(superblock::EXTENTS + 2 * EXTENTS_MAX <= superblock::MAP);
 const _: () = assert!(EXTENTS_MAX <= 1 << superblock::EXTENT_AREA_SHIFT);

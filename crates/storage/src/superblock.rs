@@ -180,7 +180,7 @@ impl Superblock {
             return SuperblockCopy::damaged("it does not start as a superblock does", false);
         }
         let version = u32_at(bytes, at::VERSION);
-        if !(layout::FORMAT_VERSION..=layout::FORMAT_VERSION_IDENTITY).contains(&version) {
+        if !(layout::FORMAT_VERSION..=layout::FORMAT_VERSION_FUZZY).contains(&version) {
             return SuperblockCopy::OtherVersion(version);
         }
         let checksum = u64_at(bytes, at::CHECKSUM);
@@ -239,6 +239,7 @@ impl Superblock {
             wal_slots,
             extents: match u32_at(bytes, at::VERSION) {
                 layout::FORMAT_VERSION => None,
+                layout::FORMAT_VERSION_FUZZY if u64_at(bytes, at::DEVICE_LBAS) == 0 => None,
                 _ => Some(ExtentMap::decode(bytes)?),
             },
             identity: identity::decode(bytes)?,
@@ -257,6 +258,7 @@ impl Superblock {
     /// The version of the format that it is in.
     pub(crate) fn version(&self) -> u32 {
         match self.extents {
+            _ if self.snapshots.is_any_fuzzy() => layout::FORMAT_VERSION_FUZZY,
             Some(_) if self.identity.is_empty() => layout::FORMAT_VERSION_EXTENTS,
             Some(_) => layout::FORMAT_VERSION_IDENTITY,
             None => layout::FORMAT_VERSION,

@@ -18,6 +18,11 @@
 //!       └──────────── Settling ◄────┘            └──────► Flushed ──end_capture──► Idle
 //! ```
 //!
+//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) does without one kind of pre-image: what was deleted, or
+//! overwritten as a whole by a command that logs the same whatever was there. Whoever does that later
+//! again, from the log, needs no old value. What depends on one, or reads it to write another key, still
+//! hands it over.
+//!
 //! A capture that is given up leaves entries with either epoch behind. *Settling* walks on, hands
 //! nothing out, and lets all of them carry the new one; the next capture can begin after that.
 
@@ -58,6 +63,18 @@ pub enum CaptureState {
     Settling,
 }
 
+/// What a capture hands out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CaptureKind {
+    /// Every entry as it was when the capture began.
+    #[default]
+    PointInTime,
+    /// The same without entries that were deleted or overwritten as a whole before they were taken.
+    /// With what was logged from its beginning to its end, done again on top of it, it is the data
+    /// set as it was at that end; alone it lacks those entries.
+    Fuzzy,
+}
+
 /// How much one step may do.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureBudget {
@@ -94,10 +111,20 @@ pub struct CaptureStats {
     pub total: usize,
 }
 
+/// Whether what the log says of a new value depends on the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overwrite {
+    /// Value and expiry are in the log, and come to be the same whatever was there.
+    Whole,
+    /// They were computed from what was there, or a condition looked at it.
+    Dependent,
+}
+
 /// The one capture that there can be.
 #[derive(Debug, Default)]
 pub(crate) struct Capture {
     state: CaptureState,
+    kind: CaptureKind,
     epoch: Epoch,
     /// Pre-images, the oldest first.
     waiting: VecDeque<Captured>,
@@ -128,12 +155,13 @@ impl Keyspace {
     /// that is.
     ///
     /// Panics unless the state is [`CaptureState::Idle`].
-    pub fn begin_capture(&mut self) {
+    pub fn begin_capture(&mut self, kind: CaptureKind) {
         let (dbs, Past { capture, .. }) = self.dbs_and_past();
         assert_eq!(capture.state, CaptureState::Idle, "one capture at a time");
         let total = dbs.iter().map(Db::len).sum();
         *capture = Capture {
             state: CaptureState::Running,
+            kind,
             epoch: capture.epoch.turned(),
             stats: CaptureStats { total, ..CaptureStats::default() },
             ..Capture::default()
@@ -339,6 +367,14 @@ impl Capture {
         slot.epoch() != self.epoch && self.state == CaptureState::Running
     }
 
+    /// Takes an entry that a command is about to read for what it writes elsewhere. Done again from the
+    /// log, it reads the entry again.
+    pub(crate) fn before_copy(&mut self, db: DbIndex, table: &mut Table, spot: Spot) {
+        if self.kind == CaptureKind::Fuzzy && !is_planted("copied-uncaptured") {
+            self.before_change(db, table, spot);
+        }
+    }
+
     /// Takes an entry that is about to be changed where it is.
     pub(crate) fn before_change(&mut self, db: DbIndex, table: &mut Table, spot: Spot) {
         let slot = table.get(spot);
@@ -357,9 +393,13 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that has been removed; gives it back if that is done already.
+    /// Takes an entry that has been removed; gives it back if that is done already, or not wanted.
     pub(crate) fn take_removed(&mut self, db: DbIndex, slot: Slot) -> Option<Slot> {
         if !self.wants(&slot) {
+            return Some(slot);
+        }
+        if self.kind == CaptureKind::Fuzzy {
+            self.stats.taken += 1;
             return Some(slot);
         }
         self.open.push_removed(db, slot);
@@ -367,19 +407,26 @@ impl Capture {
         None
     }
 
-    /// Replaces the value of an entry, having taken it. Returns an old value that is worth dropping
-    /// elsewhere.
+    /// Replaces the value of an entry, having taken it; by `overwrite` a fuzzy capture does not take
+    /// it. Returns an old value that is worth dropping elsewhere.
     pub(crate) fn replace(
         &mut self,
         db: DbIndex,
         slot: &mut Slot,
         value: Arg<'_>,
         expires_at_ms: Option<i64>,
+        overwrite: Overwrite,
     ) -> Option<Value> {
         if !self.wants(slot) || is_planted("overwrite-before-capture") {
             return slot.set(value, expires_at_ms);
         }
         slot.set_epoch(self.epoch);
+        if self.kind == CaptureKind::Fuzzy
+            && (overwrite == Overwrite::Whole || is_planted("computed-uncaptured"))
+        {
+            self.stats.taken += 1;
+            return slot.set(value, expires_at_ms);
+        }
         let meta = slot.meta();
         if let Form::Small(bytes) = slot.form() {
             self.open.push_small(db, meta, bytes);

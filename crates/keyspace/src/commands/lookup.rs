@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use slimio_resp::Arg;
 
 use crate::access::Access;
+use crate::capture::Overwrite;
 use crate::context::{Context, Mode, Outcome};
 use crate::db::Db;
 use crate::effects::Part;
@@ -132,12 +133,28 @@ impl<'a> Context<'a> {
         self.keyspace.db(found.db).expires_at_ms(found.spot?)
     }
 
-    /// Gives a key this value and expiry, whether it is there or not.
+    /// Gives a key this value and expiry, whether it is there or not. For a command whose effect
+    /// depends on what the key had: value, type, expiry, or only that it was there.
     pub(super) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
+        self.set_by(found, value, expiry, Overwrite::Dependent);
+    }
+
+    /// The same for a command whose effect is the same whatever the key had.
+    pub(super) fn overwrite(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
+        self.set_by(found, value, expiry, Overwrite::Whole);
+    }
+
+    fn set_by(
+        &mut self,
+        found: &Found<'_>,
+        value: Arg<'_>,
+        expiry: Option<i64>,
+        overwrite: Overwrite,
+    ) {
         let access = self.new_access();
         let (db, past) = self.db_and_past(found.db);
         if let Some(spot) = found.spot {
-            db.replace(spot, value, expiry, past);
+            db.replace(spot, value, expiry, overwrite, past);
         } else {
             db.insert(found.hash, &found.key, value, expiry, access, past.capture.epoch());
         }
@@ -152,9 +169,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The value at a key, as one that stands on its own.
-    pub(super) fn copy_of(&self, found: &Found<'_>) -> Option<(Value, Written)> {
-        let slot = self.keyspace.db(found.db).table().get(found.spot?);
+    /// The value at a key, as one that stands on its own. The effect may name the key instead of it.
+    pub(super) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
+        let spot = found.spot?;
+        let (db, past) = self.db_and_past(found.db);
+        db.before_copy(spot, past);
+        let slot = db.table().get(spot);
         let written = match slot.meta().written() {
             Written::Whole => Written::Copied,
             written => written,
@@ -185,7 +205,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Deletes a key; says whether it was there.
+    /// Deletes a key; says whether it was there. What is logged must delete it whatever it has, and do
+    /// nothing when it is not there.
     pub(super) fn delete(&mut self, found: &Found<'_>) -> bool {
         let Some(spot) = found.spot else { return false };
         let (db, past) = self.db_and_past(found.db);

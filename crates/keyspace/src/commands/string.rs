@@ -52,7 +52,12 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     let kept = if options.expiry == Expiry::Keep { context.expires_at_ms(&found) } else { None };
-    context.set(&found, context.args.get(2), expiry.or(kept));
+    let value = context.args.get(2);
+    if options.condition == Condition::IfPresent || options.expiry == Expiry::Keep {
+        context.set(&found, value, expiry.or(kept));
+    } else {
+        context.overwrite(&found, value, expiry);
+    }
     if let Some(at_ms) = expiry {
         log_set_until(context, 2, at_ms);
     } else if options.get {
@@ -87,7 +92,7 @@ pub(super) fn psetex(context: &mut Context<'_>) -> Outcome {
 fn set_until(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
     let Some(at_ms) = context.expiry_arg(2, unit, command) else { return Outcome::Reply };
     let found = context.find(1);
-    context.set(&found, context.args.get(3), Some(at_ms));
+    context.overwrite(&found, context.args.get(3), Some(at_ms));
     log_set_until(context, 3, at_ms);
     context.ok()
 }
@@ -98,7 +103,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     context.reply_string(&found);
-    context.set(&found, context.args.get(2), None);
+    context.overwrite(&found, context.args.get(2), None);
     context.log(&[Part::Bytes(b"SET"), Part::Request(1), Part::Request(2)]);
     Outcome::Reply
 }
@@ -237,7 +242,7 @@ fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
 fn set_all(context: &mut Context<'_>, range: Range<usize>) {
     for index in range.step_by(2) {
         let found = context.find(index);
-        context.set(&found, context.args.get(index + 1), None);
+        context.overwrite(&found, context.args.get(index + 1), None);
     }
 }
 

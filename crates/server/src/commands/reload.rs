@@ -1,8 +1,8 @@
 //! `DEBUG RELOAD`: the whole data set to what a snapshot would hold, and back.
 
 use slimio_keyspace::{
-    CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkError, ChunkOptions, Loader,
-    decode_chunk,
+    CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkError, ChunkOptions,
+    Loader, decode_chunk,
 };
 use slimio_resp::Args;
 
@@ -54,7 +54,7 @@ impl Core {
         let mut load = |chunk: Chunk<'_>| -> Result<(), ChunkError> {
             reloaded.load(loader.join(decode_chunk(chunk.payload, &context)?, &context)?)
         };
-        self.keyspace.begin_capture();
+        self.keyspace.begin_capture(CaptureKind::PointInTime);
         let mut outcome = Ok(());
         while outcome.is_ok() && self.keyspace.capture_state() == CaptureState::Running {
             self.keyspace.capture_step(STEP, &mut taken);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{CaptureBudget, CaptureState, ChunkOptions, DbIndex};
+use slimio_keyspace::{CaptureBudget, CaptureKind, CaptureState, ChunkOptions, DbIndex};
 use slimio_planted::is_planted;
 use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
 
@@ -68,7 +68,10 @@ impl Core {
             let is_pinned = wal.log().lacks_pinned();
             return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         };
-        self.keyspace.begin_capture();
+        self.keyspace.begin_capture(match plan.is_fuzzy {
+            true => CaptureKind::Fuzzy,
+            false => CaptureKind::PointInTime,
+        });
         let options = ChunkOptions {
             compresses: self.settings.compresses,
             eviction: *self.keyspace.eviction(),
@@ -246,6 +249,11 @@ impl Core {
     }
 
     fn take_answers(&mut self) {
+        // What a long request has overwritten may be missing in a fuzzy snapshot, and is in the log only
+        // when the request is over.
+        if self.is_long_writing() && !is_planted("adopted-within-long") {
+            return;
+        }
         let Some(answer) = self.snapshots.thread.as_ref().and_then(SnapshotThread::answer) else {
             return;
         };

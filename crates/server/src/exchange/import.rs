@@ -4,8 +4,8 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{
-    CaptureBudget, CaptureState, Chunk, ChunkEncoder, ChunkOptions, DbIndex, Effects, Keyspace,
-    Part, Payload, Usage, no_args,
+    CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkOptions, DbIndex, Effects,
+    Keyspace, Part, Payload, Usage, no_args,
 };
 use slimio_rdb::{Field, FileReader, Item, Key, Kind, Part as Piece};
 use slimio_storage::{
@@ -173,7 +173,7 @@ pub fn write_volume(
     };
     let mut encoder = ChunkEncoder::new(options);
     let mut emit = |chunk: Chunk<'_>| writer.chunk(path, chunk.payload, chunk.keys as u32);
-    keyspace.begin_capture();
+    keyspace.begin_capture(CaptureKind::PointInTime);
     let total = keyspace.capture_stats().total as u64;
     while keyspace.capture_state() == CaptureState::Running {
         let mut taken = Vec::new();

@@ -1,8 +1,9 @@
 //! Snapshots as the log sees them: when one may be begun, when it may be adopted, and whether there
 //! is a log behind it.
 //!
-//! The invariant: a snapshot is adopted only when every record up to its LSN is durable. What it
-//! holds is then something that no power cut takes back.
+//! The invariant: a snapshot is adopted only when every record is durable that it needs, up to its
+//! LSN, or for a fuzzy one up to the last that was appended when it was finished. What it holds is then
+//! something that no power cut takes back.
 
 use slimio_planted::is_planted;
 
@@ -32,7 +33,7 @@ pub enum LogState {
 pub enum SnapshotEvent {
     /// It is in its role.
     Adopted(SlotSummary),
-    /// The log starts behind it already: it is of no use.
+    /// The log starts behind it already, or has ended while a fuzzy one was written: it is of no use.
     Obsolete(SlotSummary),
 }
 
@@ -73,14 +74,14 @@ impl SnapshotStage {
 
     /// The log must be durable up to here before what is under way can go on.
     pub(super) fn needs_durable(&self) -> Lsn {
-        let finished = self.finished.map_or(Lsn(0), |finished| finished.lsn);
+        let finished = self.finished.map_or(Lsn(0), |finished| finished.consistent_lsn);
         self.ending.unwrap_or_default().max(finished)
     }
 }
 
 impl Log {
     /// Plans a snapshot of the data set as it is now: it holds what everything appended so far has
-    /// done. The plan goes to a [`SlotWriter`](crate::SlotWriter), and what that makes of it comes
+    /// done. A WAL-snapshot of a log that goes on may be [fuzzy](SnapshotPlan::is_fuzzy). The plan goes to a [`SlotWriter`](crate::SlotWriter), and what that makes of it comes
     /// back through [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is
     /// one snapshot at a time. `created_ms` is the time now, in milliseconds since 1970.
     ///
@@ -112,6 +113,8 @@ impl Log {
             slot,
             kind,
             lsn: self.appended,
+            is_fuzzy: kind == SnapshotKind::Wal
+                && (self.log_state() == LogState::On || is_planted("fuzzy-without-log")),
             created_ms,
             volume_id: self.volume_id,
             epoch: self.epoch,
@@ -136,15 +139,25 @@ impl Log {
     /// The snapshot under way is written and stable: takes it into its role as soon as that may be.
     /// What has become of it is told by [`take_snapshot_event`](Self::take_snapshot_event).
     ///
+    /// When it is fuzzy, everything must be appended that was done until the last of it was taken.
+    ///
     /// # Panics
     /// When another one, or none, is under way.
-    pub fn adopt(&mut self, summary: SlotSummary) {
+    pub fn adopt(&mut self, mut summary: SlotSummary) {
         let running = self.snapshots.running.take().expect("a snapshot is under way");
         assert_eq!(
             (running.number, running.slot),
             (summary.number, summary.slot),
             "it is this one"
         );
+        if running.is_fuzzy {
+            summary.consistent_lsn = self.appended;
+            if self.log_state() != LogState::On && !is_planted("fuzzy-behind-the-end") {
+                // What it lacks may have been overwritten behind the end, where nothing is appended.
+                self.snapshots.event = Some(SnapshotEvent::Obsolete(summary));
+                return;
+            }
+        }
         self.snapshots.finished = Some(summary);
     }
 
@@ -242,7 +255,9 @@ impl Log {
     /// The job that adopts what is finished, when it is due. What is of no more use is dropped.
     pub(super) fn adoption_due(&mut self) -> Option<Adoption> {
         let summary = self.snapshots.finished?;
-        if summary.lsn > self.durable && !is_planted("adopt-undurable") {
+        let needed =
+            if is_planted("needed-undurable") { summary.lsn } else { summary.consistent_lsn };
+        if needed > self.durable && !is_planted("adopt-undurable") {
             return None;
         }
         if summary.kind == SnapshotKind::OnDemand && self.snapshots.known.log_end().is_none() {

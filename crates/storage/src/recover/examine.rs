@@ -239,8 +239,12 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
 /// The versions of the format that a volume there may have.
 fn versions_of(media: &dyn Media) -> &'static [u32] {
     match media.pool() {
-        Some(_) => &[layout::FORMAT_VERSION_EXTENTS, layout::FORMAT_VERSION_IDENTITY],
-        None => &[layout::FORMAT_VERSION],
+        Some(_) => &[
+            layout::FORMAT_VERSION_EXTENTS,
+            layout::FORMAT_VERSION_IDENTITY,
+            layout::FORMAT_VERSION_FUZZY,
+        ],
+        None => &[layout::FORMAT_VERSION, layout::FORMAT_VERSION_FUZZY],
     }
 }
 
@@ -377,7 +381,12 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
         ));
     }
     let ended = superblock.snapshots.log_end().unwrap_or_default();
-    let known = superblock.start.lsn.max(superblock.cut.lsn).max(ended);
+    let fuzzy_root = superblock
+        .snapshots
+        .root()
+        .filter(|root| root.is_fuzzy() && !is_planted("needed-unchecked"));
+    let needed = fuzzy_root.map_or(Lsn(0), |root| root.consistent_lsn);
+    let known = superblock.start.lsn.max(superblock.cut.lsn).max(ended).max(needed);
     if end < known {
         return Some(format!(
             "no batch continues it {place}, but it was known to be whole up to LSN {known}"

@@ -300,7 +300,6 @@ pub fn recover(
     }
     let mut keeper = Keeper::new(superblock, checksum, media);
     let device = identity::of(media);
-    let version = keeper.superblock().version();
     let (place, lsn) = cut;
     keeper
         .update(&mut *superblock_path, |superblock| {
@@ -330,15 +329,13 @@ pub fn recover(
                 }
                 RootChoice::InForce => {}
             }
+            // Only what is salvaged can end before: from here on that is what there is.
+            superblock.snapshots.need_no_more_than(lsn);
             if rescued.is_empty() || options.is_log_on || is_planted("log-end-early") {
                 superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
             }
         })
         .map_err(failed)?;
-    if keeper.superblock().version() != version && !is_planted("upgrade-half") {
-        // An older program must not find copies of its own version, and take them for what counts.
-        keeper.update(&mut *superblock_path, |_| {}).map_err(failed)?;
-    }
 
     let superblock = keeper.superblock();
     let used = chain.used.iter().copied().filter(|used| used.segment <= place.segment);

@@ -7,8 +7,12 @@
 //! ```
 //!
 //! Three slots with rotating roles: WAL-snapshot, on-demand snapshot, reserve. A new one of either
-//! kind is written to the reserve. Complete and stable, and with all records up to its LSN durable,
+//! kind is written to the reserve. Complete and stable, and with all records that it needs durable,
 //! one update of the superblock adopts it; whom it replaces becomes the reserve.
+//!
+//! A WAL-snapshot of a log that goes on is fuzzy: what was overwritten while it was taken may be
+//! missing in it, for the log behind it has the new value. It needs the log up to the record that was
+//! the last when it had been taken. An on-demand snapshot, or one without a log, stands on its own.
 //!
 //! The invariant: what is read is what this one snapshot wrote. The superblock has the checksum of
 //! the trailer, the trailer that of the index, the index that of each chunk, and all are salted with
@@ -81,6 +85,9 @@ pub struct SnapshotPlan {
     pub kind: SnapshotKind,
     /// The point in time: it holds what records up to here have done.
     pub lsn: Lsn,
+    /// What later records, up to the one appended last when it is [adopted](crate::Log::adopt), do again
+    /// whatever was there before may be left out: it is always read together with the log behind it.
+    pub is_fuzzy: bool,
     /// When it was begun, in milliseconds since 1970.
     pub created_ms: u64,
     pub(crate) volume_id: VolumeId,
@@ -102,6 +109,9 @@ pub struct SlotSummary {
     pub number: u64,
     /// It holds what records up to here have done.
     pub lsn: Lsn,
+    /// It may lack what records behind that, up to here, do again: only with them is it a state that the
+    /// data set was in. The same as `lsn` for one that stands on its own.
+    pub consistent_lsn: Lsn,
     /// Its blocks, from header to trailer.
     pub len_lbas: u64,
     /// Checksum of its trailer, which covers everything else.
@@ -114,6 +124,13 @@ pub struct SlotSummary {
     pub payload_size: u64,
     /// When it was begun, in milliseconds since 1970.
     pub created_ms: u64,
+}
+
+impl SlotSummary {
+    /// Whether it needs some of the log behind it.
+    pub fn is_fuzzy(&self) -> bool {
+        self.consistent_lsn > self.lsn
+    }
 }
 
 /// A path to each snapshot slot.

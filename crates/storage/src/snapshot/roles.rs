@@ -46,6 +46,20 @@ impl Snapshots {
         self.log_end
     }
 
+    /// Whether one that is held needs some of the log behind it.
+    pub(crate) fn is_any_fuzzy(&self) -> bool {
+        self.all().any(SlotSummary::is_fuzzy)
+    }
+
+    /// The log ends there: the root has to do with what there is.
+    pub(crate) fn need_no_more_than(&mut self, lsn: Lsn) {
+        if let Some(root) = self.root
+            && let Some(held) = &mut self.held[root.index()]
+        {
+            held.consistent_lsn = held.consistent_lsn.min(lsn).max(held.lsn);
+        }
+    }
+
     /// Highest number of a snapshot that is held.
     pub(crate) fn newest_number(&self) -> u64 {
         self.held.iter().flatten().map(|held| held.number).max().unwrap_or(0)
@@ -92,6 +106,7 @@ impl Snapshots {
                 epoch: 0,
                 number: 0,
                 lsn: Lsn(0),
+                consistent_lsn: Lsn(0),
                 len_lbas: 0,
                 checksum: 0,
                 chunk_count: 0,
@@ -144,6 +159,9 @@ impl Snapshots {
             put_u64(record, at::ENTRY_COUNT, held.entry_count);
             put_u64(record, at::PAYLOAD_SIZE, held.payload_size);
             put_u64(record, at::CREATED_MS, held.created_ms);
+            if held.is_fuzzy() {
+                put_u64(bytes, superblock::CONSISTENT + 8 * index, held.consistent_lsn.0);
+            }
         }
     }
 
@@ -164,12 +182,15 @@ impl Snapshots {
             if len_lbas > LEN_LBAS_MAX {
                 return Err(format!("snapshot slot {} has {len_lbas} blocks", slot.index()));
             }
+            let lsn = Lsn(u64_at(record, at::LSN));
+            let consistent = Lsn(u64_at(bytes, superblock::CONSISTENT + 8 * slot.index()));
             found.held[slot.index()] = Some(SlotSummary {
                 slot,
                 kind,
                 epoch: u64_at(record, at::EPOCH),
                 number: u64_at(record, at::NUMBER),
-                lsn: Lsn(u64_at(record, at::LSN)),
+                lsn,
+                consistent_lsn: consistent.max(lsn),
                 len_lbas,
                 checksum: u64_at(record, at::CHECKSUM),
                 chunk_count: u64_at(record, at::CHUNK_COUNT),
@@ -206,6 +227,7 @@ mod tests {
             epoch: 1,
             number,
             lsn: Lsn(number * 100),
+            consistent_lsn: Lsn(number * 100),
             len_lbas: 3,
             checksum: number,
             chunk_count: 0,

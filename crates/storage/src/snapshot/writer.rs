@@ -181,6 +181,7 @@ impl SlotWriter {
             epoch: self.plan.epoch,
             number: self.plan.number,
             lsn: self.plan.lsn,
+            consistent_lsn: self.plan.lsn,
             len_lbas,
             checksum,
             chunk_count: end.chunk_count,

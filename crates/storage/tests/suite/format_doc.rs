@@ -15,7 +15,7 @@ fn table(text: &mut String, fields: &[Field]) {
 
 fn render() -> String {
     let mut text = format!(
-        "# What is on the volume: format versions 2 to 4
+        "# What is on the volume: format versions 2 to 5
 
 Rendered from the constants in `crates/storage/src/layout.rs` by a test; change those, then run the
 test with `UPDATE_EXPECT=1`.
@@ -58,6 +58,11 @@ The mapped buffers on a device are 64 MiB; no block behind them says how many by
 | 2 | files; up to this version also a device, in four fixed shares | files, yes; a device, no: export it with the program that made it, make a new volume with `slimio format --force`, and import |
 | 3 | a device in extents | yes; where the device says what it is, it becomes one of version 4 |
 | 4 | a device in extents, whose superblock says what the device is | yes |
+| 5 | as 2, 3 or 4, with a snapshot that needs some of the log behind it | yes |
+
+A volume is of version 5 as long as it holds such a snapshot: a WAL-snapshot that was taken while
+writers went on. It may lack entries that were overwritten or deleted while it was taken; the log
+behind it, up to `consistent`, has what became of them. A log that ends before that is damaged.
 
 Everything but the superblock is the same in all of them, and says 2.
 

@@ -15,6 +15,7 @@ mod faults;
 mod fixture;
 mod format_doc;
 mod full_device;
+mod fuzzy;
 mod history;
 mod identity;
 mod model;

@@ -130,7 +130,13 @@ impl<D: Disk> Client<D> {
                 taking.writer = Some(writer);
                 written.err()
             }
-            None => writer.finish(device).map(|summary| log.adopt(summary)).err(),
+            None => {
+                if writer.plan().is_fuzzy {
+                    // Of no use without what was appended meanwhile.
+                    taking.count = self.appended;
+                }
+                writer.finish(device).map(|summary| log.adopt(summary)).err()
+            }
         };
         if failed.is_none() {
             self.taking = Some(taking);

@@ -1,0 +1,139 @@
+//! Fuzzy snapshots: what they need of the log, and what becomes of them without it.
+
+use crate::common::{Client, Kind, SMALL, SimMedia, WAL, formatted, options, reopen, small_script};
+use slimio_device::LBA_SIZE;
+use slimio_sim::SimConfig;
+use slimio_storage::{Error, Policy, RecoverOptions, SlotSummary, SnapshotEvent, SnapshotKind};
+
+/// A volume whose WAL-snapshot was begun behind the second of six records and finished behind the
+/// fourth.
+fn with_fuzzy_root(policy: Policy) -> (Client, SimMedia) {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let script = small_script(6);
+    write(&mut client, &script[..2]);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let mut taking = client.taking.take().expect("it was begun");
+    write(&mut client, &script[2..4]);
+    let summary = taking.finish().expect("it can be written");
+    client.volume.log.adopt(summary);
+    client.settle();
+    adopt(&mut client);
+    write(&mut client, &script[4..]);
+    (client, media)
+}
+
+fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
+    for record in records {
+        assert!(client.append(record));
+        client.settle();
+    }
+}
+
+/// Turns until something has become of what was finished.
+fn adopt(client: &mut Client) -> SnapshotEvent {
+    for _ in 0..100 {
+        client.turn(true);
+        if let Some(event) = client.volume.log.take_snapshot_event() {
+            return event;
+        }
+    }
+    panic!("nothing has become of it");
+}
+
+fn root(client: &Client) -> SlotSummary {
+    *client.volume.log.snapshots().root().expect("it was adopted")
+}
+
+#[test]
+fn it_needs_the_log_up_to_where_it_was_finished() {
+    let (client, mut media) = with_fuzzy_root(Policy::Always);
+    let held = root(&client);
+    assert!(held.is_fuzzy() && held.consistent_lsn < client.volume.log.appended(), "{held:?}");
+    assert_eq!(client.volume.keeper.superblock().snapshots.root(), Some(&held));
+    drop(client);
+    let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    assert_eq!(recovered, small_script(6));
+    assert_eq!(volume.log.snapshots().root(), Some(&held), "as the superblock says");
+}
+
+/// Under `no` nothing else asks for it.
+#[test]
+fn it_is_adopted_when_all_that_it_needs_is_durable() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::No)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let script = small_script(6);
+    write(&mut client, &script[..2]);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let mut taking = client.taking.take().expect("it was begun");
+    assert!(script[2..].iter().all(|record| client.append(record)));
+    let (begun, appended) = (client.volume.log.durable(), client.volume.log.appended());
+    assert!(begun < appended, "what is behind it is not durable yet");
+    let summary = taking.finish().expect("it can be written");
+    client.volume.log.adopt(summary);
+    let event = adopt(&mut client);
+    let SnapshotEvent::Adopted(held) = event else { panic!("{event:?}") };
+    assert_eq!((held.lsn, held.consistent_lsn), (begun, appended));
+    assert!(client.volume.log.durable() >= appended, "nobody would have what it lacks");
+}
+
+#[test]
+fn a_log_that_ends_before_is_damaged() {
+    let (client, mut media) = with_fuzzy_root(Policy::Always);
+    let held = root(&client);
+    let start = client.volume.keeper.superblock().start;
+    drop(client);
+    // No batch is left that could know of one before it.
+    for lba in start.lba..SMALL.segment_lbas {
+        media.disk.poke(WAL, lba, &[0; LBA_SIZE]);
+    }
+    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("it needs more");
+    let Error::Damaged { what, .. } = &refused else { panic!("{refused}") };
+    let needed = format!("it was known to be whole up to LSN {}", held.consistent_lsn);
+    assert!(what.contains(&needed), "{what}");
+
+    let salvage = RecoverOptions { salvage: true, ..options(Policy::Always) };
+    let (volume, recovered) = reopen(&mut media, &salvage).expect("it opens");
+    assert_eq!(recovered, small_script(2), "what the snapshot has");
+    let mut client = Client::new(volume, media.disk.clone(), recovered.len());
+    assert!(!root(&client).is_fuzzy(), "there is no more than that");
+    write(&mut client, &small_script(1));
+    drop(client);
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it is whole now");
+    assert_eq!(recovered.len(), 3);
+}
+
+/// What it lacks may have been overwritten behind the end, where nothing is appended.
+#[test]
+fn a_log_that_ends_makes_it_useless() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
+    let mut client = Client::new(volume, media.disk.clone(), 0);
+    let script = small_script(2);
+    write(&mut client, &script);
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let mut taking = client.taking.take().expect("it was begun");
+    client.volume.log.end();
+    client.settle();
+    let summary = taking.finish().expect("it can be written");
+    client.volume.log.adopt(summary);
+    assert!(matches!(adopt(&mut client), SnapshotEvent::Obsolete(_)));
+    assert!(client.volume.log.snapshots().root().is_none());
+    // Without a log, and on demand, they stand on their own.
+    for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
+        let plan = client.begin(kind).expect("nothing else is under way");
+        assert!(!plan.is_fuzzy, "{kind:?}");
+        client.settle();
+    }
+    client.volume.log.resume();
+    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    assert!(!plan.is_fuzzy, "records count only with it");
+    client.settle();
+    let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    assert!(!plan.is_fuzzy);
+    client.settle();
+    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    assert!(plan.is_fuzzy);
+}
