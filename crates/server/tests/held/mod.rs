@@ -1,4 +1,5 @@
-//! A volume whose log's device can be held back: nothing it has done is told of until it is let go.
+//! A volume whose log's device, or that of its snapshots, can be held back: nothing it has done is told
+//! of until it is let go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,16 @@ use slimio_storage::{Area, Media, Pool, SlotName, Storage};
 
 /// Holds a volume's log back while `is_shut`.
 pub(crate) fn hold(storage: Storage, is_shut: Arc<AtomicBool>) -> Storage {
-    let media = Box::new(HeldMedia { media: storage.media, is_shut });
+    hold_areas(storage, is_shut, |area| area == Area::Wal)
+}
+
+/// Holds a volume's snapshots back while `is_shut`.
+pub(crate) fn hold_snapshots(storage: Storage, is_shut: Arc<AtomicBool>) -> Storage {
+    hold_areas(storage, is_shut, |area| matches!(area, Area::Snapshot(_)))
+}
+
+fn hold_areas(storage: Storage, is_shut: Arc<AtomicBool>, is_held: fn(Area) -> bool) -> Storage {
+    let media = Box::new(HeldMedia { media: storage.media, is_shut, is_held });
     Storage { media, ..storage }
 }
 
@@ -32,22 +42,21 @@ impl Layer for Held {
     }
 }
 
-/// A volume whose log's paths are [`Held`].
+/// A volume of which some areas' paths are [`Held`].
 struct HeldMedia {
     media: Box<dyn Media>,
     is_shut: Arc<AtomicBool>,
+    is_held: fn(Area) -> bool,
 }
 
 impl Media for HeldMedia {
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
         let path = self.media.open_path(area)?;
-        Ok(match area {
-            Area::Superblock | Area::Snapshot(_) => path,
-            Area::Wal => {
-                let is_shut = Arc::clone(&self.is_shut);
-                Box::new(Layered::new(Held { is_shut, completions: Vec::new() }, path))
-            }
-        })
+        if !(self.is_held)(area) {
+            return Ok(path);
+        }
+        let is_shut = Arc::clone(&self.is_shut);
+        Ok(Box::new(Layered::new(Held { is_shut, completions: Vec::new() }, path)))
     }
 
     fn pool(&self) -> Option<&Pool> {

@@ -1,11 +1,12 @@
 //! Requests that run in steps: for everybody else they are one point in time.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{BACK_ENDS, Client, Running, encode, patience, start, start_on, until};
-use crate::held::hold;
+use crate::held::{hold, hold_snapshots};
 use crate::undurable::held;
 use crate::{info, serving};
 
@@ -265,6 +266,85 @@ fn no_snapshot_holds_a_part_of_it() {
             assert_eq!(server.connect().call(&["STRLEN", "text"]), size, "{back_end}");
             server.stop();
             was_put_off
+        });
+    }
+}
+
+/// A WAL-snapshot may leave out what was overwritten while it was taken; what it was overwritten with is
+/// in the log only when the request is over.
+#[test]
+fn no_snapshot_lacks_what_it_overwrites() {
+    /// Of 10 KB each: more than is taken while nothing is written.
+    const OTHERS: usize = 2000;
+    const BEFORE: usize = 100;
+    const BEHIND: usize = 30 * MANY;
+    let set = |keys: usize, value: &[u8]| {
+        let keys: Vec<_> = (0..keys).map(|number| key(number).into_bytes()).collect();
+        let words = keys.iter().flat_map(|key| [key.as_slice(), value]);
+        encode(&[&b"MSET"[..]].into_iter().chain(words).collect::<Vec<_>>())
+    };
+    let all = |keys: usize, value: &str| {
+        let values = format!("$1\r\n{value}\r\n").repeat(2);
+        [format!(":{}\r\n", OTHERS + keys), format!("*2\r\n{values}")]
+    };
+    let copy_files = |from: &Path, to: &Path| {
+        std::fs::create_dir(to).unwrap();
+        for file in std::fs::read_dir(from).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    };
+    let (first, second) = (set(BEFORE, b"1"), set(BEHIND, b"2"));
+    let directives = "enable-debug-command yes\nrdbcompression no";
+    for back_end in BACK_ENDS {
+        until_met("no snapshot was written while one ran", || {
+            let dir = tempfile::tempdir().unwrap();
+            let (volume, killed) = (dir.path().join("volume"), dir.path().join("killed"));
+            let is_shut = Arc::new(AtomicBool::new(false));
+            let shut = Arc::clone(&is_shut);
+            let server = start_on(back_end, &volume, directives, |s| hold_snapshots(s, shut));
+            let Some(server) = server else { return true };
+            let (mut client, mut observer) = (server.connect(), server.connect());
+            client.call(&["DEBUG", "POPULATE", &OTHERS.to_string(), "other", "10000"]);
+            client.send_bytes(&first);
+            assert_eq!(client.read(), b"+OK\r\n");
+            is_shut.store(true, Ordering::SeqCst);
+            observer.call(&["BGREWRITEAOF"]);
+            let mut is_written = false;
+            std::thread::scope(|scope| {
+                let task = scope.spawn(|| {
+                    client.send_bytes(&second);
+                    client.read()
+                });
+                while !task.is_finished() {
+                    let text = observer.call(&["INFO", "everything"]);
+                    let says = |line: &str| text.contains(&format!("{line}\r\n"));
+                    if says("long_request:running") {
+                        if !is_shut.swap(false, Ordering::SeqCst) && !says("snapshot_stage:taking")
+                        {
+                            // Time enough for it to be adopted, if it is.
+                            std::thread::sleep(Duration::from_millis(50));
+                            // What would be there, were the process killed now.
+                            copy_files(&volume, &killed);
+                            is_written = info(&mut observer, "long_request") == "running";
+                            break;
+                        }
+                    }
+                }
+                assert!(server.abandon().is_ok());
+                // Its connection is closed.
+                drop(task.join());
+            });
+            if !is_written {
+                return false;
+            }
+            let server = start(back_end, &killed, "").unwrap();
+            let mut client = server.connect();
+            let found = [&["DBSIZE"][..], &["MGET", &key(0), &key(BEFORE - 1)]];
+            let found = found.map(|request| client.call(request));
+            assert_eq!(found, all(BEFORE, "1"));
+            server.stop();
+            true
         });
     }
 }

@@ -33,6 +33,10 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
 const REWRITES: &[(usize, Action)] =
     &[(2, Action::Snapshot(SnapshotKind::Wal)), (9, Action::Snapshot(SnapshotKind::Wal))];
 
+/// When it is finished, only what was appended meanwhile is not durable yet.
+const DURABLE_BEFORE: &[(usize, Action)] =
+    &[(4, Action::Settle), (4, Action::Snapshot(SnapshotKind::Wal))];
+
 /// Both kinds by turns, through all three slots.
 const BOTH_KINDS: &[(usize, Action)] = &[
     (1, Action::Snapshot(SnapshotKind::OnDemand)),
@@ -54,6 +58,12 @@ fn snapshots_replace_the_log_when_power_is_cut() {
 fn a_snapshot_does_not_outrun_the_log_when_power_is_cut() {
     let plan = plan(Policy::No, POWER, REWRITES);
     assert_counts(enumerate(&plan), (4346, 3640));
+}
+
+#[test]
+fn a_fuzzy_snapshot_does_not_outrun_what_it_needs_when_power_is_cut() {
+    let plan = plan(Policy::No, POWER, DURABLE_BEFORE);
+    assert_counts(enumerate(&plan), (1, 1));
 }
 
 #[test]

@@ -11,6 +11,8 @@ use super::{Client, Disk, Script};
 /// What a client does at some point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
+    /// Waits until all that was appended is durable.
+    Settle,
     /// Takes a snapshot.
     Snapshot(SnapshotKind),
     /// `appendonly no`.
@@ -76,6 +78,7 @@ impl<D: Disk> Client<D> {
         {
             self.actions.pop_front();
             match action {
+                Action::Settle => self.settle(),
                 Action::Snapshot(kind) => drop(self.begin(kind)),
                 Action::End => self.volume.log.end(),
                 Action::Resume => {
