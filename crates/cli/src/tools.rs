@@ -234,8 +234,12 @@ fn slot_as_text(slot: SlotName, found: &Inspection) -> String {
         Ok(()) => "whole".to_owned(),
         Err(error) => error.to_string(),
     };
+    let needs = match held.is_fuzzy() {
+        true => format!(" with the log up to {}", held.consistent_lsn),
+        false => String::new(),
+    };
     format!(
-        "{name:<20} {}{role}: LSN {lsn}, {entry_count} entries in {chunk_count} chunks, \
+        "{name:<20} {}{role}: LSN {lsn}{needs}, {entry_count} entries in {chunk_count} chunks, \
          {payload_size} bytes, begun at {created_ms} ms; {state}",
         held.kind.name()
     )
@@ -248,6 +252,7 @@ fn is_root(held: &SlotSummary, found: &Inspection) -> bool {
 fn slot_as_json((held, checked): &(SlotSummary, Result<(), Error>), found: &Inspection) -> String {
     let numbers = [
         ("lsn", held.lsn.0),
+        ("consistent_lsn", held.consistent_lsn.0),
         ("epoch", held.epoch),
         ("number", held.number),
         ("len_lbas", held.len_lbas),

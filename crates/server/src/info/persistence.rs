@@ -125,11 +125,12 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
     text.field("snapshot_check_damaged", damaged);
     for snapshot in held.all() {
         text.line(format_args!(
-            "snapshot_slot_{}:kind={},root={},lsn={},entries={},bytes={},begun_at={},checked_at={}",
+            "snapshot_slot_{}:kind={},root={},lsn={},consistent_lsn={},entries={},bytes={},begun_at={},checked_at={}",
             snapshot.slot.index(),
             if snapshot.kind == SnapshotKind::Wal { "wal" } else { "on-demand" },
             u8::from(held.root() == Some(snapshot)),
             snapshot.lsn,
+            snapshot.consistent_lsn,
             snapshot.entry_count,
             snapshot.payload_size,
             snapshot.created_ms / 1000,
