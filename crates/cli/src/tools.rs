@@ -234,9 +234,10 @@ fn slot_as_text(slot: SlotName, found: &Inspection) -> String {
         Ok(()) => "whole".to_owned(),
         Err(error) => error.to_string(),
     };
-    let needs = match held.is_fuzzy() {
-        true => format!(" with the log up to {}", held.consistent_lsn),
-        false => String::new(),
+    let needs = if held.is_fuzzy() {
+        format!(" with the log up to {}", held.consistent_lsn)
+    } else {
+        String::new()
     };
     format!(
         "{name:<20} {}{role}: LSN {lsn}{needs}, {entry_count} entries in {chunk_count} chunks, \

@@ -68,9 +68,10 @@ impl Core {
             let is_pinned = wal.log().lacks_pinned();
             return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         };
-        self.keyspace.begin_capture(match plan.is_fuzzy {
-            true => CaptureKind::Fuzzy,
-            false => CaptureKind::PointInTime,
+        self.keyspace.begin_capture(if plan.is_fuzzy {
+            CaptureKind::Fuzzy
+        } else {
+            CaptureKind::PointInTime
         });
         let options = ChunkOptions {
             compresses: self.settings.compresses,
