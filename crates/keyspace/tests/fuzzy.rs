@@ -98,7 +98,9 @@ fn encode(batches: &[Captured], keyspace: &Keyspace, now_ms: i64) -> Vec<Vec<u8>
         chunks.push(chunk.payload.to_vec());
         Ok(())
     };
-    batches.iter().for_each(|batch| encoder.encode(batch, &mut emit).expect("it takes everything"));
+    for batch in batches {
+        encoder.encode(batch, &mut emit).expect("it takes everything");
+    }
     encoder.finish(&mut emit).expect("it takes everything");
     chunks
 }
@@ -173,10 +175,14 @@ fn with_the_log_it_is_the_data_set() {
 /// What a command does to `k` is done again, from a capture that has not taken `k` before it.
 fn is_done_again(before: &[&[&str]], behind: &[&[&str]]) -> bool {
     let mut server = Server::new(7);
-    before.iter().for_each(|command| server.run(command));
+    for command in before {
+        server.run(command);
+    }
     server.driver.keyspace.begin_capture(CaptureKind::Fuzzy);
     server.log.clear();
-    behind.iter().for_each(|command| server.run(command));
+    for command in behind {
+        server.run(command);
+    }
     let mut batches = Vec::new();
     let budget = CaptureBudget { size: 1 << 20, entries: 1000 };
     while server.driver.keyspace.capture_state() == CaptureState::Running {

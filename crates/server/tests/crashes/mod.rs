@@ -127,6 +127,28 @@ fn databases_that_change_places_do_not_change_a_snapshot_that_runs() {
     }
 }
 
+/// What a rewrite leaves out is in the log behind it; what that reads or computes from is not left out.
+#[test]
+fn a_rewrite_and_the_log_behind_it_are_all_there_is() {
+    let fill =
+        ["SET k0 1", "SET k1 2", "SET k2 3 PXAT 4102444800000", "HSET k3 f 1 g 2", "SET k4 5"];
+    let beside: &[&str] = &[
+        "BGREWRITEAOF",
+        "COPY k0 k5",
+        "SET k0 7",
+        "INCRBY k1 1",
+        "INCRBYFLOAT k2 1.5",
+        "COPY k3 k6",
+        "DEL k3",
+        "RENAME k4 k1",
+        "GETDEL k1",
+    ];
+    for is_device in [false, true] {
+        // `SAVE` begins when the rewrite is over.
+        check(&[killed(0, &[(0, &fill), (0, beside), (0, &["SAVE"])])], 1, is_device).unwrap();
+    }
+}
+
 #[test]
 fn a_full_log_refuses_and_a_flush_gives_its_room_back() {
     let unit = |commands: &[&str]| {

@@ -319,16 +319,16 @@ fn no_snapshot_lacks_what_it_overwrites() {
                 while !task.is_finished() {
                     let text = observer.call(&["INFO", "everything"]);
                     let says = |line: &str| text.contains(&format!("{line}\r\n"));
-                    if says("long_request:running") {
-                        if !is_shut.swap(false, Ordering::SeqCst) && !says("snapshot_stage:taking")
-                        {
-                            // Time enough for it to be adopted, if it is.
-                            std::thread::sleep(Duration::from_millis(50));
-                            // What would be there, were the process killed now.
-                            copy_files(&volume, &killed);
-                            is_written = info(&mut observer, "long_request") == "running";
-                            break;
-                        }
+                    if says("long_request:running")
+                        && !is_shut.swap(false, Ordering::SeqCst)
+                        && !says("snapshot_stage:taking")
+                    {
+                        // Time enough for it to be adopted, if it is.
+                        std::thread::sleep(Duration::from_millis(50));
+                        // What would be there, were the process killed now.
+                        copy_files(&volume, &killed);
+                        is_written = info(&mut observer, "long_request") == "running";
+                        break;
                     }
                 }
                 assert!(server.abandon().is_ok());

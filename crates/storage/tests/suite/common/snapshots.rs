@@ -126,20 +126,17 @@ impl<D: Disk> Client<D> {
             return;
         };
         let device = &mut *taking.path;
-        let failed = match taking.chunks.pop() {
-            Some(records) => {
-                let count = records.len() as u32;
-                let written = writer.chunk(device, &encode_records(&records), count);
-                taking.writer = Some(writer);
-                written.err()
+        let failed = if let Some(records) = taking.chunks.pop() {
+            let count = records.len() as u32;
+            let written = writer.chunk(device, &encode_records(&records), count);
+            taking.writer = Some(writer);
+            written.err()
+        } else {
+            if writer.plan().is_fuzzy {
+                // Of no use without what was appended meanwhile.
+                taking.count = self.appended;
             }
-            None => {
-                if writer.plan().is_fuzzy {
-                    // Of no use without what was appended meanwhile.
-                    taking.count = self.appended;
-                }
-                writer.finish(device).map(|summary| log.adopt(summary)).err()
-            }
+            writer.finish(device).map(|summary| log.adopt(summary)).err()
         };
         if failed.is_none() {
             self.taking = Some(taking);
