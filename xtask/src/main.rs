@@ -88,6 +88,12 @@ fn main() -> ExitCode {
         eprint!("`{name}` is not a verb of cargo x.\n\n{}", list());
         return ExitCode::FAILURE;
     };
+    if rest.iter().any(|arg| arg == "--help" || arg == "-h")
+        && let Some(help) = help(verb)
+    {
+        print!("{help}");
+        return ExitCode::SUCCESS;
+    }
     match (verb.run)(rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(sentence)) => {
@@ -97,8 +103,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// What a verb takes that hands its flags on to a program: told before anything is installed or built.
+fn help(verb: &Verb) -> Option<String> {
+    let flags = match verb.name {
+        "bench" => include_str!("../../crates/bench/help/compare.txt"),
+        "runtime" => include_str!("../../crates/bench/help/runtime.txt"),
+        "trace" => include_str!("../../crates/bench/help/trace.txt"),
+        "waf" => include_str!("../../crates/bench/help/waf.txt"),
+        _ => return None,
+    };
+    Some(format!("cargo x {}: {}\n\n{flags}", verb.name, verb.doc))
+}
+
 fn list() -> String {
     let lines = VERBS.iter().map(|verb| format!("  {:<13} {}", verb.name, verb.doc));
     let lines: Vec<String> = lines.collect();
     format!("cargo x <verb>\n\n{}\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_to_install_tells_its_flags_before() {
+        for name in ["bench", "runtime", "trace", "waf"] {
+            let verb = VERBS.iter().find(|verb| verb.name == name).expect("it is a verb");
+            let help = help(verb).expect("it has flags");
+            assert!(help.contains("  --out "), "{help}");
+        }
+    }
 }

@@ -22,7 +22,24 @@ fn main() -> ExitCode {
     }
 }
 
+/// The verbs, each with its help.
+const VERBS: [(&str, &str); 6] = [
+    ("compare", compare::HELP),
+    ("ledger", ledger::HELP),
+    ("load", load::HELP),
+    ("runtime", runtime::HELP),
+    ("trace", trace::HELP),
+    ("waf", waf::HELP),
+];
+
 fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
+    let words: Vec<String> = words.collect();
+    if words.iter().any(|word| word == "--help" || word == "-h")
+        && let Some((_, help)) = VERBS.iter().find(|(name, _)| *name == verb)
+    {
+        return Ok((*help).to_owned());
+    }
+    let words = words.into_iter();
     match verb {
         "compare" => compare::run(Args::parse(words, compare::SWITCHES)?, &command_line()),
         "ledger" => ledger::run(Args::parse(words, ledger::SWITCHES)?),
@@ -36,11 +53,7 @@ fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
 }
 
 fn help() -> String {
-    format!(
-        "{}\n",
-        [compare::HELP, ledger::HELP, load::HELP, runtime::HELP, trace::HELP, waf::HELP]
-            .join("\n\n")
-    )
+    VERBS.map(|(_, help)| help).join("\n")
 }
 
 /// This command, as it can be given again.

@@ -15,20 +15,7 @@ use crate::server::{ServerKind, find_program};
 pub const SWITCHES: &[&str] = &["quick", "full", "stock-only", "slimio-only"];
 
 /// What the flags of `compare` mean.
-pub const HELP: &str = "\
-compare: runs stock redis-server and SlimIO in turn, prints ratios
-  --quick | --full   seconds per row, to see that it works | numbers to publish
-  --rounds N         rounds of stock and SlimIO in turn (3)
-  --seconds S        measured per round (5)
-  --scenarios A,B    rows by name, or all; 'list' names them (those of the targets)
-  --stock-only       stock alone
-  --slimio-only      SlimIO alone; rows with an open loop need stock
-  --stock PATH       stock server (redis-server in PATH)
-  --slimio PATH      SlimIO (target/release/slimio)
-  --out DIR          results: runs.jsonl, benchmarks.md, plots (bench-results)
-  --dir DIR          the servers' data, on the file system to compare on (DIR of --out)/work
-  --extra 'FLAGS'    further flags for both servers
-  --seed N           of every random choice (1)";
+pub const HELP: &str = include_str!("../../help/compare.txt");
 
 /// File of the report.
 const REPORT_FILE: &str = "benchmarks.md";

@@ -14,21 +14,7 @@ use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 pub const SWITCHES: &[&str] = &["keep", "snapshots"];
 
 /// What the flags of `ledger` mean.
-pub const HELP: &str = "\
-ledger: kills a server at random moments and checks that all it acknowledged is there
-  --server S         stock or slimio (slimio)
-  --program PATH     the server's program (redis-server in PATH; target/release/slimio)
-  --policy P         always, everysec, no (always)
-  --lives N          times that it is killed (10)
-  --clients N        concurrent clients (8)
-  --units N          a life ends after 1 to N acknowledged units (5000)
-  --death D          kill or term (kill)
-  --snapshots          asks for BGSAVE and BGREWRITEAOF all the time
-  --sabotage S       truncate:BYTES (stock) or stale: must be noticed (none)
-  --dir DIR          the server's data (a directory for temporary files)
-  --keep             leaves the data where it is
-  --extra 'FLAGS'    further flags for the server
-  --seed N           of every random choice (from the clock, and printed)";
+pub const HELP: &str = include_str!("../../help/ledger.txt");
 
 /// Runs the ledger that `args` describe; the result is the text to print.
 pub fn run(mut args: Args) -> Result<String> {

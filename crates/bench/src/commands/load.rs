@@ -18,25 +18,7 @@ use crate::values::ValuePool;
 pub const SWITCHES: &[&str] = &["preload", "check-values", "allow-errors"];
 
 /// What the flags of `load` mean.
-pub const HELP: &str = "\
-load: drives a running server, prints throughput and latency
-  --port N | --host IP:PORT | --socket PATH   the server (127.0.0.1:6379)
-  --clients N        connections (50)
-  --pipeline N       requests in flight per connection (1)
-  --mix NAME         set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f (set)
-  --keys N           size of the key range (1000000)
-  --distribution D   uniform, zipfian, latest, sequential (the mix's own)
-  --value-size N     bytes (4096)
-  --compressible F   share of a value that compresses away, 0 to 1 (0.5)
-  --rate R           open loop: R requests per second; without it, closed loop
-  --arrival A        open loop: poisson or fixed (poisson)
-  --seconds S | --requests N   length of the run (10 s)
-  --warmup S         seconds before the clock counts (1)
-  --preload          sets every key once before the run
-  --check-values     a value read must be one that this generator wrote
-  --allow-errors     error replies are counted but do not fail the run
-  --server-pid N     tells what the threads of that process used per request
-  --seed N           of every random choice (1)";
+pub const HELP: &str = include_str!("../../help/load.txt");
 
 /// Runs the load that `args` describe; the result is the text to print.
 pub fn run(mut args: Args) -> Result<String> {

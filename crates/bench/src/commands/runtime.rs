@@ -19,27 +19,7 @@ use crate::server::{Policy, find_program};
 pub const SWITCHES: &[&str] = &["quick"];
 
 /// What the flags of `runtime` mean.
-pub const HELP: &str = "\
-runtime: clients write to SlimIO on an emulated SSD with and without data placement, and to stock
-redis-server on ext4 on one without (mounted with and without discard), in real time, as in the paper; writes runtime.md and a picture for
-each drive and policy. Stock needs root
-  --slimio PROGRAM   SlimIO (slimio)
-  --redis PROGRAM    stock Redis (redis-server); without one it is left out
-  --out DIRECTORY    table and pictures (./runtime/)
-  --folder PATH      the drive's bytes lie here meanwhile (/dev/shm)
-  --size MIB         of the drive (2880)
-  --ru MIB           a reclaim unit (a 180th of the drive)
-  --repetitions N    on-demand snapshots, each with its SETs (4)
-  --rounds N         run each so often, in turn, every other time in reverse; the table has the medians (1)
-  --drive NAME       paper, full or lazy (all)
-  --spare PERCENT    of the drive's NAND that is not exported
-  --background PERCENT  of its units are free when its collector begins beside the host
-  --fill PERCENT     data, log and snapshots are those of a drive of so much of its size
-  --snapshot-rate R  of SlimIO, instead of its default
-  --policy P         always or everysec (both)
-  --host WORDS       those whose name has these words
-  --quick            SlimIO alone, on a tiny drive: fails where the collector copies although there is data
-                     placement";
+pub const HELP: &str = include_str!("../../help/runtime.txt");
 
 /// What the WAF of SlimIO with data placement must not exceed.
 const WAF_MAX: f64 = 1.005;

@@ -11,20 +11,7 @@ use crate::server::{Policy, find_program};
 pub const SWITCHES: &[&str] = &["discard"];
 
 /// What the flags of `trace` mean.
-pub const HELP: &str = "\
-trace: records every write, discard and flush of a server's device while clients write and snapshots
-are taken, in the paper's shares of the device's size; needs root
-  --file-system F    stock redis-server on ext4, xfs or f2fs (ext4)
-  --discard          the file system tells the device what holds nothing any more
-  --slimio PROGRAM   SlimIO on the device itself, instead of stock Redis on a file system
-  --policy P         always, everysec, no (everysec)
-  --size MIB         of the device (1440)
-  --keys F           times the paper's keys: how full the device is (1)
-  --repetitions N    on-demand snapshots, each with its SETs (5)
-  --redis PROGRAM    the server (redis-server)
-  --folder PATH      the device's data lie here meanwhile (a temporary directory)
-  --out FILE         the trace
-  --seed N           of every random choice (1)";
+pub const HELP: &str = include_str!("../../help/trace.txt");
 
 /// Made in `--folder`. One that was killed has left it, and is found there.
 const OWN_FOLDER: &str = "slimio-trace";

@@ -20,22 +20,7 @@ use crate::server::{Policy, find_program};
 pub const SWITCHES: &[&str] = &["quick", "reuse", "full"];
 
 /// What the flags of `waf` mean.
-pub const HELP: &str = "\
-waf: records stock redis-server on ext4, XFS and, where the kernel has it, F2FS, with and without
-discard, and SlimIO on the device, replays each trace through the drive, and writes waf.md and waf.png,
-and waf-drives.md of drives with less spare NAND and other collectors; needs root
-  --slimio PROGRAM   SlimIO, which also replays (slimio)
-  --redis PROGRAM    stock Redis (redis-server)
-  --out DIRECTORY    traces, tables and picture (./waf/)
-  --size MIB         of the drive (1440)
-  --policy P         everysec or always (both)
-  --full             the paper's 180 GiB besides, in virtual time: what SlimIO's storage writes there, and
-                     the recordings with every address and length as many times as large, and more keys than
-                     the paper's; waf-full.md, waf-keys.md and pictures
-  --reuse            replays traces that are there, whole and made with the same options, instead of
-                     recording them again
-  --quick            SlimIO alone, two repetitions on half the drive: fails where its WAF is above
-                     1.005, or where lifetimes share addresses or reclaim units";
+pub const HELP: &str = include_str!("../../help/waf.txt");
 
 /// Times the paper's keys: what fits on the drive, by how fast the log grows.
 const KEYS: &[(Policy, &[&str])] = &[
