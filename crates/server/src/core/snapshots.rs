@@ -250,9 +250,11 @@ impl Core {
     }
 
     fn take_answers(&mut self) {
+        let plan = self.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
+        let is_fuzzy = plan.is_some_and(|plan| plan.is_fuzzy);
         // What a long request has overwritten may be missing in a fuzzy snapshot, and is in the log only
         // when the request is over.
-        if self.is_long_writing() && !is_planted("adopted-within-long") {
+        if is_fuzzy && self.is_long_writing() && !is_planted("adopted-within-long") {
             return;
         }
         let Some(answer) = self.snapshots.thread.as_ref().and_then(SnapshotThread::answer) else {

@@ -74,16 +74,19 @@ impl SnapshotStage {
 
     /// The log must be durable up to here before what is under way can go on.
     pub(super) fn needs_durable(&self) -> Lsn {
-        let finished = self.finished.map_or(Lsn(0), |finished| finished.consistent_lsn);
+        let finished = self.finished.map_or(Lsn(0), |finished| {
+            if is_planted("needed-unasked") { finished.lsn } else { finished.consistent_lsn }
+        });
         self.ending.unwrap_or_default().max(finished)
     }
 }
 
 impl Log {
     /// Plans a snapshot of the data set as it is now: it holds what everything appended so far has
-    /// done. A WAL-snapshot of a log that goes on may be [fuzzy](SnapshotPlan::is_fuzzy). The plan goes to a [`SlotWriter`](crate::SlotWriter), and what that makes of it comes
-    /// back through [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is
-    /// one snapshot at a time. `created_ms` is the time now, in milliseconds since 1970.
+    /// done. A WAL-snapshot of a log that goes on may be [fuzzy](SnapshotPlan::is_fuzzy). The plan goes
+    /// to a [`SlotWriter`](crate::SlotWriter), and what that makes of it comes back through
+    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is one snapshot at a
+    /// time. `created_ms` is the time now, in milliseconds since 1970.
     ///
     /// `None` when one is under way already, when all reserves are [pinned](Self::pin), when the log
     /// has latched, or for a WAL-snapshot as long as the log is still ending that is to go on: it
