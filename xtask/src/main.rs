@@ -3,10 +3,12 @@
 //! What CI runs is what these verbs run: nothing there that cannot be had here.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
+mod apt;
 mod clients;
 mod crash_demo;
 mod lab;
 mod lint;
+mod peers;
 mod planted;
 mod process;
 mod programs;
@@ -55,6 +57,7 @@ const VERBS: &[Verb] = &[
     verb("sim", "random lives on simulated disks, for so many minutes", sim::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", lab::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
+    verb("peers", "newer servers for `bench --stock`; --clean removes them", peers::verb),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),
     verb("waf", "write amplification of stock Redis and SlimIO on one drive", suites::waf),
     verb(

@@ -9,7 +9,7 @@ use crate::process::{
     cargo, command, cores, is_installed, root, run, run_all, run_seeing, target_dir,
 };
 use crate::report::Report;
-use crate::{clients, lab, lint, planted, setup};
+use crate::{clients, lab, lint, peers, planted, setup};
 
 /// Built one by one: together, the server would have what the load generator wants of a library that
 /// both use, and not be the one that `cargo run` starts.
@@ -122,12 +122,32 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     run(bench_command("debug", "ledger").args(["--program".into(), program("debug")]).args(args))
 }
 
-/// `cargo x bench [flag]…`: the flags are those of `slimio-bench compare`.
+/// `cargo x bench [flag]…`: the flags are those of `slimio-bench compare`, and `--stock` also takes the
+/// name of a [peer](peers).
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     setup::install()?;
+    let args = with_peer(args)?;
     build(&["--release"])?;
     let slimio = ["--slimio".into(), program("release")];
     run(bench_command("release", "compare").args(slimio).args(args))
+}
+
+/// The same flags with the program of a peer in place of its name.
+fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
+    let (mut found, mut args) = (Vec::new(), args.iter());
+    while let Some(arg) = args.next() {
+        let stock = match arg.strip_prefix("--stock=") {
+            None if arg == "--stock" => args.next().map(String::as_str),
+            value => value,
+        };
+        let Some(stock) = stock else {
+            found.push(arg.into());
+            continue;
+        };
+        let program = peers::named(stock).transpose()?;
+        found.extend(["--stock".into(), program.map_or(stock.into(), PathBuf::into_os_string)]);
+    }
+    Ok(found)
 }
 
 /// `cargo x trace [flag]…`: the flags are those of `slimio-bench trace`.

@@ -1,0 +1,159 @@
+//! `cargo x peers`: servers of the same protocol that are newer than Debian's stable one, to compare with.
+//!
+//! They are Debian's own packages of its unstable distribution, which need a newer C library than the
+//! machine may have. So each is unpacked below the target folder with all libraries that it needs, and
+//! started through the loader among them. Nothing is installed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+use crate::apt::Apt;
+use crate::process::{command, target_dir};
+
+const SUITE: &str = "unstable";
+/// Within each folder: starts the server.
+const STARTER: &str = "server";
+
+/// A server that can be had.
+struct Peer {
+    /// As `cargo x bench --stock` takes it.
+    name: &'static str,
+    package: &'static str,
+    /// What it says of its version begins so.
+    version: &'static str,
+}
+
+const PEERS: &[Peer] = &[
+    Peer { name: "valkey-9", package: "valkey-server", version: "Valkey server v=9." },
+    Peer { name: "redis-8", package: "redis-server", version: "Redis server v=8." },
+];
+
+/// `cargo x peers [--clean]`.
+pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => {
+            for peer in PEERS {
+                println!("ready: {}, {}", peer.name, peer.install()?.display());
+            }
+            println!("compare with one of them: cargo x bench --stock {}", PEERS[0].name);
+            Ok(())
+        }
+        ["--clean"] => match fs::remove_dir_all(dir()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(format!("{}: {error}", dir().display()).into())
+            }
+            _ => Ok(()),
+        },
+        _ => {
+            Err("cargo x peers [--clean]: gets newer servers to compare with, or removes them"
+                .into())
+        }
+    }
+}
+
+/// The program of the peer of this name, made ready if it is not; `None` if none is called so.
+pub(crate) fn named(name: &str) -> Option<Result<PathBuf, Failure>> {
+    PEERS.iter().find(|peer| peer.name == name).map(Peer::install)
+}
+
+fn dir() -> PathBuf {
+    target_dir().join("peers")
+}
+
+impl Peer {
+    fn install(&self) -> Result<PathBuf, Failure> {
+        let place = dir().join(self.name);
+        let starter = place.join(STARTER);
+        if !starter.is_file() {
+            self.unpack(&place).map_err(|Failure(why)| format!("{}: {why}", self.name))?;
+        }
+        Ok(starter)
+    }
+
+    fn unpack(&self, place: &Path) -> Result<(), Failure> {
+        let apt = Apt::new(dir().join("apt"), &[SUITE])?;
+        let needed = apt.cache(&[
+            "depends",
+            "--recurse",
+            "--no-recommends",
+            "--no-suggests",
+            "--no-conflicts",
+            "--no-breaks",
+            "--no-replaces",
+            "--no-enhances",
+            // As if nothing was installed: the machine's own libraries are older.
+            "-o",
+            "Dir::State::status=/dev/null",
+            self.package,
+        ])?;
+        let packages = programs_and_libraries(&needed);
+        if packages.is_empty() {
+            return Err(format!("{SUITE} has no {}", self.package).into());
+        }
+        let unpacked = dir().join("unpacked");
+        apt.unpack(&packages, Some(SUITE), &unpacked)?;
+        let starter = unpacked.join(STARTER);
+        fs::write(&starter, starter_script(self.package))
+            .and_then(|()| fs::set_permissions(&starter, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| format!("{}: {error}", starter.display()))?;
+        self.check(&starter)?;
+        // In its place only when it has been seen to start.
+        drop(fs::remove_dir_all(place));
+        fs::rename(&unpacked, place).map_err(|error| format!("{}: {error}", place.display()).into())
+    }
+
+    fn check(&self, starter: &Path) -> Result<(), Failure> {
+        let said = command(starter).arg("--version").output();
+        let said = said.map_err(|error| format!("{}: {error}", starter.display()))?;
+        let (out, err) =
+            (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        if out.starts_with(self.version) {
+            return Ok(());
+        }
+        let (wanted, found) = (self.version, format!("{out}{err}"));
+        Err(format!("wanted \"{wanted}\", and {SUITE} has \"{}\"", found.trim()).into())
+    }
+}
+
+/// Of what `apt-cache depends --recurse` lists: what is needed to run, and not to set a system up. The
+/// package that was asked for is among it.
+fn programs_and_libraries(listed: &str) -> Vec<&str> {
+    let names = listed.lines().filter(|line| !line.starts_with([' ', '<', '|']));
+    let is_wanted = |name: &&str| {
+        ["lib", "lua-", "valkey-", "redis-"].iter().any(|begin| name.starts_with(begin))
+            && !name.starts_with("libpam")
+            && !name.contains(':')
+    };
+    let mut names: Vec<&str> = names.filter(is_wanted).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// A script that starts the program of `package` with the loader and the libraries beside it.
+fn starter_script(package: &str) -> String {
+    format!(
+        "#!/bin/sh\n\
+         here=$(dirname \"$(readlink -f \"$0\")\")\n\
+         for libraries in \"$here\"/usr/lib/*-linux-gnu; do break; done\n\
+         exec \"$libraries\"/ld-linux-*.so.* --library-path \"$libraries\" \\\n\
+         \x20   \"$here/usr/bin/{package}\" \"$@\"\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sets_a_system_up_is_not_needed() {
+        let listed = "valkey-server\n  Depends: libc6\n  Depends: adduser\n |Depends: debconf\n\
+            libc6\n  Depends: libgcc-s1\nadduser\n<debconf-2.0>\nlibgcc-s1\nlibpam-runtime\nlua-cjson\n\
+            libc6:i386\nlibc6\nvalkey-tools\n";
+        let wanted = ["libc6", "libgcc-s1", "lua-cjson", "valkey-server", "valkey-tools"];
+        assert_eq!(programs_and_libraries(listed), wanted);
+    }
+}
