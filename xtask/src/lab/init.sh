@@ -16,16 +16,24 @@ for port in /sys/class/virtio-ports/*; do
 done
 exec >/dev/lab/output 2>&1
 
-finish() {
+# The host takes the power away when it has read how the machine ended.
+ends_with() {
     tar -c -C /results . >/dev/lab/results
     sync
-    # The host takes the power away when it has read this.
-    echo "exit $1" >/dev/lab/control
+    echo "$1" >/dev/lab/control
     while :; do sleep 60; done
+}
+finish() { ends_with "exit $1"; }
+
+# This machine is not what it was to be, and nothing has been run in it.
+not_ready() {
+    echo "$1; the kernel says:"
+    dmesg | tail -n 40
+    ends_with "not ready"
 }
 
 for module in /lab/modules/*.ko; do
-    [ ! -e "$module" ] || insmod "$module" || finish 125
+    [ ! -e "$module" ] || insmod "$module" || not_ready "$module can't be loaded"
 done
 
 # A controller's serial number is the name of its namespace, and the order in which the kernel finds
@@ -40,10 +48,7 @@ for name in $(cat /lab/namespaces); do
         done
         [ -n "$generic" ] || sleep 0.1
         tries=$((tries + 1))
-        if [ $tries -gt 200 ]; then
-            echo "the kernel shows no namespace $name"
-            finish 125
-        fi
+        [ $tries -le 600 ] || not_ready "there is no namespace $name"
     done
     export "SLIMIO_NVME_$name=$generic"
     export "SLIMIO_NVME_${name}_BLOCK=/dev/nvme${generic#/dev/ng}"

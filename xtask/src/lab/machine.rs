@@ -27,8 +27,10 @@ use crate::process::command;
 /// Between two looks at whether QEMU still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long QEMU may take to open its sockets, and to end when told to.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const CONSOLE: &str = "console.log";
+/// What `init.sh` says when the machine lacks a module or a namespace.
+const NOT_READY: &str = "not ready";
 pub(crate) const RESULTS: &str = "results.tar";
 /// The kernel: nothing but its own trouble on the console, no waiting after a panic, and no retrying
 /// of what a device has refused.
@@ -59,9 +61,26 @@ enum Event {
     Request(String),
 }
 
-/// Starts the machine and waits for its end. Returns the exit status of what was run; each other
-/// way to end is a failure. `see` gets each line that it prints.
+/// How a machine has ended.
+pub(crate) enum Ended {
+    /// By itself, with the exit status of what was run.
+    Status(i32),
+    /// QEMU or the guest's kernel gave up, or has not set up what the machine was to have. No program in
+    /// the guest may bring either down, so this says nothing about what was run.
+    Broken(Failure),
+}
+
+/// As [`run_once`], where a machine that broke is a failure, too.
 pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Failure> {
+    match run_once(plan, see)? {
+        Ended::Status(status) => Ok(status),
+        Ended::Broken(why) => Err(why),
+    }
+}
+
+/// Starts the machine and waits for its end. One that is still busy at the time limit is a failure.
+/// `see` gets each line that it prints.
+pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<Ended, Failure> {
     let sockets = Sockets::new()?;
     let mut machine = Machine::start(plan, &sockets)?;
     let deadline = Instant::now() + plan.time_limit;
@@ -82,7 +101,11 @@ pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Fai
             Ok(Event::Output(line)) => see(&line),
             Ok(Event::Request(line)) => {
                 if let Some(status) = line.strip_prefix("exit ") {
-                    break status.parse().map_err(|_| format!("the machine ended with {line}"))?;
+                    let status = status.parse();
+                    break Some(status.map_err(|_| format!("the machine ended with {line}"))?);
+                }
+                if line == NOT_READY {
+                    break None;
                 }
                 let answer = match steer::answer(&mut qmp, &line) {
                     Ok(()) => "ok".to_owned(),
@@ -94,7 +117,7 @@ pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Fai
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_EVERY),
         }
         if let Some(status) = machine.ended()? {
-            return Err(machine.died(status, &events, see));
+            return Ok(Ended::Broken(machine.died(status, &events, see)));
         }
     };
     qmp.execute("quit", "{}")?;
@@ -103,7 +126,7 @@ pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Fai
     while let Ok(Event::Output(line)) = events.recv_timeout(PATIENCE) {
         see(&line);
     }
-    Ok(status)
+    Ok(status.map_or_else(|| Ended::Broken("the machine was not ready".into()), Ended::Status))
 }
 
 struct Machine {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::guest::{Guest, Task, quoted, said, unpack_results};
-use super::machine::{self, Plan, RESULTS};
+use super::machine::{self, Ended, Plan, RESULTS};
 use super::power_cut;
 use super::suite::{FOLDER, LIBRARIES, Session};
 use super::tools::{self, Tools, lab_dir};
@@ -22,6 +22,8 @@ use crate::suites;
 
 /// No session takes as long even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(420);
+/// How many of the last lines of a machine that broke are repeated at the end of the run.
+const LINES_TOLD: usize = 10;
 /// The program that a planted bug is in.
 const SERVER: &str = "slimio";
 
@@ -122,16 +124,42 @@ impl Run<'_> {
             session.name
         ));
         guest.finish(&plan.archive, &names(&session.namespaces), &task)?;
+        let (status, lines) = self.run_machine(&plan)?;
         let mut verdicts = Verdicts::default();
-        let status = machine::run(&plan, &mut |line| {
-            self.say(line);
+        for line in &lines {
             see(line);
             verdicts.see(line);
-        })?;
+        }
         unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
         let verdict = verdicts.finish(status);
         verdict.map_err(|why| format!("{why}; what is left is in {}", folder.display()))?;
         Ok(folder)
+    }
+
+    /// Runs a machine to its end, and once more where the emulator or its kernel broke, which is told at
+    /// the end of the run. Returns the exit status and what was printed.
+    fn run_machine(&self, plan: &Plan<'_>) -> Result<(i32, Vec<String>), Failure> {
+        let mut has_broken = false;
+        loop {
+            let mut lines = Vec::new();
+            let ended = machine::run_once(plan, &mut |line| {
+                self.say(line);
+                lines.push(line.to_owned());
+            })?;
+            let Failure(why) = match ended {
+                Ended::Status(status) => return Ok((status, lines)),
+                Ended::Broken(why) => why,
+            };
+            let last = lines[lines.len().saturating_sub(LINES_TOLD)..].join("\n    ");
+            let told = format!("{why}; what it said last:\n    {last}");
+            if has_broken {
+                return Err(told.into());
+            }
+            has_broken = true;
+            self.say(&told);
+            let name = &self.session.name;
+            self.reported(|report| report.skip(&format!("the first machine of {name}: {told}")));
+        }
     }
 
     fn cut_power(&self, folder: &Path) -> Result<(), Failure> {

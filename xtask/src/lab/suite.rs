@@ -76,7 +76,8 @@ impl Suite {
             run.say("begins");
             if let Err(Failure(why)) = run.whole() {
                 run.say(&why);
-                failed.lock().expect("nobody panics with it").push(session.name.as_str());
+                let why = format!("{} ({why})", session.name);
+                failed.lock().expect("nobody panics with it").push(why);
             }
         });
         let failed = failed.into_inner().expect("nobody panics with it");
