@@ -73,7 +73,9 @@ the same files read afterwards with direct I/O, several reads in flight, by what
 snapshot, during `BGSAVE`, without; then, the log rewritten again, at random (Poisson) at half of \
 what stock did at full rate without a snapshot, again without one and during one. The average \
 (`requests_per_s`) is over all of the full rate. `snapshot_s`: from the command to INFO saying that \
-it is complete. `pss`: the server and its children, sampled. `write_rate_per_snapshot_rate`: written \
+it is complete. `closed_latency_…`: at full rate. `pss`: the server and its children, sampled; the \
+kernel walks through all their memory for that, which keeps a core for milliseconds, so it is done at full \
+rate only, with a snapshot and without. `write_rate_per_snapshot_rate`: written \
 while the snapshot ran, over the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock), \
 the longest step (SlimIO), by the clock; `..._cpu_ms_max`: in CPU time, which stock does not tell.\n\
 - Slowest command: without a break; what yields to others in between counts anew. In CPU time by \

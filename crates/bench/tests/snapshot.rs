@@ -202,7 +202,7 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
 
     let report = markdown::render(&comparison, "this test");
     for expected in [
-        "## Snapshots: throughput and memory",
+        "## Snapshots: full rate and memory",
         "| SET, snapshot, stock | everysec |",
         "## Snapshots: latency at half load",
         "| YCSB A, 2 KiB, snapshot, stock | always |",

@@ -1,4 +1,4 @@
-//! The tables of the rows with snapshots: throughput and memory, latency, time, recovery.
+//! The tables of the rows with snapshots: full rate and memory, latency, time, recovery.
 
 use std::fmt::Write as _;
 
@@ -17,6 +17,8 @@ const THROUGHPUT: &[Column] = &[
     ("average requests/s", "requests_per_s"),
     ("snapshot s", "snapshot_s"),
     ("requests/s during / without", "during_per_without"),
+    ("p99.9 us without", "closed_latency_us_p999_without"),
+    ("p99.9 us during", "closed_latency_us_p999_during"),
     ("PSS at peak / before", "pss_peak_per_before"),
     ("write rate / snapshot rate", "write_rate_per_snapshot_rate"),
 ];
@@ -61,7 +63,7 @@ pub(super) fn tables(comparison: &Comparison, text: &mut String) {
     let is_snapshot = |row: &Scenario| matches!(row.work, Work::Snapshot(_));
     let is_recovery = |row: &Scenario| matches!(row.work, Work::Recovery { .. });
     let is_slowest = |row: &Scenario| matches!(row.work, Work::Slowest(_));
-    table(comparison, "Snapshots: throughput and memory", is_snapshot, THROUGHPUT, text);
+    table(comparison, "Snapshots: full rate and memory", is_snapshot, THROUGHPUT, text);
     table(comparison, "Snapshots: latency at half load", is_snapshot, LATENCY, text);
     table(comparison, "Snapshots: where the time goes", is_snapshot, TIME, text);
     table(comparison, "Recovery", is_recovery, RECOVERY, text);
