@@ -1,5 +1,5 @@
-//! The programs in other languages that the black-box tests play against the server: go-redis is
-//! built, Jedis fetched, each of the version that its own file in `tests/clients/` names.
+//! Clients in other languages that the black-box tests run against the server: go-redis is built,
+//! Jedis fetched, each in the version that its own file in `tests/clients/` names.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use crate::setup;
 const PROGRAMS: &[(&str, &str)] =
     &[("go", "golang-go"), ("javac", "default-jdk-headless"), ("mvn", "maven")];
 
-/// What gets the files of a Java library.
+/// The Maven goal that fetches the files of a Java library.
 const COPY_DEPENDENCIES: &str =
     "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 
 /// How often something is fetched before it counts as out of reach.
 const TRIES: u32 = 3;
 
-/// Where they are.
+/// The folder that they are in.
 pub(crate) fn dir() -> PathBuf {
     target_dir().join("clients")
 }
@@ -40,7 +40,7 @@ pub(crate) fn install() -> Result<(), Failure> {
 fn build_go_redis() -> Result<(), Failure> {
     let mut go = command("go");
     go.current_dir(root().join("tests/clients/go-redis"));
-    // The compiler that is here, and nothing but what go.sum names.
+    // With the installed compiler, and only the modules that go.sum names.
     go.env("GOTOOLCHAIN", "local")
         .args(["build", "-mod=readonly", "-o"])
         .arg(dir().join("go-redis"));
@@ -50,7 +50,7 @@ fn build_go_redis() -> Result<(), Failure> {
 fn fetch_jedis() -> Result<(), Failure> {
     let wanted = root().join("tests/clients/jedis/pom.xml");
     let jars = dir().join("jedis");
-    // Lies beside what it names as soon as that is complete.
+    // Written when everything that it names has been fetched.
     let got = jars.join("pom.xml");
     let text = fs::read(&wanted).map_err(|error| format!("{}: {error}", wanted.display()))?;
     if fs::read(&got).is_ok_and(|got| got == text) {
@@ -67,7 +67,7 @@ fn fetch_jedis() -> Result<(), Failure> {
     fs::write(&got, text).map_err(|error| format!("{}: {error}", got.display()).into())
 }
 
-/// Runs what fetches something: a network may fail for a moment.
+/// Runs a command that fetches something, up to `TRIES` times: a network may fail for a moment.
 fn again_and_again(command: &mut Command) -> Result<(), Failure> {
     let mut outcome = run(command);
     for _ in 1..TRIES {

@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::process::{cargo, run, target_dir};
 use crate::server::{Server, read_value};
 
-/// The kill comes at a moment drawn up to here.
+/// The kill comes at a random moment before this.
 const LIFE_MS_MAX: u64 = 1500;
 /// Requests that may be unanswered: enough that the kill hits many in flight.
 const IN_FLIGHT: u64 = 32;
@@ -53,7 +53,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps `IN_FLIGHT` numbered writes on their way until the kill. Returns (sent, acknowledged).
+/// Keeps `IN_FLIGHT` numbered writes in flight until the kill. Returns (sent, acknowledged).
 fn write_until_killed(server: &mut Server, life: Duration) -> Result<(u64, u64), Failure> {
     let stream = server.connect()?;
     let mut writer = stream.try_clone().map_err(|error| error.to_string())?;

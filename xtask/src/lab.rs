@@ -53,7 +53,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// All sessions, for a longer run. Where there is no lab they are skipped, but in CI.
+/// All sessions, for a longer run. Where there is no lab they are skipped, except in CI.
 pub(crate) fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install() {
         Ok(tools) => Suite::prepare(tools, &[]).map(Some),
@@ -73,7 +73,7 @@ fn kinds() -> String {
     )
 }
 
-/// What `run` and `shell` were told.
+/// The options of `run` and `shell`.
 struct Order {
     namespaces: Vec<Namespace>,
     with: Vec<PathBuf>,

@@ -13,14 +13,14 @@ use crate::Failure;
 use crate::process::{command, root, side_by_side};
 use crate::programs::{self, Program};
 
-/// All bugs, from the root.
+/// The list of all bugs, relative to the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
-/// Builds the bugs in, each asleep.
+/// The feature that builds the bugs in, all of them inactive.
 pub(crate) const FEATURE: &str = "slimio-planted/bugs";
-/// Wakes the one it names.
+/// The variable that activates the bug it names.
 pub(crate) const VARIABLE: &str = "SLIMIO_PLANTED";
 
-/// Tells tests for how long to wait for what must come, in seconds: with a bug, mostly in vain.
+/// Tells tests how long to wait for what must happen, in seconds: with a bug, mostly in vain.
 const PATIENCE: &str = "SLIMIO_PATIENCE_SECONDS";
 const PATIENCE_SECONDS: &str = "8";
 
@@ -85,8 +85,8 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
     chosen
 }
 
-/// Checks more tests at a time than there are cores, for with its bug many a test waits for what
-/// never comes. Returns the bugs that were not caught, each with why in a few words.
+/// Runs more tests at a time than there are cores, because with its bug many a test waits for what
+/// never happens. Returns the bugs that were not caught, each with the reason in a few words.
 fn check_all(programs: &[Program], of_test: BTreeMap<&Test, Vec<&str>>) -> Vec<String> {
     let missed = Mutex::new(Vec::new());
     side_by_side(of_test, 3, |(test, bugs)| {
@@ -132,7 +132,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
     Ok(all)
 }
 
-/// Sees that a test passes without a bug.
+/// Checks that a test passes without a bug.
 fn check_healthy(programs: &[Program], test: &Test) -> Result<(), String> {
     let output = run_test(programs, test, None)?;
     if output.status.success() && text_of(&output).contains("test result: ok. 1 passed") {
@@ -141,7 +141,7 @@ fn check_healthy(programs: &[Program], test: &Test) -> Result<(), String> {
     Err(format!("{} does not pass without the bug:\n{}", test.name, text_of(&output)))
 }
 
-/// Sees that a test fails with a bug.
+/// Checks that a test fails with a bug.
 fn check(programs: &[Program], bug: &str, test: &Test) -> Result<(), String> {
     let output = run_test(programs, test, Some(bug))?;
     if output.status.success() {
@@ -167,7 +167,7 @@ fn run_test(programs: &[Program], test: &Test, bug: Option<&str>) -> Result<Outp
     let program = program.ok_or_else(|| format!("{package} has no test target {target}"))?;
     let mut command = command(&program.path);
     command.current_dir(&program.folder).args(["--exact", name]);
-    // Without a bug, too: else one would be called caught where the machine was slow.
+    // Without a bug, too: otherwise a slow machine would pass for a caught bug.
     command.env(PATIENCE, PATIENCE_SECONDS);
     match bug {
         Some(bug) => command.env(VARIABLE, bug),

@@ -10,12 +10,10 @@ use std::thread;
 
 use crate::Failure;
 
-/// The workspace's root folder.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// Where cargo puts what it builds.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -37,7 +35,6 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A cargo command with its arguments.
 pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = command(program);
@@ -58,8 +55,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// Runs each of them as [`run`] does, as many at a time as there are cores, in no certain order. What they
-/// print is mixed. The failure is the first one's.
+/// Runs each command as [`run`] does, as many at a time as there are cores, in no certain order.
+/// Their output is mixed. Returns the first failure.
 pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     let failed = Mutex::new(None);
     side_by_side(commands, 1, |mut command| {
@@ -70,12 +67,11 @@ pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
 }
 
-/// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Does the work on each item, on `per_core` of them at a time for each core, and begins with the first.
+/// Does the work on each item, in order, on `per_core` items at a time for each core.
 pub(crate) fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
 where
     I: IntoIterator<IntoIter: Send>,

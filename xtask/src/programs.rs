@@ -1,4 +1,4 @@
-//! The programs that cargo builds of tests.
+//! The test programs that cargo builds.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub(crate) fn build(chosen: &[&str]) -> Result<Vec<Program>, Failure> {
     Ok(messages.lines().filter_map(parse).collect())
 }
 
-/// The program that a message of cargo names, if it is that of a test.
+/// The program that a message of cargo names, if it is a test program.
 fn parse(message: &str) -> Option<Program> {
     let path = target_dir().join(text(message, "executable")?);
     let (_, package) = text(message, "package_id")?.rsplit_once('#')?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// Lines that start so, in the output of any test, are repeated at the end of the run.
+/// Lines that start with this, in the output of any test, are repeated at the end of the run.
 pub(crate) const SKIP_MARK: &str = "SKIPPED";
 
 /// A failed step does not keep the next from running.
@@ -17,7 +17,6 @@ pub(crate) struct Report {
     counts: Counts,
 }
 
-/// What a step does.
 pub(crate) type Run<'a> = Box<dyn FnOnce(&mut Report) -> Result<(), Failure> + Send + 'a>;
 
 struct Step {
@@ -52,8 +51,8 @@ impl Report {
         succeeded
     }
 
-    /// Runs steps at the same time, and waits for all: those of which each leaves the processor idle for
-    /// much of its time. What they print is mixed.
+    /// Runs steps at the same time, and waits for all. For steps that leave the processor idle for
+    /// much of their time. Their output is mixed.
     pub(crate) fn together<'a>(&mut self, steps: Vec<(&'a str, Run<'a>)>) {
         let one = |name, run| {
             let mut part = Self::default();
@@ -79,7 +78,6 @@ impl Report {
         self.skips.push(what.to_owned());
     }
 
-    /// Looks at one line of a test run's output.
     pub(crate) fn see(&mut self, line: &str) {
         if let Some(what) = line.strip_prefix(SKIP_MARK) {
             self.skip(what.trim_start_matches(':').trim());

@@ -1,8 +1,9 @@
 //! `cargo x sanitize`: the crates with `unsafe` in them under the tools that see what it does.
 //!
-//! Miri runs what calls no kernel, and knows whose each pointer is; the address and the thread
-//! sanitizer run all tests of these crates, kernel and all, and see what goes wrong in that run. Memory
-//! that a kernel may still write to is leaked on purpose, so leaks are not looked for.
+//! Miri runs the tests whose system calls it can emulate, and tracks what each pointer may point
+//! to; the address and the thread sanitizer run all tests of these crates on the real kernel, and
+//! see the errors of that run. Memory that a kernel may still write to is leaked on purpose, so
+//! leaks are not looked for.
 
 use std::process::Command;
 
@@ -49,7 +50,7 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// Adds to the nightly toolchain what is missing of it. The error says what is skipped, and why.
+/// Adds missing components to the nightly toolchain. The error says what is skipped, and why.
 fn install() -> Result<(), Failure> {
     let by_hand = "Miri and the sanitizers need rustup and a nightly toolchain: `rustup toolchain \
                    install nightly --component miri --component rust-src`";
@@ -93,7 +94,7 @@ fn nightly(kind: &str) -> Command {
     cargo
 }
 
-/// The machine that this runs on, as targets are called.
+/// The name of this machine as a target.
 fn host() -> Result<String, Failure> {
     let output = command("rustup")
         .args(["run", TOOLCHAIN, "rustc", "--print", "host-tuple"])

@@ -16,10 +16,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// What the server says goes here.
 const LOG: &str = "server.log";
 
-/// A running server; killed with this.
+/// A running server, killed on drop.
 pub(crate) struct Server {
     child: Child,
-    /// Nobody else's, as a port might be by the time that the server asks for it.
+    /// A socket of its own: another process might take a port before the server asks for it.
     socket: PathBuf,
 }
 
@@ -100,7 +100,7 @@ fn read_line(stream: &mut impl BufRead) -> Result<String, Failure> {
     Ok(line.trim_end_matches("\r\n").to_owned())
 }
 
-/// Not in the target folder, whose name may be longer than a socket's may be.
+/// Not in the target folder, whose path may be longer than a socket's may be.
 fn free_socket() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

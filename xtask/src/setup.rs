@@ -106,7 +106,7 @@ fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-/// Installs Debian's packages; `by_hand` is what to do where that cannot be.
+/// Installs Debian's packages; `by_hand` says what to do where that is not possible.
 pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), Failure> {
     if !is_installed("apt-get") || !is_root() {
         // Without redis-py alone a virtual environment will do.

@@ -18,7 +18,7 @@ const LIVES: &[[&str; 3]] = &[
     ["slimio-server", "serve", "crashes::what_comes_back_was_in_memory_and_was_promised"],
 ];
 
-/// `cargo x sim [minutes]`: what fails prints the seed that it fails with again.
+/// `cargo x sim [minutes]`: a failure prints the seed that reproduces it.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     let minutes = match args {
         [] => MINUTES,

@@ -45,7 +45,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
 
 fn read_files() -> Result<Vec<File>, Failure> {
     let output = command("git")
-        // Whoever owns the checkout: nothing of it is run.
+        // Accepts any owner of the checkout: nothing of it is run.
         .args(["-c", "safe.directory=*"])
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output()

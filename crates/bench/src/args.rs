@@ -1,4 +1,5 @@
-//! Command-line flags: `--name value`, `--name=value` and `--switch`; what nobody asks for is an error.
+//! Command-line flags: `--name value`, `--name=value` and `--switch`; a flag that nobody asks for
+//! is an error.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

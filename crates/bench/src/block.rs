@@ -15,7 +15,7 @@ pub struct BlockDevice {
     directory: PathBuf,
 }
 
-/// What went to a device since the machine started. The whole device's: other processes count too.
+/// Traffic of a device since the machine started, that of other processes included.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceCounters {
     /// Bytes read.

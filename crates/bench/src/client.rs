@@ -1,4 +1,4 @@
-//! A blocking connection for what is not measured: control, INFO, the ledger.
+//! A blocking connection for everything that is not measured: control, INFO, the ledger.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::error::{BenchError, Doing, Result};
 
-/// Longest wait for a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest string or array accepted, in bytes or elements.
 const LENGTH_MAX: usize = 1 << 30;
@@ -26,7 +25,7 @@ pub enum Reply {
     Bulk(Vec<u8>),
     /// No value.
     Nil,
-    /// Several.
+    /// Several replies.
     Array(Vec<Reply>),
 }
 

@@ -24,7 +24,7 @@ pub struct CompareConfig {
     pub servers: Vec<(ServerKind, PathBuf)>,
     /// Flags given to both.
     pub extra: Vec<String>,
-    /// Rows.
+    /// Rows of the report.
     pub scenarios: Vec<&'static Scenario>,
     /// Length and size.
     pub scale: Scale,
@@ -41,7 +41,7 @@ pub struct CompareConfig {
 pub struct Runs {
     /// Runs that went well.
     pub results: Vec<RunResult>,
-    /// Why others did not.
+    /// Errors of the others.
     pub errors: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl Runs {
     }
 }
 
-/// The middle of some values, or between the two in the middle; `None` of nothing.
+/// The middle value, or the mean of the two in the middle; `None` without values.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -98,7 +98,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 pub struct Comparison {
     /// Where it ran.
     pub environment: Environment,
-    /// With what.
+    /// What it compared.
     pub config: CompareConfig,
     /// By position of the scenario in `config.scenarios`, and server.
     pub runs: BTreeMap<(usize, ServerKind), Runs>,
@@ -129,7 +129,7 @@ impl Comparison {
     }
 }
 
-/// Runs the rounds of every row; each run's line is in the file as soon as it is over.
+/// Runs the rounds of every row; each run's line is in the file as soon as the run is over.
 pub fn compare(config: CompareConfig) -> Result<Comparison> {
     fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
     fresh_directory(&config.work)?;
@@ -154,7 +154,7 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     Ok(comparison)
 }
 
-/// What the stock server does in a closed loop, by policy: the measure of the open loop's rate.
+/// The stock server's throughput in a closed loop, by policy. It sets the rate of the open loop.
 #[derive(Debug, Default)]
 struct Capacity {
     per_s: BTreeMap<Policy, f64>,
@@ -215,8 +215,8 @@ impl Comparison {
         ServerConfig { kind, program, directory, policy, extra: self.config.extra.clone() }
     }
 
-    /// Half of the stock server's capacity for rows with an open loop. The closed-loop row of this
-    /// run tells it; without one it is measured here.
+    /// Half of the stock server's capacity for rows with an open loop. It comes from the
+    /// closed-loop row of this run; without that row it is measured here.
     fn open_rate(
         &self,
         scenario: &Scenario,
@@ -225,7 +225,7 @@ impl Comparison {
         capacity: &mut Capacity,
     ) -> Result<Option<f64>> {
         if matches!(scenario.work, Work::Snapshot(_)) {
-            // Stock measures its own first; without stock, so does SlimIO.
+            // Stock measures its own rate first; without stock, SlimIO does.
             let stock = self.runs(scenario.name, ServerKind::Stock);
             let per_s = stock.and_then(|runs| runs.median("requests_per_s_without"));
             return Ok(per_s.filter(|_| kind == ServerKind::SlimIO).map(|per_s| per_s / 2.0));

@@ -14,7 +14,7 @@ use crate::proc::CpuTime;
 
 /// How long the machine is watched before a run.
 pub const BUSY_LOOK: Duration = Duration::from_millis(500);
-/// More than this, and the results are worth little.
+/// With more busy cores than this, the results are worth little.
 const BUSY_CORES_MAX: f64 = 0.2;
 const UNKNOWN: &str = "unknown";
 
@@ -56,8 +56,8 @@ impl Environment {
         })
     }
 
-    /// Adds how busy the machine is with work that is not ours, which is to be asked while nothing of
-    /// ours runs. Takes [`BUSY_LOOK`].
+    /// Adds how busy the machine is with the work of others. To be called while nothing of ours
+    /// runs. Takes [`BUSY_LOOK`].
     pub fn add_strangers(&mut self) -> Result<()> {
         let before = CpuTime::of_machine()?;
         thread::sleep(BUSY_LOOK);

@@ -10,8 +10,8 @@ const ZIPFIAN_THETA: f64 = 0.99;
 pub enum KeyDistribution {
     /// Every key equally often.
     Uniform,
-    /// A few keys very often; which ones is spread over the key range by a hash, as YCSB's
-    /// scrambled zipfian does.
+    /// A few keys very often. A hash spreads them over the key range, as in YCSB's scrambled
+    /// zipfian.
     Zipfian,
     /// Zipfian counted back from the key inserted last (YCSB D).
     Latest,

@@ -10,10 +10,10 @@
 //!   (one connection's commands are executed in order, and a recovered state is a prefix);
 //! - a `MULTI` … `EXEC`, an `MSET`, any command, is there whole or not at all;
 //! - nothing is there that nobody wrote, dates of expiry included;
-//! - no state from before a value that any client has been shown.
+//! - no state is older than a value that any client has been shown.
 //!
-//! Each client owns its keys, so its own commands alone say what they must hold. A state to compare
-//! with is the acknowledged one, or that with the first 1, 2, … units in flight applied.
+//! Each client owns its keys, so its own commands alone say what they must hold. The states to
+//! compare with are the acknowledged one, and those with the first 1, 2, … units in flight applied.
 
 mod audit;
 mod model;
@@ -68,11 +68,11 @@ pub struct LedgerConfig {
     pub snapshots: bool,
     /// What is done to the data between death and restart, to see that the ledger notices.
     pub sabotage: Sabotage,
-    /// Decides keys, commands, values and moments of death; the server's timing it cannot decide.
+    /// Decides keys, commands, values and moments of death, but not the server's timing.
     pub seed: u64,
 }
 
-/// What was found when nothing was wrong.
+/// The counts of a ledger that found nothing wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerReport {
     /// Lives that ended and were checked.
@@ -186,8 +186,8 @@ fn live(
     Ok(())
 }
 
-/// Restart and comparison. The server is stopped in good order behind it: the next life's start then
-/// also reads what an orderly stop leaves.
+/// Restart and comparison. With [`Death::Terminate`] the server is stopped in good order after it:
+/// the next life's start then also reads what an orderly stop leaves.
 fn check(config: &LedgerConfig, accounts: &mut [Account], report: &mut LedgerReport) -> Result<()> {
     let server = Server::start(&config.server)?;
     let mut client = server.client()?;
@@ -217,7 +217,7 @@ fn spin(duration: Duration) {
     }
 }
 
-/// A directory for a ledger's server: `name` below the system's directory for such files.
+/// A directory for a ledger's server: `name` below the system's directory for temporary files.
 pub fn scratch_directory(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("slimio-{name}-{}", std::process::id()))
 }

@@ -1,12 +1,12 @@
 //! The load generator: many connections on one thread, closed loop or open loop.
 //!
-//! In the closed loop every connection keeps `pipeline` requests on their way, so the server sets
-//! the pace. In the open loop requests arrive by the clock, whatever the server does: an arrival
-//! takes the connection that has been free longest, or waits for one, and its latency counts from
-//! the moment it was *due*. A server that stalls for a second therefore shows a second in the
-//! latency of everything that was due meanwhile (no coordinated omission).
+//! In the closed loop every connection keeps `pipeline` requests in flight, so the server sets the
+//! pace. In the open loop requests arrive by the clock, whatever the server does: an arrival takes
+//! the connection that has been free longest, or waits for one, and its latency counts from the
+//! moment it was *due*. A server that stalls for a second therefore shows a second in the latency
+//! of everything that was due meanwhile (no coordinated omission).
 //!
-//! A phase ends with every reply in, so that what is measured around it belongs to it.
+//! A phase ends when every reply is in, so that what is measured around it belongs to it.
 
 mod connection;
 mod report;
@@ -36,15 +36,15 @@ pub use schedule::Arrival;
 
 /// Most connections of one generator.
 pub const CLIENTS_MAX: usize = 10_000;
-/// Most requests one connection keeps on their way.
+/// Most requests that one connection keeps in flight.
 pub const PIPELINE_MAX: usize = 10_000;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
 /// Bytes read from a socket at once.
 const READ_SIZE: usize = 256 * 1024;
-/// A server that says nothing for so long while requests wait ends the run.
+/// The run fails when the server stays silent for this long while requests wait.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long after its end an open-loop phase works off what is overdue.
+/// How long after its end an open-loop phase still works off overdue requests.
 const OVERDUE_MAX: Duration = Duration::from_secs(30);
 
 /// What a generator does. Seeds decide keys, values, verbs and arrival times.
@@ -67,22 +67,22 @@ pub struct LoadConfig {
 /// When a phase ends.
 #[derive(Clone, Debug)]
 pub enum Until {
-    /// After so long.
+    /// After this time.
     Elapsed(Duration),
-    /// After so many requests.
+    /// After this many requests.
     Requests(u64),
-    /// When somebody sets this.
+    /// When this is set.
     Told(Arc<AtomicBool>),
 }
 
-/// The end of the phase that runs.
 struct End {
     at_ns: u64,
     told: Option<Arc<AtomicBool>>,
 }
 
 impl End {
-    /// In nanoseconds since the phase began; the moment of being told fixes it.
+    /// In nanoseconds since the phase began; with [`Until::Told`], fixed by the first call after
+    /// that.
     fn at_ns(&mut self, now_ns: u64) -> u64 {
         if self.told.as_ref().is_some_and(|told| told.load(Ordering::Relaxed)) {
             self.told = None;
@@ -105,7 +105,6 @@ pub struct Generator {
     completed: Vec<(InFlight, Seen)>,
     /// Connections with room for a request, the one free longest first (open loop).
     free: VecDeque<usize>,
-    /// What the last wait returned.
     events: Vec<epoll::Event>,
     in_flight: u64,
     report: PhaseReport,
@@ -151,7 +150,7 @@ impl Generator {
         })
     }
 
-    /// Replaces what the clients do, for the next phase.
+    /// Sets what the clients do in the next phase.
     pub fn set_mix(&mut self, mix: Mix, arrival: Arrival) {
         self.mix = mix;
         self.config.arrival = arrival;
@@ -186,7 +185,7 @@ impl Generator {
         let mut heard = Instant::now();
         while self.in_flight > 0 {
             let ready = self.wait(SILENCE_MAX)?;
-            // Being stopped and continued ends a wait as well.
+            // A stop and continue of this process ends a wait as well.
             if ready == 0 && heard.elapsed() > SILENCE_MAX {
                 return Err(self.silent());
             }
@@ -268,7 +267,7 @@ impl Generator {
         }
     }
 
-    /// Hands what is due to free connections.
+    /// Hands requests that are due to free connections.
     fn send_due(&mut self, due: &mut VecDeque<u64>, was_free: bool) -> Result<()> {
         while let Some(&due_ns) = due.front()
             && let Some(index) = self.free.pop_front()
@@ -285,7 +284,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Records what will never be sent with the time it has waited so far.
+    /// Records requests that will never be sent, with the time that they have waited so far.
     fn give_up_on(&mut self, due: &mut VecDeque<u64>) {
         let now_ns = self.elapsed_ns();
         for due_ns in due.drain(..) {
@@ -425,9 +424,9 @@ mod tests {
     use super::*;
     use crate::values::ValuePool;
 
-    /// Asked for, and far below what a wait counted in milliseconds can do.
+    /// The wait asked for: far below what a wait in whole milliseconds can do.
     const SHORT: Duration = Duration::from_micros(100);
-    /// A busy machine makes some waits long, not all of so many.
+    /// A busy machine makes some waits long, but not all of this many.
     const WAITS_MAX: usize = 2000;
 
     #[test]

@@ -22,7 +22,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// The verbs, each with its help.
 const VERBS: [(&str, &str); 6] = [
     ("compare", compare::HELP),
     ("ledger", ledger::HELP),

@@ -9,7 +9,7 @@ use crate::scenario::{Scenario, Work};
 use crate::server::ServerKind;
 use crate::targets::{Verdict, verdicts};
 
-/// What there is nothing to say about.
+/// Stands for a value that there is none of.
 const NOTHING: &str = "–";
 
 /// Environment, targets, one line per row, and every number.

@@ -13,9 +13,9 @@ use crate::stalls::StallMeter;
 
 /// CPU time comes in steps of 10 ms: less than ten of them say nothing.
 pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
-/// A log that has not grown for so long has everything; a flush is due after half a second.
+/// A log that has not grown for this long is complete; a flush is due after half a second.
 const SETTLED_AFTER: Duration = Duration::from_millis(800);
-/// A log that grows for longer without load is taken as it is.
+/// A log that still grows after this long without load is taken as it is.
 const SETTLING_MAX: Duration = Duration::from_secs(5);
 const SETTLING_LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -39,7 +39,7 @@ pub struct Window {
     started: Instant,
 }
 
-/// CPU times over a stretch, and what the machine kept everybody waiting.
+/// CPU times over a stretch, and the machine's stalls.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     server: CpuTime,
@@ -72,7 +72,7 @@ impl Window {
         })
     }
 
-    /// CPU times so far; to be taken right behind the last reply.
+    /// CPU times so far; to be taken right after the last reply.
     pub fn cost(&self) -> Result<Cost> {
         let server = CpuTime::of_process(self.pid)?.since(self.server_before);
         let own = CpuTime::of_self()?.since(self.own_before);
@@ -154,8 +154,8 @@ pub struct LogSize {
 }
 
 impl LogSize {
-    /// As [`LogSize::of`], once the server has written what it holds back: stock writes before it
-    /// replies, SlimIO may keep records in memory that outlives it for a while.
+    /// As [`LogSize::of`], once the server has written everything: stock writes before it replies,
+    /// SlimIO may keep records for a while in memory that outlives it.
     pub fn settled(server: &Server) -> Result<Self> {
         let mut size = Self::of(server)?;
         if server.config().kind == ServerKind::Stock || size.bytes.is_none() {
@@ -174,8 +174,8 @@ impl LogSize {
         Ok(size)
     }
 
-    /// Of a running server: the append-only files of the stock server, whose text is record
-    /// throughout; SlimIO's own counters. Counters that are missing are `None`.
+    /// The log of a running server: the append-only files of the stock server, which hold nothing
+    /// but records; SlimIO's own counters. Counters that are missing are `None`.
     pub fn of(server: &Server) -> Result<Self> {
         match server.config().kind {
             ServerKind::Stock => {

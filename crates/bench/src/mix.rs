@@ -24,7 +24,7 @@ const SCAN_LEN_MAX: u64 = 100;
 /// Most keys one MSET may carry.
 const MSET_LEN_MAX: u64 = 1024;
 
-/// One operation, before it is bytes.
+/// One operation, not yet encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// `SET key value`.
@@ -71,7 +71,6 @@ enum Verb {
 /// A stream of operations.
 #[derive(Clone, Debug)]
 pub struct Mix {
-    /// Verbs with their weights.
     weights: Vec<(u64, Verb)>,
     weight_sum: u64,
     keys: KeyPicker,

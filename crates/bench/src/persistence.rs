@@ -10,7 +10,6 @@ use crate::snapshot::Kind;
 pub(crate) struct Persistence(BTreeMap<String, String>);
 
 impl Persistence {
-    /// Asks a server.
     pub(crate) fn of(client: &mut Client) -> Result<Self> {
         client.info("persistence").map(Self)
     }
@@ -18,17 +17,17 @@ impl Persistence {
     /// A field that is a number; flags are 0 or 1.
     ///
     /// # Errors
-    /// It is not there, or no number.
+    /// When it is missing, or no number.
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let text = self.text(name)?;
         let not_one = || BenchError::Reply(format!("INFO persistence: {name} is {text:?}"));
         text.parse().map_err(|_| not_one())
     }
 
-    /// That the last snapshot of a kind did not fail.
+    /// Checks that the last snapshot of a kind did not fail.
     ///
     /// # Errors
-    /// It did.
+    /// When it did.
     pub(crate) fn check(&self, kind: Kind) -> Result<()> {
         let name = match kind {
             Kind::Save => "rdb_last_bgsave_status",

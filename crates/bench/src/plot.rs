@@ -41,7 +41,7 @@ const BARS_RIGHT: i32 = 950;
 const BAR_HEIGHT: i32 = 16;
 const HEAD_HEIGHT: i32 = 80;
 const LATENCY_HEIGHT: i32 = 640;
-/// Percentiles marked on the axis; they lie as far apart as they are rare.
+/// Percentiles marked on the axis, on which every further nine takes the same width.
 const PERCENTILES: &[f64] = &[0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
 /// Draws every picture that the comparison has numbers for into its directory; returns the names.

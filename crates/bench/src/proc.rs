@@ -82,7 +82,7 @@ impl RunTime {
         Self::below(&format!("/proc/{pid}"))
     }
 
-    /// Of the threads in a process whose names begin so, together; `None` without one.
+    /// The sum over the threads of a process whose names begin with `name`; `None` without one.
     pub fn of_threads(pid: u32, name: &str) -> Result<Option<Self>> {
         let mut sum: Option<Self> = None;
         for thread in numbered_entries(&format!("/proc/{pid}/task"))? {
@@ -105,7 +105,7 @@ impl RunTime {
         Ok(Self { cpu, core_wait: Duration::from_nanos(waited_ns.unwrap_or(0)) })
     }
 
-    /// What both did.
+    /// The sum of both.
     fn and(self, other: Self) -> Self {
         let cpu = CpuTime {
             user: self.cpu.user + other.cpu.user,
@@ -127,7 +127,7 @@ impl RunTime {
 pub struct ThreadsUse {
     /// CPU time, to the nanosecond. What the kernel does in threads of its own is not in it.
     pub cpu: Duration,
-    /// How often a thread gave its core away, asked or not.
+    /// How often a thread lost its core, voluntarily or not.
     pub switches: u64,
 }
 
@@ -166,7 +166,7 @@ fn switches(status: &str) -> u64 {
 /// Processes that `pid` has started and not yet waited for.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
     let mut children = numbered_entries("/proc")?;
-    // One that is gone by now is nobody's child.
+    // A process that is gone by now is nobody's child.
     children.retain(|child| {
         stat_fields(&format!("/proc/{child}"))
             .is_ok_and(|fields| fields.get(1) == Some(&u64::from(pid)))
@@ -175,25 +175,24 @@ pub fn children(pid: u32) -> Result<Vec<u32>> {
 }
 
 /// Files that the process has open although they were deleted, so that their space is not free yet.
-/// Memory shared as a file, which seems to lie in `/`, is none of them.
+/// Shared memory, whose files seem to lie in `/`, is left out.
 pub fn deleted_files(pid: u32) -> Result<Vec<PathBuf>> {
     const DELETED: &str = " (deleted)";
     let folder = format!("/proc/{pid}/fd");
     let entries = fs::read_dir(&folder).doing(format!("listing {folder}"))?.flatten();
-    // One that was closed meanwhile has no link any more.
+    // A file that was closed meanwhile has no link any more.
     let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
     let names = links.filter_map(|link| link.to_str()?.strip_suffix(DELETED).map(PathBuf::from));
     Ok(names.filter(|path| path.parent() != Some(Path::new("/"))).collect())
 }
 
-/// Names in `directory` that are numbers.
 fn numbered_entries(directory: &str) -> Result<Vec<u32>> {
     let entries = fs::read_dir(directory).doing(format!("listing {directory}"))?.flatten();
     Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Fields of `stat` in `/proc/PID` or `/proc/PID/task/TID` from the state on, so index 11 is `utime`, 13 `cutime`; what is not a
-/// number is 0.
+/// Fields of `stat` in `/proc/PID` or `/proc/PID/task/TID` from the state on, so index 11 is
+/// `utime`, 13 `cutime`; a field that is no number is 0.
 fn stat_fields(directory: &str) -> Result<Vec<u64>> {
     let text = read(&format!("{directory}/stat"))?;
     // The name in parentheses may hold anything, a parenthesis too.
@@ -269,8 +268,8 @@ mod tests {
         assert!(machine.total() >= Duration::from_millis(30), "{machine:?}");
     }
 
-    /// In a process of its own: what a thread has used goes with it, and those of other tests end at
-    /// any time.
+    /// In a process of its own: the use of a thread is gone when it ends, and threads of other
+    /// tests end at any time.
     #[test]
     fn work_and_sleep_show_in_the_use_of_threads() {
         let script =

@@ -1,4 +1,4 @@
-//! A block device that records what is asked of it: every write, discard and flush, in order.
+//! A block device that records its requests: every write, discard and flush, in order.
 //!
 //! ```text
 //!   file system or server ── /dev/loopN ── loop driver ── FUSE ──► this process ──► trace
@@ -6,10 +6,10 @@
 //!                                                                       └─► file with the data
 //! ```
 //!
-//! The device is a loop device over the only file of a FUSE file system of our own. So a kernel needs
-//! nothing but those two; nothing is sampled and no buffer of the kernel can overflow: what is not in
-//! the trace was not acknowledged. Requests arrive one after the other and are recorded before they
-//! are done.
+//! The device is a loop device over the only file of a FUSE file system of our own. So a kernel
+//! needs nothing but those two. Nothing is sampled and no buffer of the kernel can overflow: a
+//! request that is not in the trace was not acknowledged. Requests arrive one after the other and
+//! are recorded before they are carried out.
 
 mod claim;
 mod disk;

@@ -22,7 +22,7 @@ use crate::snapshot::{Kind, take};
 const READER_COUNT: usize = 8;
 /// Length of each, in bytes.
 const READ_SIZE: usize = 1 << 20;
-/// What direct I/O wants buffers to be aligned to, in bytes.
+/// Alignment of buffers that direct I/O wants, in bytes.
 const ALIGNMENT: usize = 4096;
 
 /// Writes `key_count` keys, rewrites the log, so that all of them are in a snapshot, kills the
@@ -80,9 +80,9 @@ fn read_since(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> 
     Some(after?.since(before?).read_bytes)
 }
 
-/// Reads the files below `directory` as the device can at its best: directly, with several reads in
-/// flight. Returns the seconds it took; `None` where there is no direct I/O. What was preallocated
-/// and never written costs no device anything: the device's own counters tell how much was read.
+/// Reads the files below `directory` as fast as the device can: with direct I/O, several reads in
+/// flight. Returns the seconds it took; `None` where there is no direct I/O. Preallocated blocks
+/// that were never written cost nothing: the device's own counters tell how much was read.
 fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let mut pieces = Vec::new();
     for path in tree_files(directory)? {

@@ -16,9 +16,9 @@ use crate::request::RequestWriter;
 use crate::run::{RunResult, preload};
 use crate::server::{Server, ServerConfig, ServerKind, tree_files};
 
-/// Of the files' pages, so many may still be in memory for a start to count as cold.
+/// Share of the files' bytes that may still be in memory for a start to count as cold.
 const RESIDENT_SHARE_MAX: f64 = 0.01;
-/// Read at once when the files' own speed is measured, in bytes.
+/// Bytes of one read when the files' own speed is measured.
 const READ_SIZE: usize = 1 << 20;
 
 /// Writes `key_count` keys, ends the server, drops its files from memory, starts it again.
@@ -66,7 +66,7 @@ pub fn run(
     Ok(result)
 }
 
-/// Starts a server again that must have this many keys.
+/// Starts a server again, which must have `key_count` keys.
 pub(crate) fn start_with_keys(config: &ServerConfig, key_count: u64) -> Result<Server> {
     let server = Server::start(config)?;
     let found = server.client()?.expect(&["DBSIZE"])?;

@@ -152,7 +152,7 @@ impl ReplyReader {
         })
     }
 
-    /// Counts `seen` in the array under way; gives back what is a whole reply.
+    /// Counts `seen` in the array under way; returns a reply that is complete.
     fn element(&mut self, seen: Seen) -> Option<Seen> {
         if matches!(seen, Seen::Array { .. }) {
             return Some(seen);

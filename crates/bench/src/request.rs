@@ -100,7 +100,7 @@ impl RequestWriter {
     }
 }
 
-/// The `len` key numbers from `key` on, round the end.
+/// The `len` key numbers from `key` on, wrapping at `key_count`.
 pub fn neighbours(key: u64, len: u64, key_count: u64) -> impl Iterator<Item = u64> {
     (0..len).map(move |step| (key + step) % key_count.max(1))
 }

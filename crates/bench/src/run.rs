@@ -25,7 +25,6 @@ const COMPRESSIBLE: f64 = 0.5;
 /// Connections and pipeline that fill the key range.
 const PRELOAD_CLIENTS: usize = 16;
 const PRELOAD_PIPELINE: usize = 16;
-/// Percentiles of the latency curve.
 const CURVE: &[f64] =
     &[0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999, 100.0];
 
@@ -34,7 +33,7 @@ const CURVE: &[f64] =
 pub struct RunResult {
     /// Numbers.
     pub metrics: Metrics,
-    /// How they were got, where it is not always the same.
+    /// How the numbers were measured, where that varies.
     pub notes: BTreeMap<&'static str, String>,
     /// Latency in microseconds by percentile.
     pub curve: Vec<(f64, f64)>,
@@ -43,7 +42,7 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// What SlimIO says of itself at the end of a run.
+    /// Adds what SlimIO says of itself at the end of a run.
     pub(crate) fn add_notes(&mut self, server: &Server) -> Result<()> {
         if server.config().kind == ServerKind::SlimIO {
             let info = server.client()?.info("slimio")?;
@@ -56,8 +55,8 @@ impl RunResult {
     }
 }
 
-/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second; rows with a snapshot
-/// can do without.
+/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second; rows with a
+/// snapshot can do without one.
 pub fn run(
     scenario: &Scenario,
     server: &ServerConfig,
@@ -124,7 +123,7 @@ fn writer(value_size: usize, seed: u64) -> RequestWriter {
     RequestWriter::new(ValuePool::new(value_size, COMPRESSIBLE, seed))
 }
 
-/// Sets keys `0..key_count` in order, as fast as it goes; returns what that took.
+/// Sets keys `0..key_count` in order, as fast as possible; returns the report of that.
 ///
 /// Rows are measured on a key range that is full, so that reads hit and memory does not grow while
 /// the clock runs.
@@ -157,7 +156,7 @@ pub fn without_errors(report: PhaseReport) -> Result<PhaseReport> {
     }
 }
 
-/// Starts a server; writes what an aged row wants written, and deletes it.
+/// Starts a server; for an aged row, writes and deletes as much as the scale says.
 fn start(
     scenario: &Scenario,
     config: &ServerConfig,
@@ -178,7 +177,6 @@ fn start(
     Ok(server)
 }
 
-/// Warm up, measure, count system calls.
 fn steady(
     load: &Load,
     scenario: &Scenario,
@@ -210,7 +208,7 @@ fn curve(report: &PhaseReport) -> Vec<(f64, f64)> {
     CURVE.iter().map(|&percentile| (percentile, report.latency_us(percentile))).collect()
 }
 
-/// Counts in a stretch of its own, so that the counting does not slow what is measured.
+/// Counts in a stretch of its own, so that counting does not slow the measured one.
 fn count_syscalls(
     server: &Server,
     generator: &mut Generator,
@@ -229,7 +227,7 @@ fn count_syscalls(
     Ok(())
 }
 
-/// A counted number of SETs on an empty server, measured for what they leave.
+/// A counted number of SETs on an empty server, for the bytes of log that they leave.
 fn counted(
     config: &ServerConfig,
     scale: &Scale,

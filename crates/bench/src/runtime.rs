@@ -7,7 +7,7 @@
 //! ```
 //!
 //! SlimIO has the drive to itself (`--volume emulated:…`); stock Redis has a file system on a loop
-//! device that takes as long. What clients do is the [`Workload`] of the recordings.
+//! device with the same timing. The clients run the [`Workload`] of the recordings.
 
 mod chart;
 mod samples;
@@ -34,7 +34,7 @@ pub use table::{middle_rounds, table};
 /// more spare units, as each fills one.
 const HANDLES: u16 = 4;
 
-/// Who has the drive.
+/// The server that uses the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// SlimIO on a drive with data placement.
@@ -43,9 +43,9 @@ pub enum Host {
     WithoutPlacement,
     /// Stock Redis on a file system on a conventional one.
     Stock {
-        /// Which one.
+        /// The file system.
         file_system: FileSystemKind,
-        /// Whether it is mounted so that the drive is told what was deleted.
+        /// Whether it is mounted so that it tells the drive which blocks were freed.
         discard: bool,
     },
 }
@@ -72,39 +72,40 @@ impl Host {
     }
 }
 
-/// The drive, in what it differs from the paper's, and how full it gets.
+/// How the drive differs from the paper's, and how full it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drive {
     /// What it is called in the table.
     pub name: &'static str,
-    /// What it exports, or a little more where reclaim units have no size of their own.
+    /// Bytes that it exports, or a little more where no size of reclaim units is given.
     pub size_bytes: u64,
-    /// Of a reclaim unit; without one, a 180th of the drive as far as that is whole pages of each die.
+    /// Size of a reclaim unit; `None` for a 180th of the drive, rounded down to whole pages of each
+    /// die.
     pub unit_bytes: Option<u64>,
     /// Share of its NAND that it does not export, in percent.
     pub spare_percent: u32,
     /// Units that are free when the collector begins in the background, in percent.
     pub background_percent: u32,
-    /// Data, log and snapshots are those of a drive of so much of its size, in percent.
+    /// Data, log and snapshots are those of a drive of this share of its size, in percent.
     pub fill_percent: u64,
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Who has the drive.
+    /// The server that uses the drive.
     pub host: Host,
     /// `appendfsync`.
     pub policy: Policy,
-    /// What it runs on.
+    /// The drive.
     pub drive: Drive,
     /// On-demand snapshots, each with its SETs.
     pub repetitions: u32,
-    /// SlimIO's `snapshot-rate`, where it shall not be what it is by itself.
+    /// SlimIO's `snapshot-rate`; `None` for its default.
     pub snapshot_rate: Option<String>,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What was run.
@@ -116,7 +117,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Bytes that went to the media for each that the host wrote, on an empty drive at first.
+    /// Bytes to the media for each that the host wrote, from an empty drive on.
     pub fn waf(&self) -> f64 {
         let last = self.samples.last;
         last.map_or(f64::NAN, |last| last.media_bytes as f64 / last.host_bytes as f64)
@@ -141,12 +142,12 @@ impl Setup {
         Workload { repetitions, ..workload }
     }
 
-    /// Runs it with the server's program at `program`; data lie in `folder`, made anew and left behind.
-    /// SIGINT and SIGTERM end it in good order: what it mounted and attached goes with it.
+    /// Runs it with the server's program at `program`; data lie in `folder`, made anew and left
+    /// behind. On SIGINT and SIGTERM it takes down what it mounted and attached, and ends.
     pub fn run(&self, program: &Path, folder: &Path) -> Result<Outcome> {
         heed_interrupts()?;
         fresh_directory(folder)?;
-        // What others have written is not to be written back meanwhile.
+        // So that the dirty data of others is not written back during the run.
         rustix::fs::sync();
         let (driven, samples) = match self.host {
             Host::WithPlacement | Host::WithoutPlacement => self.on_drive(program, folder)?,
@@ -228,7 +229,7 @@ impl Setup {
     }
 }
 
-/// Where data lie while a run is going on: in memory, or what a real disk does would be seen, too.
+/// Where data lie during a run: in memory, so that no real disk shows in the results.
 pub fn folder_in_memory() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }

@@ -75,8 +75,8 @@ pub struct Scenario {
     pub policy: Policy,
     /// What happens.
     pub work: Work,
-    /// Whether as much was written and deleted before as the scale says: the log's files have been
-    /// through that, as those of a server that rewrites its log have, and are not growing.
+    /// Whether the server first writes and deletes as much as the scale says: then its log's files
+    /// have been used, like those of a server that rewrites its log, and do not grow.
     pub is_aged: bool,
     /// The metric that the row is about.
     pub headline: &'static str,
@@ -114,7 +114,7 @@ const SETS: SnapshotWork = SnapshotWork {
 };
 /// The same, while the server rewrites its log because that has grown.
 const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
-/// Values that compress by half, and such that do not.
+/// Values that compress by half, and values that do not compress.
 const HALF: f64 = 0.5;
 const NOTHING: f64 = 0.0;
 /// YCSB A as the paper runs it: 8 clients, values of 2 KiB.
@@ -259,16 +259,16 @@ pub const DEFAULT_SCENARIO_COUNT: usize = 17;
 
 const _: () = assert!(matches!(SCENARIOS[DEFAULT_SCENARIO_COUNT - 1].work, Work::Replay { .. }));
 
-/// How long and how large.
+/// Durations and sizes of the rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// Rounds of stock and SlimIO in turn.
     pub rounds: u32,
-    /// Before the clock counts, in seconds.
+    /// Warm-up before the measured stretch, in seconds.
     pub warmup_s: f64,
-    /// Measured, in seconds.
+    /// The measured stretch, in seconds.
     pub measured_s: f64,
-    /// Over which system calls are counted, in seconds, behind the measured stretch.
+    /// The stretch behind it in which system calls are counted, in seconds.
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,

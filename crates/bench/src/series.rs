@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use crate::load::{PhaseReport, TICK};
 
-/// A phase's last tick is cut short by its end; what is left of it must be at least this share of a
-/// tick to say anything.
+/// A phase's last tick is cut short by its end; it counts if at least this share of a tick is left.
 const TICK_SHARE_MIN: f64 = 0.5;
 
 /// The time of a run begins with its first phase; all times are in seconds.

@@ -17,14 +17,13 @@ use crate::error::{BenchError, Doing, Result};
 const READY_MAX: Duration = Duration::from_secs(600);
 /// How long a server may take to stop before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// Distance of the looks at a server that starts or stops.
+/// Time between two looks at a server that starts or stops.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Ports tried before giving up.
 const PORT_TRIES_MAX: usize = 8;
 /// Lines of a server's log that an error quotes.
 const LOG_TAIL_LEN: usize = 12;
 
-/// Which server.
+/// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServerKind {
     /// Stock `redis-server`.
@@ -94,7 +93,7 @@ impl fmt::Display for Policy {
 /// How to start a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Which one.
+    /// Its kind.
     pub kind: ServerKind,
     /// Its program.
     pub program: PathBuf,

@@ -1,5 +1,5 @@
-//! The slowest single command while a data set gets large: nothing that a command does may grow
-//! with how much there is.
+//! The slowest single command while a data set grows: the work of a command must not grow with the
+//! size of the data set.
 //!
 //! SlimIO measures the CPU time of its commands itself (`command-cpu-tracking`), stock does not; by
 //! the clock, both keep the slowest in `SLOWLOG`.
@@ -16,7 +16,7 @@ use crate::server::{Server, ServerConfig, ServerKind};
 use crate::snapshot::{Kind, take};
 use crate::values::ValuePool;
 
-/// What becomes large.
+/// What grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grows {
     /// The keyspace: new keys are inserted.
@@ -25,17 +25,15 @@ pub enum Grows {
     Hash,
 }
 
-/// Bytes of a value, or of a field's.
+/// Bytes of a value, or of a field's value.
 const VALUE_SIZE: usize = 64;
-/// Name of the hash.
 const HASH: &str = "hash";
-/// Fields that one `HSET` fills in.
 const FIELDS_PER_COMMAND: u64 = 100;
 /// Commands that are sent before the first reply is read.
 const COMMANDS_IN_FLIGHT: u64 = 16;
 /// `HSET`s of one field while a snapshot runs.
 const WRITES: u64 = 20_000;
-/// Microseconds from which a command is kept.
+/// `SLOWLOG` keeps commands that take at least this many microseconds.
 const KEPT_FROM_US: &str = "500";
 
 /// Makes `count` keys or fields, and returns what the slowest command took.
@@ -118,7 +116,7 @@ fn fill(client: &mut Client, fields: u64) -> Result<()> {
 /// Writes to fields all over the hash.
 fn write(client: &mut Client, fields: u64) -> Result<()> {
     for i in 0..WRITES {
-        // A step that is prime to any number of fields worth measuring.
+        // A step that is coprime with any number of fields worth measuring.
         let field = name(i.wrapping_mul(2_654_435_761) % fields);
         client.expect(&["HSET", HASH, &field, "written while a snapshot runs"])?;
     }

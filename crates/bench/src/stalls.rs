@@ -1,9 +1,9 @@
-//! How long this machine keeps waiting whoever wants to run: the part of every latency that is no
-//! server's doing.
+//! How long this machine keeps a runnable thread waiting: the part of every latency that no server
+//! causes.
 //!
-//! A thread sleeps for a millisecond at a time and notes how late it wakes. What would have come
-//! due during a long stall is counted too, as an open loop counts it: the percentiles are those of
-//! a server that takes no time at all.
+//! A thread sleeps for a millisecond at a time and notes how late it wakes. Wake-ups that would
+//! have come due during a long stall are counted too, as in an open loop: the percentiles are those
+//! of a server that takes no time at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,10 +14,9 @@ use hdrhistogram::Histogram;
 
 use crate::error::{Doing as _, Result};
 
-/// How long it sleeps.
 const STEP: Duration = Duration::from_millis(1);
 
-/// A running meter. Its end ends its thread.
+/// A running meter. Its thread ends on drop.
 #[derive(Debug)]
 pub struct StallMeter {
     shared: Arc<Shared>,
@@ -35,7 +34,7 @@ impl StallMeter {
     /// Starts to measure.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// When no thread can be started.
     pub fn start() -> Result<Self> {
         let late = Histogram::new(3).expect("three digits are possible");
         let shared = Arc::new(Shared { is_over: AtomicBool::new(false), late: Mutex::new(late) });
@@ -47,7 +46,7 @@ impl StallMeter {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Lateness that one wake-up in a thousand exceeds, in microseconds, until now.
+    /// Lateness so far that one wake-up in a thousand exceeds, in microseconds.
     pub fn p999_us(&self) -> f64 {
         let late = self.shared.late.lock().unwrap_or_else(PoisonError::into_inner);
         late.value_at_percentile(99.9) as f64 / 1000.0

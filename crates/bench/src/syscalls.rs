@@ -30,8 +30,8 @@ enum Tool {
 }
 
 impl SyscallCounter {
-    /// Attaches to all threads of `pid`; `None` when this machine has neither tool or allows neither.
-    /// Files lie in `directory` for the while.
+    /// Attaches to all threads of `pid`; `None` when this machine has neither tool or allows
+    /// neither. Its files lie in `directory` meanwhile.
     pub fn attach(pid: u32, directory: &Path) -> Option<Self> {
         Self::with_perf(pid, directory).or_else(|_| Self::with_strace(pid, directory)).ok()
     }

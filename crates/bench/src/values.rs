@@ -10,7 +10,6 @@ use crate::rng::Rng;
 const START_COUNT: usize = 1 << 20;
 /// Length of one random-then-filler unit, in bytes; shorter values use units of their own length.
 const UNIT_SIZE: usize = 256;
-/// The byte that filler consists of.
 const FILLER: u8 = b'x';
 
 /// Where the values of a run come from.

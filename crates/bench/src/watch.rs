@@ -10,10 +10,10 @@ use crate::error::{Doing as _, Result};
 use crate::proc::{self, RunTime};
 use crate::server::{Server, ServerKind};
 
-/// Shortest distance of two samples.
+/// Shortest time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
-/// The kernel walks a process's pages to tell its memory: of the time, at most one part in so many
-/// goes into that.
+/// The kernel walks a process's pages to report its memory: at most one part in this many of the
+/// time goes into that.
 const SAMPLE_SHARE: u32 = 50;
 /// SlimIO's threads that write snapshots, in turns.
 const SNAPSHOT_THREADS: &str = "snapshot";
@@ -23,13 +23,13 @@ const SNAPSHOT_THREADS: &str = "snapshot";
 pub struct Seen {
     /// Memory at the start: of the server and its children, shared pages by their share.
     pub pss_bytes_before: u64,
-    /// The most that it came to.
+    /// That memory at its peak.
     pub pss_bytes_peak: u64,
-    /// Of the child that saves (stock) or the threads that do (SlimIO), as far as it was seen.
+    /// Times of the child (stock) or the threads (SlimIO) that save, as far as they were seen.
     pub saver: Option<RunTime>,
 }
 
-/// A watch that is kept. Its end ends its thread.
+/// A running watch. Its thread ends on drop.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ pub struct Watch {
 struct Shared {
     pid: u32,
     kind: ServerKind,
-    /// The saver's times before, for a thread that was there already.
+    /// The saver's times at the start, for threads that exist already.
     saver_before: RunTime,
     is_over: AtomicBool,
     seen: Mutex<Seen>,
@@ -96,7 +96,7 @@ impl Shared {
     fn keep(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             let began = Instant::now();
-            // A server that is gone is somebody else's to report.
+            // Somebody else reports a server that is gone.
             let pss_bytes = pss_with_children(self.pid).unwrap_or(0);
             let mut seen = self.seen();
             seen.pss_bytes_peak = seen.pss_bytes_peak.max(pss_bytes);

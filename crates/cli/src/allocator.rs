@@ -1,4 +1,4 @@
-//! What jemalloc has to say of itself.
+//! Statistics of jemalloc.
 
 use slimio_server::{Allocator, AllocatorBytes};
 use tikv_jemalloc_ctl::{epoch, stats, stats_print, version};

@@ -50,7 +50,6 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// Writes the file.
     pub(crate) fn run(&self) -> Result<(), String> {
         let version = RdbVersion::to_write(self.version).ok_or_else(|| {
             format!(
@@ -96,7 +95,7 @@ impl Export {
         Ok(())
     }
 
-    /// While a server has the volume: it keeps a snapshot for us as it is, and we read that.
+    /// While a server has the volume open: it pins a snapshot for us, and we read that.
     fn run_beside(&self, path: &Path, options: ExportOptions) -> Result<Exporter, String> {
         let mut server = Connection::open(&self.server)?;
         if let Some(file) = &self.password_file {
@@ -104,7 +103,7 @@ impl Export {
                 .map_err(|e| format!("cannot read the password from {}: {e}", file.display()))?;
             server.call(&["AUTH", password.trim_end_matches('\n')])?;
         }
-        // Before the server replaces its last point in time by one that nobody could read.
+        // First of all: the server might replace its on-demand snapshot though nobody can read one.
         let mut media = slimio_volume::open_beside(path)
             .map_err(|error| volume::explain(&error, &self.volume))?;
         let mut superblock = || {
@@ -129,7 +128,7 @@ impl Export {
         let mut exporter = Exporter::create(&self.out, options)?;
         let source = SlotSource { device: &mut *device, volume_id: superblock.volume_id, summary };
         export_slot(source, &mut exporter, &mut Progress::new("exporting").heard())?;
-        // As long as the connection holds, so does the snapshot.
+        // The snapshot stays pinned as long as the connection holds.
         server.call(&["PING"]).map_err(|why| {
             format!("the server took the snapshot back while it was read ({why}); try again")
         })?;
@@ -207,7 +206,7 @@ impl Import {
     }
 }
 
-/// Says on the terminal how far something is.
+/// Shows progress on the terminal.
 pub(crate) struct Progress {
     doing: &'static str,
     next: Instant,
@@ -229,7 +228,6 @@ impl Progress {
     }
 }
 
-/// A connection to the server.
 struct Connection {
     stream: BufReader<Box<dyn Stream>>,
     address: String,

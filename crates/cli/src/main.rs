@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use slimio_device::{Purpose, explain_refused_calls};
 
-/// Memory that is free goes back to the system from threads of its own: mimalloc, which is as fast,
-/// gives it back in the middle of a `free` (docs/memory.md has the times), and none of it when idle.
+/// jemalloc returns free memory to the system from threads of its own. mimalloc, which is as fast,
+/// returns it in the middle of a `free` (docs/memory.md has the times), and none of it when idle.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             say(&text);
-            // Said by name: an error of the kernel does not tell a filter from a permission.
+            // Names the refused calls: an error of the kernel may be a filter's or a permission's.
             if let Some(refused) = explain_refused_calls(&[Purpose::Serving])
                 && !text.contains(&refused)
             {
@@ -90,13 +90,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why it ends. Where nobody can hear it, on a full disk say, that is no reason to panic.
+/// Says why the program ends. If that fails, on a full disk for example, there is no need to panic.
 fn say(text: &str) {
     let _: io::Result<()> = writeln!(io::stderr(), "slimio: {text}");
 }
 
-/// What is to be done, when it is not to serve. Warnings go to standard error: that a volume is waited
-/// for, say.
+/// The command to run, when it is not to serve. Warnings go to standard error, for example that it
+/// waits for a volume.
 fn tool() -> Command {
     let command = Cli::parse().command;
     // Without a file, nothing can go wrong with it.
@@ -104,8 +104,8 @@ fn tool() -> Command {
     command
 }
 
-/// The arguments of `serve`, which have redis-server's form rather than clap's. Without a command
-/// to the contrary, `serve` is meant.
+/// The arguments of `serve`, which have redis-server's form rather than clap's. Without a command,
+/// `serve` is meant.
 fn serve_args(args: &[String]) -> Option<&[String]> {
     match args.get(1).map(String::as_str) {
         None => Some(&[]),

@@ -54,7 +54,7 @@ fn machine() {
     say(&format!("block size: {LBA_SIZE}"));
 }
 
-/// What a kernel's io_uring lacks of what the server makes use of.
+/// The io_uring features that the server uses and the kernel lacks.
 fn without(features: Features) -> String {
     let Features { deferred, cooperative, multishot_accept, multishot_receive } = features;
     let lacks: Vec<&str> = [
@@ -100,7 +100,7 @@ fn device(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What it would be used as if that were refused.
+/// What the device would be used as if that were refused.
 fn below(path: &Path, device: &dyn WholeDevice) -> String {
     if device.describe().starts_with("NVMe passthrough") {
         let block = block_device_of(path).unwrap_or_else(|_| path.to_path_buf());

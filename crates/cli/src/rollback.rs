@@ -24,7 +24,7 @@ pub(crate) struct Rollback {
 }
 
 impl Rollback {
-    /// Shows what is lost, and with `--force` does it.
+    /// Shows what would be lost, and with `--force` rolls back.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open_existing()?;
         let found = inspect(&mut *storage.media).map_err(|e| explain(&e))?;
@@ -67,7 +67,7 @@ fn name(summary: &SlotSummary) -> String {
     format!("the {kind} in {area}, {entry_count} entries, {age_s} s old, LSN {lsn}")
 }
 
-/// What goes with the way back, a line each.
+/// What a rollback loses, a line each.
 fn lost(found: &Inspection, back_to: &SlotSummary) -> Vec<String> {
     let held = found.slots.iter().map(|(held, _)| held);
     let mut lines: Vec<String> =

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         config.set("dir", here).map_err(|e| e.to_string())?;
     }
     let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
-    // A volume may be waited for, and nobody looks at the socket meanwhile.
+    // Opening may wait for a volume, and nobody looks at the socket meanwhile.
     let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
         register_conditional_shutdown(number, 0, is_opening.clone())
@@ -72,7 +72,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     result
 }
 
-/// Leaves the process id in a file.
 fn write_pid(path: &str) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -108,7 +107,7 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
     Ok(storage)
 }
 
-/// Makes room for so many clients, beside our own files.
+/// Raises the limit of open files for this many clients, besides our own files.
 fn raise_file_limit(clients: u64) {
     use rustix::process::{Resource, Rlimit, setrlimit};
     const OWN_FILES: u64 = 64;
@@ -127,7 +126,7 @@ fn raise_file_limit(clients: u64) {
     }
 }
 
-/// Tells systemd that commands are served, where it listens.
+/// Tells systemd that commands are served, if it listens.
 fn notify_systemd() {
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {

@@ -55,7 +55,6 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// Makes an empty volume.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open(true)?;
         slimio_server::make_volume(&mut storage, &Config::default(), self.force)?;
@@ -81,8 +80,8 @@ pub(crate) struct Verify {
     volume: VolumeArg,
 }
 
-/// Prints a line of the answer. Ends the program when nobody reads any more, as behind `| head`, and with
-/// an error when it can't be written: so nothing may be left half done.
+/// Prints a line of the answer. Ends the program when nobody reads any more, as behind `| head`,
+/// and with an error when the line can't be written: the caller may leave nothing half done.
 pub(crate) fn say(line: &str) {
     let Err(error) = writeln!(io::stdout(), "{line}") else { return };
     if error.kind() == io::ErrorKind::BrokenPipe {
@@ -92,7 +91,7 @@ pub(crate) fn say(line: &str) {
     exit(1);
 }
 
-/// Prints a line about what is yet to be done, which is done whether anybody reads that or not.
+/// Prints a line about something still to be done, which is done even if nobody reads the line.
 pub(crate) fn announce(line: &str) {
     let _: io::Result<()> = writeln!(io::stdout(), "{line}");
 }
@@ -201,7 +200,7 @@ fn as_text(name: &str, found: &Inspection) -> String {
     lines.join("\n")
 }
 
-/// What the areas are made of, on a device.
+/// The extents of the areas, on a device.
 fn extents(found: &Inspection) -> Option<&ExtentMap> {
     found.superblock.as_ref()?.extents.as_ref()
 }

@@ -21,7 +21,7 @@ pub(crate) fn open(
         .map_err(|error| explain(&error, spec))
 }
 
-/// As [`open`], of a device, which is recorded at `trace`.
+/// As [`open`], of a device; what is done to it is recorded in the file `trace`.
 ///
 /// # Errors
 /// A sentence with a remedy.

@@ -45,7 +45,6 @@ enum Experiment {
 }
 
 impl Waf {
-    /// Does what is asked.
     pub(crate) fn run(&self) -> Result<(), String> {
         match &self.experiment {
             Some(Experiment::Validate(validate)) => validate.run(),

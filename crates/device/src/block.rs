@@ -21,17 +21,17 @@ use crate::{
     WriteCache, calls, holders, identity, sys,
 };
 
-/// A block device that no other program has, by the kernel's word, as long as this lives: neither
+/// A block device that the kernel gives to no other program as long as this lives: it is neither
 /// mounted, nor in a volume group, nor held by another one of these.
 pub struct BlockDevice {
     path: PathBuf,
-    /// Opened exclusively. All paths go through it: none is beside it that could be in flight when it is
-    /// closed.
+    /// Opened exclusively. All paths go through it: no other opening can have operations in flight
+    /// when it is closed.
     claim: Claim,
     size: u64,
     write_cache: WriteCache,
     engine: Engine,
-    /// The write streams that it has, as placements; none where operations can't name them.
+    /// Its write streams, as placements; none where operations can't name them.
     streams: Vec<PlacementId>,
     options: PathOptions,
     bulk: Bulk,
@@ -41,8 +41,8 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Takes a block device. Nothing on it is changed. While operations of a process that has ended are
-    /// with the kernel, it waits for them, minutes if it must, and says so in the log.
+    /// Takes a block device. Nothing on it is changed. While the kernel still has operations of a
+    /// process that has ended, waits for them, minutes if it must, and says so in the log.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when something has it, [`OpenError::StillInFlight`] when those operations do
@@ -67,7 +67,7 @@ impl BlockDevice {
         let size = sys::block_device_size(holder).map_err(failed("measuring"))?;
         let write_cache = write_cache_of_block_device(holder).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
-        // Operations of io_uring name them, and what goes through the cache forgets them.
+        // Only operations of io_uring can name them, and buffered writes lose them.
         let has_streams = options.direct && matches!(engine, Engine::Uring);
         let count =
             if has_streams { write_streams(holder).map_err(failed("looking at"))? } else { 0 };
@@ -119,7 +119,7 @@ impl BlockDevice {
         })
     }
 
-    /// What a completed write is worth.
+    /// Whether completed writes are stable.
     pub fn write_cache(&self) -> WriteCache {
         if self.options.direct { self.write_cache } else { WriteCache::Volatile }
     }
@@ -132,7 +132,7 @@ impl WholeDevice for BlockDevice {
 
     fn contents(&self) -> Result<Contents, OpenError> {
         Contents::of_file(self.claim.file(), self.size).map_err(|error| {
-            // Past the cache, the kernel says of a sector that can't be read that there are no data.
+            // With direct I/O, the kernel reports a sector that can't be read as "no data".
             let is_unreadable = error.raw_os_error() == Some(libc::ENODATA);
             let unreadable = io::Error::from_raw_os_error(libc::EIO);
             OpenError::io("reading", &self.path, if is_unreadable { &unreadable } else { &error })
@@ -204,16 +204,16 @@ impl WholeDevice for BlockDevice {
     }
 }
 
-/// What a user is told who may not open a device.
+/// What to tell a user without permission to open a device.
 pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio-nvme.rules and add \
                                             the server's user to the group slimio, or run it as \
                                             root";
 
-/// How often it is looked who has a device that is not free.
+/// How often to look for the holder of a device that is not free.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Opens a block device for oneself alone, with these flags beside. One that nobody has who could be
-/// found is waited for: the kernel keeps it for what a process that has ended has in flight.
+/// Opens a block device exclusively, with these additional flags. While it is busy and no holder
+/// can be found, waits: the kernel keeps it for operations in flight of a process that has ended.
 pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL | flags);
@@ -229,11 +229,11 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // Who may look at our descriptors does without.
+    // Processes that may look at our descriptors do not need this.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 
-/// Says who has a device, if that can be found out.
+/// Fails with the holder of a device, if that can be found out.
 fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     let found = holders::in_kernel(path);
     if !found.is_empty() {

@@ -26,8 +26,8 @@ pub struct Buffer {
     owner: Owner,
 }
 
-/// Private memory of so many blocks (1 MiB) or more comes from the kernel, and goes back there at
-/// once: an allocator would keep it for the next one.
+/// Private memory of at least this many blocks (1 MiB) comes from the kernel, and goes back there
+/// at once: an allocator would keep it for the next buffer.
 const OWN_PAGES_LBAS_MIN: usize = 256;
 
 /// Who gives the memory back.
@@ -38,7 +38,7 @@ enum Owner {
     Pages,
     /// The mapping, when its last buffer is gone.
     Mapped { mapping: Arc<Mapping>, index: usize },
-    /// The pool, which has this buffer's place for the next one.
+    /// The pool, which reuses this buffer's place.
     Pooled { pool: Arc<Pool>, index: usize },
 }
 
@@ -133,8 +133,8 @@ impl Buffer {
         }
     }
 
-    /// Whether what is written here outlives the process. Once the mapping had a [fault](Self::faults)
-    /// it does not; what was written before does.
+    /// Whether bytes written here outlive the process. Once the mapping had a [fault](Self::faults)
+    /// they do not; those written before do.
     pub fn outlives_process(&self) -> bool {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => false,
@@ -142,8 +142,7 @@ impl Buffer {
         }
     }
 
-    /// What has become of pages of the whole mapping that this is a piece of, every store before
-    /// included. Nothing ever does to private memory.
+    /// Faults of the whole mapping of this piece, up to the last store; none in private memory.
     pub fn faults(&self) -> Faults {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => Faults::default(),
@@ -151,8 +150,8 @@ impl Buffer {
         }
     }
 
-    /// Lets the kernel alone hold what is in a piece of a mapped file, until it is used again: the
-    /// process takes less memory, and nothing changes. Private memory stays as it is.
+    /// Leaves the contents of a piece of a mapped file to the kernel alone, until it is used again:
+    /// the process takes less memory, and no byte changes. Private memory stays as it is.
     pub fn let_go(&mut self) {
         if let Owner::Mapped { mapping, .. } = &self.owner
             && mapping.faults() == Faults::default()
@@ -209,7 +208,7 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
-    /// As one comparison, which is quick also where each step of a loop is watched.
+    /// As one comparison, which is quick even where each step of a loop is watched.
     fn is_full_of(bytes: &[u8], byte: u8) -> bool {
         *bytes == vec![byte; bytes.len()]
     }

@@ -1,5 +1,5 @@
-//! What the paths of a device have that carry much data and that nothing urgent waits for: what they
-//! poll for, memory that is registered, and why not more.
+//! Extras of a device's bulk paths, which carry much data that nothing urgent waits for: polling,
+//! registered memory, and why they have no more.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::polling::has_poll_queues;
 use crate::pool::Pool;
 use crate::{Buffer, PathOptions, Polling};
 
-/// What a path is opened with; nothing by default.
+/// The extras that a path is opened with; none by default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) polling: Polling,
@@ -20,20 +20,21 @@ pub(crate) struct Extras {
     pub(crate) pool: Option<Arc<Pool>>,
 }
 
-/// The ring of a path.
+/// The setup of a path's ring.
 pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
     Setup {
         submissions: in_flight_max,
         completions: 2 * in_flight_max,
-        // A path may be handed from thread to thread, and others look whether its ring is readable:
-        // with this feature only the thread that has submitted could wait, and nobody look. Without it,
-        // a completion still is worked on by that thread, which the kernel interrupts for it.
+        // A path may be handed from thread to thread, and others check whether its ring is
+        // readable: with this feature only the thread that has submitted could wait, and nobody
+        // could check. Without it, that thread still handles completions, and the kernel interrupts
+        // it for them.
         avoid: Features { deferred: true, ..Features::NONE },
         polling: polling.for_ring(),
     }
 }
 
-/// Why a path could not be had with its [`Extras`].
+/// Why a path could not be opened with its [`Extras`].
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// There is no such ring.
@@ -78,7 +79,7 @@ impl From<Refusal> for Refused {
 }
 
 impl Extras {
-    /// Gives up what was refused, and says so; `None` when there is nothing to give up.
+    /// Gives up the refused extra, and returns a note; `None` when there is nothing to give up.
     fn give_up(&mut self, refusal: &Refusal) -> Option<String> {
         match refusal {
             Refusal::Memory(_) => {
@@ -125,7 +126,7 @@ impl Bulk {
         bulk
     }
 
-    /// What rings can be had here with.
+    /// The extras that rings can have here.
     fn probed(options: &PathOptions) -> Self {
         let mut bulk =
             Self { extras: Extras { polling: options.polling, pool: None }, ..Self::default() };
@@ -135,8 +136,7 @@ impl Bulk {
             bulk.poll_for_nothing(refused);
         }
         let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
-        // What goes through the cache is copied: no page is pinned. Where there is no ring, that is said
-        // elsewhere.
+        // Buffered transfers are copied: no page is pinned. A missing ring is reported elsewhere.
         if options.direct
             && options.registered
             && let Ok(mut ring) = Ring::<(), Buffer>::new(setup)
@@ -171,7 +171,7 @@ impl Bulk {
         self.note(format!("buffers are not registered: {why}"));
     }
 
-    /// They are as any other path, and why, should more have been asked for.
+    /// Leaves them no extras, and notes why if some were asked for.
     pub(crate) fn refuse(&mut self, why: impl fmt::Display) {
         self.without_pool();
         self.poll_for_nothing(why);
@@ -188,8 +188,7 @@ impl Bulk {
         }
     }
 
-    /// Takes back what `try_one` finds not to work, on a path with these: kernels may give a ring and
-    /// then fail its operations.
+    /// Takes back extras with which `try_one` fails: a ring may be made and then fail operations.
     pub(crate) fn try_out<E: fmt::Display>(
         &mut self,
         mut try_one: impl FnMut(Extras) -> Result<(), E>,
@@ -212,11 +211,11 @@ impl Bulk {
         }
     }
 
-    /// Opens a path by `open`, with as much as can be had. What one path can't be had with is noted,
-    /// and tried again with the next.
+    /// Opens a path by `open`, with as many extras as possible. An extra that one path can't have
+    /// is noted, and tried again with the next.
     ///
     /// # Errors
-    /// When it can't be had at all.
+    /// When no path can be opened at all.
     pub(crate) fn open<P>(
         &mut self,
         mut open: impl FnMut(&Extras) -> Result<P, Refusal>,
@@ -238,12 +237,12 @@ impl Bulk {
         }
     }
 
-    /// Notes that a path was opened that has none of it.
+    /// Notes that a path was opened without extras.
     pub(crate) fn opened_plainly(&mut self) {
         self.opened += 1;
     }
 
-    /// As the end of what a way of I/O is called.
+    /// As the end of the description of a way of I/O.
     pub(crate) fn describe(&self) -> String {
         let of = |count| match self.opened {
             opened if count == opened => String::new(),
@@ -316,7 +315,7 @@ mod tests {
     fn memory_is_registered_where_that_saves_something() {
         let registers = |options| Bulk::of_files(&options).extras.pool.is_some();
         let options = PathOptions::default();
-        // Where rings can't be had, or too little memory be locked, it is not.
+        // Where there are no rings, or too little memory may be locked, it is not.
         if registers(options) {
             assert!(!registers(PathOptions { direct: false, ..options }));
             assert!(!registers(PathOptions { registered: false, ..options }));

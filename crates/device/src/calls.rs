@@ -1,7 +1,7 @@
 //! Which of the system calls that SlimIO makes are refused to it, by name.
 //!
 //! A filter (seccomp) answers a call before the kernel looks at its arguments. So each call is made
-//! with arguments that the kernel takes for nothing: what is allowed fails for those, or does nothing.
+//! with arguments that have no effect: an allowed call fails because of them, or does nothing.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -11,13 +11,13 @@ use std::io;
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Volumes and threads, and sockets whichever way they are served: nothing replaces it.
+    /// Volumes, threads, and sockets whichever way they are served: there is no replacement.
     Serving,
-    /// Sockets without io_uring: nothing replaces it there.
+    /// Sockets without io_uring: there is no replacement.
     Epoll,
-    /// Something that can be done otherwise, or not at all.
+    /// Something that can be done in another way, or left out.
     Better {
-        /// What is so without it, as the end of a sentence.
+        /// The consequence of doing without, as the end of a sentence.
         without: &'static str,
     },
 }
@@ -25,7 +25,7 @@ pub enum Purpose {
 /// A system call that is refused to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedCall {
-    /// As a filter's profile has it.
+    /// Its name in a filter's profile.
     pub name: &'static str,
     /// What it is for.
     pub purpose: Purpose,
@@ -145,7 +145,7 @@ impl Call {
         let errno = io::Error::last_os_error().raw_os_error()?;
         let is_refused = match errno {
             libc::EPERM => true,
-            // The C library makes threads by an older call then.
+            // The C library then falls back to an older call to make threads.
             libc::ENOSYS => name != "clone3",
             _ => false,
         };
@@ -165,7 +165,7 @@ pub(crate) fn notes() -> impl Iterator<Item = String> {
     refused_calls(is_better).into_iter().map(|call| call.to_string())
 }
 
-/// What is refused of what these purposes need, as a sentence without a full stop that says what to
+/// The refused calls that these purposes need, as a sentence without a full stop that says what to
 /// do; `None` when all is allowed.
 pub fn explain_refused_calls(purposes: &[Purpose]) -> Option<String> {
     let refused = refused_calls(|purpose| purposes.contains(&purpose));

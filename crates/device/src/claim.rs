@@ -1,11 +1,11 @@
-//! What tells a successor that its predecessor is over: not only the process, but also what that had
-//! in flight.
+//! Tells a successor when its predecessor is over: not only the process, but also the operations
+//! that it had in flight.
 //!
-//! A write that the kernel has given to a device outlives a killed process, for as long as the device
-//! takes, and lands on whatever a successor has put there meanwhile. No call of another process waits
-//! for it (`fsync` does not). But the kernel keeps an open file description as long as an operation
-//! uses it, or is in flight on a ring that has it registered. So whoever has a volume has a *claim*, a
-//! description that only one can have:
+//! A write that the kernel has given to a device outlives a killed process, for as long as the
+//! device takes, and overwrites whatever a successor has put there meanwhile. No call of another
+//! process waits for it (`fsync` does not). But the kernel keeps an open file description as long
+//! as an operation uses it, or is in flight on a ring that has it registered. So the owner of a
+//! volume has a *claim*, a description that only one process can have:
 //!
 //! | | the claim | who keeps it |
 //! |---|---|---|
@@ -13,9 +13,9 @@
 //! | block device | the device, opened exclusively | each path goes through it |
 //! | NVMe namespace | its block device, opened exclusively | each ring of a path has it registered |
 //!
-//! Nothing of a volume is read before its claim is had. A claim that a living process has is refused
-//! by other means (a directory's lock, what is known of a device's holders); one that is only still
-//! held is waited for.
+//! Nothing of a volume is read before its claim is taken. A claim that a living process has is
+//! refused by other means (a directory's lock, the known holders of a device); one that only
+//! operations in flight still hold is waited for.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -34,29 +34,29 @@ use crate::{OpenError, holders};
 /// The file whose lock the kernel keeps until nothing of a directory's last process is in flight.
 pub const CLAIM_FILE_NAME: &str = "claim";
 
-/// A description that nobody else has. It is let go of when all that share it have: nothing unlocks it,
-/// because an operation in flight may be what keeps it.
+/// A description that nobody else has. It is released when everything that shares it is gone:
+/// nothing unlocks it, because an operation in flight may still hold it.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim(Arc<Claimed>);
 
 #[derive(Debug)]
 struct Claimed {
     file: File,
-    /// What shows that a living process has it, where nothing else does.
+    /// Shows that a living process has it, where nothing else does.
     _shown: Option<File>,
 }
 
 impl Claim {
-    /// A file that was opened or locked as nobody else can, and what shows that a living process has it.
+    /// A file that was opened or locked exclusively, and one that shows a living process's claim.
     pub(crate) fn of(file: File, shown: Option<File>) -> Self {
         Self(Arc::new(Claimed { file, _shown: shown }))
     }
 
-    /// Takes that of a directory whose lock is had, and waits for it as long as that is sensible.
+    /// Takes the claim of a directory whose lock is held, and waits for it as long as is sensible.
     ///
     /// # Errors
-    /// [`OpenError::StillInFlight`] when it is not to be had; [`OpenError::InUse`] when a living process
-    /// has it, whose lock was deleted; when the kernel can't lock.
+    /// [`OpenError::StillInFlight`] when it does not become free; [`OpenError::InUse`] when a
+    /// living process has it, whose lock was deleted; when the kernel can't lock.
     pub(crate) fn of_directory(directory: &Path) -> Result<Self, OpenError> {
         let path = directory.join(CLAIM_FILE_NAME);
         let failed = |error: io::Error| OpenError::io("claiming", &path, &error);
@@ -68,7 +68,7 @@ impl Claim {
         let (began, mut is_looked_up) = (Instant::now(), false);
         patience.wait_for(&path, || match file.try_lock() {
             Ok(()) => Ok(Some(())),
-            // Not at once: who is being killed has it a moment longer than the lock.
+            // Not at once: a process that is being killed has it a moment longer than the lock.
             Err(TryLockError::WouldBlock)
                 if began.elapsed() >= patience.first_word && !is_looked_up =>
             {
@@ -94,7 +94,7 @@ impl Claim {
     /// Lets a ring keep it until its last operation is over.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn be_held_by<T: Copy, M: Memory, W: Width>(
         &self,
         ring: &mut Ring<T, M, W>,
@@ -103,7 +103,7 @@ impl Claim {
     }
 }
 
-/// Opens a file that is there to be locked, or makes it.
+/// Opens a file that only serves to be locked, or makes it.
 pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
@@ -114,20 +114,20 @@ impl AsFd for Claim {
     }
 }
 
-/// How long a claim is waited for, and when that is said.
+/// How long to wait for a claim, and when to log that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Between two tries.
     pause: Duration,
     first_word: Duration,
-    /// From one word to the next.
+    /// Between two log lines.
     next_word: Duration,
     limit: Duration,
 }
 
 impl Patience {
-    /// With nothing in flight a claim is free after some 30 ms; with something, when the device has
-    /// done it, or the kernel has given up on it: drivers do that after 30 s, most often, and several
+    /// With nothing in flight, a claim is free after some 30 ms. Otherwise it is free when the
+    /// device is done, or the kernel has given up: drivers mostly do that after 30 s, several
     /// times.
     pub(crate) const DEFAULT: Self = Self {
         pause: Duration::from_millis(3),
@@ -136,11 +136,10 @@ impl Patience {
         limit: Duration::from_secs(300),
     };
 
-    /// Tries again and again until something is had, and says so when that takes long. `path` is what
-    /// is claimed.
+    /// Retries until `attempt` succeeds, and logs when that takes long. `path` is what is claimed.
     ///
     /// # Errors
-    /// [`OpenError::StillInFlight`] when patience has ended; what `attempt` fails with.
+    /// [`OpenError::StillInFlight`] at the limit; any error of `attempt`.
     pub(crate) fn wait_for<T>(
         self,
         path: &Path,
@@ -227,7 +226,7 @@ mod tests {
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(shared);
-        // A program that is just being started by another test has it for a moment.
+        // A program that another test is just starting has it for a moment.
         Claim::of_directory(place.path()).expect("it is let go of");
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Buffer, LBA_SIZE};
 
-/// Bytes looked at, at the start and at the end: the superblocks of all that is known are there.
+/// Bytes looked at, at the start and at the end: the superblocks of all known formats are there.
 const LOOK_SIZE: usize = 128 * 1024;
 
 /// What seems to be on a device.
@@ -41,14 +41,14 @@ impl fmt::Display for Contents {
     }
 }
 
-/// Bytes at a place that tell what something is.
+/// Bytes at an offset that identify a format.
 struct Signature {
     offset: usize,
     bytes: &'static [u8],
     what: &'static str,
 }
 
-/// In the order they are asked for: what contains other things comes last.
+/// In the order in which they are tried: formats that contain others come last.
 const SIGNATURES: &[Signature] = &[
     Signature { offset: 0x438, bytes: &[0x53, 0xef], what: "an ext2, ext3 or ext4 file system" },
     Signature { offset: 0, bytes: b"XFSB", what: "an XFS file system" },
@@ -80,7 +80,7 @@ const BCACHE_MAGIC: [u8; 16] = [
 /// Magic of a ZFS uberblock, which is somewhere in a ring of them.
 const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
-/// Looks at something of `size` bytes, of which `read` reads what begins at an offset.
+/// Looks at storage of `size` bytes; `read` fills a slice from an offset.
 pub(crate) fn examine_by<E>(
     size: u64,
     mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
@@ -88,7 +88,7 @@ pub(crate) fn examine_by<E>(
     let look = (LOOK_SIZE as u64).min(size) as usize;
     // Labels of ZFS reach to 256 KiB: their uberblocks begin at 128 KiB.
     let head_size = (2 * LOOK_SIZE as u64).min(size) as usize;
-    // As aligned as it takes to read past the cache.
+    // Aligned as direct I/O requires.
     let mut buffer = Buffer::zeroed(2 * LOOK_SIZE / LBA_SIZE);
     read(&mut buffer[..head_size], 0)?;
     let head = buffer[..head_size].to_vec();
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(identify(&head, &tail), Contents::Known("a part of a RAID array"));
         head[LOOK_SIZE + 3072..][..8].copy_from_slice(&ZFS_MAGIC);
         assert_eq!(identify(&head, &tail), Contents::Known("a ZFS pool"));
-        // Devices shorter than what is looked for are no trouble.
+        // Devices may be shorter than the signatures reach.
         assert_eq!(identify(&[], &[]), Contents::Nothing);
         assert_eq!(identify(&[1], &[1]), Contents::Unknown);
     }

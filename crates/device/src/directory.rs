@@ -28,16 +28,16 @@ pub const LOCK_FILE_NAME: &str = "lock";
 /// A directory that no other process uses as long as this lives, and the way its files are reached.
 pub struct Directory {
     path: PathBuf,
-    /// For flushing names, and for looking at what the directory is on.
+    /// For flushing names, and for finding the file system.
     handle: File,
-    /// Held by what is mapped, too.
+    /// Mappings hold it, too.
     lock: Arc<Lock>,
     claim: Claim,
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
     bulk: Bulk,
-    /// Why files are not opened past the cache, once that is known.
+    /// Why files are not opened for direct I/O, once that is known.
     not_direct: Option<String>,
     /// Files that share blocks with others.
     reflinked: BTreeSet<String>,
@@ -46,8 +46,9 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Takes a directory that exists. While operations of a process that has ended are with the kernel,
-    /// it waits for them, minutes if it must, and says so in the log: only then is anything in it read.
+    /// Takes a directory that exists. While the kernel still has operations of a process that has
+    /// ended, waits for them, minutes if it must, and says so in the log: nothing is read before
+    /// that.
     ///
     /// # Errors
     /// [`OpenError::Missing`] when it does not, [`OpenError::InUse`] when another process has it,
@@ -93,18 +94,18 @@ impl Directory {
         Self::open(path, options)
     }
 
-    /// Makes its name durable, and those of the directories above it on the same file system: who made
-    /// them may have died before it could.
+    /// Makes its name durable, and those of the directories above it on the same file system: the
+    /// process that made them may have died before it could.
     ///
     /// # Errors
-    /// When one that may be read can't be flushed.
+    /// When a readable one can't be flushed.
     pub fn flush_own_name(&self) -> Result<(), OpenError> {
         let device = |handle: &File| handle.metadata().map(|metadata| metadata.dev());
         let failed = |path| move |error: io::Error| OpenError::io("flushing", path, &error);
         let own = device(&self.handle).map_err(failed(&self.path))?;
         for above in self.path.ancestors().skip(1) {
             let handle = match File::open(above) {
-                // Who made what is in it could read it.
+                // The process that made its entries could read it.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 opened => opened.map_err(failed(above))?,
             };
@@ -149,7 +150,7 @@ impl Directory {
     }
 
     /// Makes a file of `lba_count` blocks, with its space reserved. File and name are durable when
-    /// this returns; what the blocks read is undefined.
+    /// this returns; the contents of the blocks are undefined.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room: then there is no file. When there is one of
@@ -177,7 +178,7 @@ impl Directory {
                 if is_planted("made-unflushed") { Ok(()) } else { self.handle.sync_all() }
             };
             fill().map_err(|error| {
-                // The error above is the one to tell.
+                // The caller gets the error above.
                 drop(fs::remove_file(&path));
                 ("filling", error)
             })
@@ -185,7 +186,7 @@ impl Directory {
         make().map_err(|(doing, error)| OpenError::io(doing, &path, &error))
     }
 
-    /// Makes what is in a file durable, whoever wrote it.
+    /// Makes the contents of a file durable, whoever wrote them.
     ///
     /// # Errors
     /// When it is missing or can't be flushed.
@@ -210,7 +211,7 @@ impl Directory {
         self.handle.sync_all().map_err(failed)
     }
 
-    /// Opens one more path to a file. Its length is taken down to whole blocks.
+    /// Opens one more path to a file. Its length is rounded down to whole blocks.
     ///
     /// # Errors
     /// When it is missing or can't be opened.
@@ -219,7 +220,7 @@ impl Directory {
         self.engine.open(target, None)
     }
 
-    /// As [`open_path`](Self::open_path), of a path that carries much data and that nothing urgent
+    /// As [`open_path`](Self::open_path), for a path that carries much data and that nothing urgent
     /// depends on: see [`WholeDevice::open_bulk_path`](crate::WholeDevice::open_bulk_path).
     ///
     /// # Errors
@@ -243,7 +244,7 @@ impl Directory {
         if faults::is_mapped(&file).map_err(|error| OpenError::io("looking at", &path, &error))? {
             return Err(is_mapped(&path));
         }
-        // Where it can't be told, there is no such sharing.
+        // Where the file system can't tell, there is no such sharing.
         if sys::has_shared_extents(&file).unwrap_or(false) {
             self.reflinked.insert(name.to_owned());
         }
@@ -267,7 +268,7 @@ impl Directory {
         })
     }
 
-    /// Past the cache, or through it where the file system does not have that.
+    /// Opens a file for direct I/O, or through the cache where the file system has no direct I/O.
     fn open_file(&mut self, path: &Path) -> Result<File, OpenError> {
         let open = |flags| {
             let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
@@ -292,9 +293,9 @@ impl Directory {
         open(0).map_err(|error| OpenError::io("opening", path, &error))
     }
 
-    /// Makes a file of `size` zero bytes, in the place of an old one, and maps it. With `size` zero,
-    /// nothing is mapped: the file only says that there is nothing in it. File, length and name are
-    /// durable when this returns, and until then an old file is there, untouched.
+    /// Makes a file of `size` zero bytes, replacing an old one, and maps it. With `size` zero,
+    /// nothing is mapped: the file only says that it is empty. File, length and name are durable
+    /// when this returns. Until then an old file is there, untouched.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
@@ -306,7 +307,7 @@ impl Directory {
         mapped_range::create_mapped(&self.file_path(name), size, &self.lock)
     }
 
-    /// Maps a file that [`create_mapped`](Self::create_mapped) made, with what is in it.
+    /// Maps a file that [`create_mapped`](Self::create_mapped) made, with its contents.
     ///
     /// # Errors
     /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
@@ -319,17 +320,17 @@ impl Directory {
         mapped_range::open_mapped(&path, &self.lock)
     }
 
-    /// Why no mapped file here is to be stored to, as the end of a sentence; `None` where nothing speaks
-    /// against it: on a file system that overwrites no block in its place, each store may need space.
+    /// Why no mapped file here may be stored to, as the end of a sentence; `None` where they may:
+    /// on a file system that never overwrites in place, each store may need space.
     pub fn why_never_mapped(&self) -> Option<String> {
         let kind = &self.file_system.kind;
         let why = || format!("a store to a mapped file of {kind} may need space, and finds none");
         self.file_system.copies_on_write().then(why)
     }
 
-    /// Why the mapped file of this name is not to be stored to, but one that is made anew may be. A store
-    /// needs space where blocks belong to another file, too, and where there are none: the volume was
-    /// copied by `cp --reflink`, or by `cp --sparse=always`.
+    /// Why the mapped file of this name may not be stored to, although one that is made anew may. A
+    /// store needs space where blocks belong to another file, too, and where there are holes: the
+    /// volume was copied by `cp --reflink`, or by `cp --sparse=always`.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
@@ -344,12 +345,12 @@ impl Directory {
         })
     }
 
-    /// What it is on.
+    /// The file system that it is on.
     pub fn file_system(&self) -> &FileSystem {
         &self.file_system
     }
 
-    /// What a completed write to one of its files is worth. Never [`WriteCache::Stable`]: the file
+    /// Whether completed writes to its files are stable. Never [`WriteCache::Stable`]: the file
     /// system may hold back metadata that the write needs to be found.
     pub fn write_cache(&self) -> WriteCache {
         match self.file_system.write_cache {
@@ -359,8 +360,8 @@ impl Directory {
         }
     }
 
-    /// Whether this is the best way to its files that was asked for: neither the file system nor
-    /// the kernel has made it less. Complete once a path was opened.
+    /// Whether this is the best of the ways to its files that were asked for: neither the file
+    /// system nor the kernel has forced a worse one. Complete once a path was opened.
     pub fn is_best(&self) -> bool {
         self.engine.is_best() && self.not_direct.is_none()
     }
@@ -426,7 +427,7 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     match Lock::take(file).map_err(failed)? {
         Ok(lock) => Ok(lock),
         Err(mut file) => {
-            // Who holds it is a help, not a must. The file may not name it yet, the kernel not show it.
+            // Naming the holder is optional: the file may not name it, the kernel may not show it.
             let named = |file: &mut File| {
                 let mut holder = String::new();
                 drop(file.read_to_string(&mut holder));
@@ -438,9 +439,8 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     }
 }
 
-/// Writes our process id to a lock. Only when the claim is had: the file may be one of those that the
-/// kernel is still writing for a process that has ended, and changing it would wait for that without a
-/// word.
+/// Writes our process id to a lock. Only once the claim is taken: the kernel may still be writing
+/// this file for a process that has ended, and changing it would wait for that silently.
 fn sign(lock: &mut Lock) -> io::Result<()> {
     let file = lock.file();
     let mut write_own = || {
@@ -449,7 +449,7 @@ fn sign(lock: &mut Lock) -> io::Result<()> {
         writeln!(file, "{}", std::process::id())
     };
     match write_own() {
-        // On a full file system, and at the end of a quota or a limit, the lock holds without a name.
+        // On a full file system, or at a quota or limit, the lock holds without a process id.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) =>
         {
@@ -469,7 +469,7 @@ mod tests {
         let mut directory =
             Directory::open(place.path(), PathOptions::default()).expect("it opens");
         directory.create_file("kept", 0).expect("it can be made");
-        // It can't be flushed: so one sees that this was asked for.
+        // It can't be flushed: an error shows that a flush was tried.
         directory.handle = File::open("/dev/null").expect("every machine has it");
         assert!(directory.create_file("other", 0).is_err());
         assert!(!place.path().join("other").exists(), "what may not last is none");

@@ -14,7 +14,7 @@ pub const IN_FLIGHT_DEFAULT: u32 = 64;
 /// Most operations in flight on a path.
 pub const IN_FLIGHT_MAX: u32 = 4096;
 
-/// What the user wants of the way to the kernel.
+/// Which way to the kernel the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
     /// io_uring, or plain system calls where it is refused.
@@ -30,9 +30,9 @@ pub struct PathOptions {
     pub engine: EngineChoice,
     /// Most operations in flight on one path, up to [`IN_FLIGHT_MAX`].
     pub in_flight_max: u32,
-    /// Past the kernel's cache, where the file system allows it.
+    /// Bypass the kernel's cache, where the file system allows it.
     pub direct: bool,
-    /// An NVMe namespace by the driver's own commands rather than as a block device.
+    /// Reach an NVMe namespace by the driver's own commands rather than as a block device.
     pub passthrough: bool,
     /// What [bulk paths](crate::WholeDevice::open_bulk_path) poll for.
     pub polling: Polling,
@@ -70,8 +70,8 @@ impl Engine {
         }
     }
 
-    /// Opens a path to a target, as a bulk path if `bulk` is given. Should no further ring be had, it
-    /// becomes a plain one, and so do those opened later.
+    /// Opens a path to a target, as a bulk path if `bulk` is given. If no further ring is
+    /// available, it becomes a plain one, and so do those opened later.
     pub(crate) fn open(
         &mut self,
         target: Target,
@@ -105,7 +105,7 @@ impl Engine {
         Ok(Box::new(PlainPath::new(target)?))
     }
 
-    /// Why there is none of what takes a ring.
+    /// Why there is no ring; `None` if there is one.
     pub(crate) fn why_no_ring(&self) -> Option<&'static str> {
         match self {
             Self::Uring => None,

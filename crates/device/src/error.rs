@@ -1,4 +1,4 @@
-//! What can go wrong on a device.
+//! Errors of devices.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use slimio_ring::NvmeStatus;
 
 use crate::nvme;
 
-/// Why an operation failed, by what the caller can do about it.
+/// Why an operation failed, grouped by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
     /// There is no room: free some and try again.
@@ -29,15 +29,15 @@ pub enum DeviceError {
         /// What the device said.
         status: NvmeStatus,
     },
-    /// The NVMe driver gave a command up, and nobody knows how far it came.
+    /// The NVMe driver gave up a command, and nobody knows how far it got.
     Aborted {
         /// The command's opcode.
         opcode: u8,
     },
     /// The device is not there any more.
     Gone,
-    /// The kernel takes operations no more, this one neither: a filter was put on the process while it
-    /// ran, for example. Nothing of it was done.
+    /// The kernel no longer takes operations, this one included: for example, a filter was put on
+    /// the running process. Nothing of it was done.
     Untaken {
         /// Positive error number.
         errno: i32,
@@ -86,7 +86,7 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// Why a device, or a file of it, could not be opened; by what the caller can do about it.
+/// Why a device, or a file of it, could not be opened, grouped by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
     /// Another process has it: stop that one, or take another volume.
@@ -96,7 +96,7 @@ pub enum OpenError {
         /// Process id of the holder, where it is known.
         holder: Option<u32>,
     },
-    /// No living process has it, and yet it is not free: what one that has ended gave to the device is
+    /// No living process has it, and yet it is not free: operations of a process that has ended are
     /// not over. Nothing was read. Try again when the device has answered.
     StillInFlight {
         /// What was claimed.
@@ -121,14 +121,14 @@ pub enum OpenError {
         /// Why not, as the end of a sentence.
         why: String,
     },
-    /// Part of it is gone, and with it what only that part held.
+    /// Part of it is gone, and with it the data that only that part held.
     Incomplete {
         /// What was to be opened.
         path: PathBuf,
         /// What is gone, as the end of a sentence.
         why: String,
     },
-    /// This process may not.
+    /// This process lacks the permission.
     Forbidden {
         /// What was to be opened.
         path: PathBuf,
@@ -156,7 +156,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What an error of the kernel means for the one who opens.
+    /// What a kernel error means for the caller that opens.
     pub(crate) fn io(doing: &'static str, path: &Path, error: &io::Error) -> Self {
         let path = path.to_path_buf();
         match error.raw_os_error() {

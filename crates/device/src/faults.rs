@@ -1,11 +1,12 @@
-//! A page of a mapped file that the kernel can't give: the file system has no space for a store, the
-//! sector below can't be read, the file was cut off, the device is gone. The kernel's answer is the
-//! signal SIGBUS, which would end the process in the middle of a store.
+//! Pages of a mapped file that the kernel can't give: the file system has no space for a store, the
+//! sector below can't be read, the file was truncated, the device is gone. The kernel then sends
+//! the signal SIGBUS, which would end the process in the middle of a store.
 //!
-//! Within a mapping of ours it does not. The page is replaced by one of private memory that holds what
-//! the file holds there, as far as that can be read, and the store goes on. What was stored before is
-//! still in the file; what is stored from then on dies with the process, and the mapping says so:
-//! whoever stores asks for its [`Faults`] behind the store. Any other SIGBUS goes to whom it went before.
+//! Within a mapping of ours it does not. The page is replaced by private memory with the file's
+//! contents, as far as they can be read, and the store goes on. Bytes stored before are still in
+//! the file; bytes stored from then on die with the process, and the mapping reports it: whoever
+//! stores checks its [`Faults`] afterwards. Any other SIGBUS goes to the handler that had it
+//! before.
 
 #![expect(unsafe_code, reason = "a signal handler, and memory that is replaced under it")]
 
@@ -22,16 +23,16 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libc::{c_int, c_void, siginfo_t};
 use slimio_planted::is_planted;
 
-/// What has become of the pages of a mapping since it was mapped.
+/// Faulty pages of a mapping since it was mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Pages that are private memory now: what is stored there dies with the process.
+    /// Pages that are private memory now: bytes stored there die with the process.
     pub replaced: usize,
-    /// Those of them that hold zeroes, because nobody can say what they held.
+    /// Those of them that hold zeroes, because their contents could not be read.
     pub lost: usize,
 }
 
-/// Which bytes are mapped: of which file or block device, and from where to where.
+/// A mapped range: of which file or block device, and from where to where.
 #[derive(Debug)]
 struct Place {
     file: FileId,
@@ -55,14 +56,14 @@ impl FileId {
     }
 }
 
-/// A mapping as the handler sees it. Entries are never freed: it may look at one at any moment. They
-/// are used again.
+/// A mapping as the handler sees it. Entries are never freed, because the handler may look at one
+/// at any moment. They are reused.
 #[derive(Debug, Default)]
 struct Entry {
     /// Odd while the rest changes.
     version: AtomicUsize,
     start: AtomicUsize,
-    /// Zero when it is nobody's.
+    /// Zero when the entry is unused.
     size: AtomicUsize,
     descriptor: AtomicI32,
     offset: AtomicU64,
@@ -75,7 +76,7 @@ struct Entry {
 /// The first of a list of all entries.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
 
-/// What is mapped now, and entries that are nobody's.
+/// The present mappings, and the unused entries.
 static PLACES: Mutex<(Vec<Place>, Vec<&'static Entry>)> = Mutex::new((Vec::new(), Vec::new()));
 
 fn places() -> MutexGuard<'static, (Vec<Place>, Vec<&'static Entry>)> {
@@ -133,7 +134,7 @@ impl Watch {
         Ok(Some(Self(entry)))
     }
 
-    /// What has become of its pages, every store before included.
+    /// The faults of its pages, up to the last store.
     pub(crate) fn faults(&self) -> Faults {
         // A store and its fault are the same thread's: only the compiler could change their order.
         compiler_fence(Ordering::SeqCst);
@@ -173,17 +174,17 @@ impl Entry {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         let offset = self.offset.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        // One that changes right now is not the one that somebody stores to.
+        // An entry that changes right now is not that of a store in progress.
         let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
         let at = page.checked_sub(start).filter(|&at| is_whole && at < size)?;
         Some((descriptor, offset + at as u64))
     }
 }
 
-/// Who had the signal before.
+/// The handler that had the signal before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Takes the signal, once.
+/// Installs the handler, once.
 fn install() -> io::Result<()> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
     let mut is_installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +251,7 @@ fn replace(address: usize) -> bool {
     false
 }
 
-/// Puts private memory, with what the file holds, in the place of a page, at once. Says whether that
+/// Replaces a page, in one step, by private memory with the file's contents. Returns whether these
 /// could be read; `None` when the kernel has no memory.
 ///
 /// # Safety
@@ -291,7 +292,7 @@ unsafe fn replace_page(
     (moved != libc::MAP_FAILED).then_some(done == page_size)
 }
 
-/// Lets who had the signal before have it.
+/// Passes the signal to the handler that had it before.
 fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let before = BEFORE.get();
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
@@ -320,14 +321,16 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// A write beyond the largest size that a file may have for this process (`RLIMIT_FSIZE`) fails with
-/// an error from here on, as every other write does; it would be a signal that ends the process.
+/// From here on, a write beyond the largest size that a file may have for this process
+/// (`RLIMIT_FSIZE`) fails with an error, like any other write, instead of a signal that ends the
+/// process.
 pub fn ignore_file_size_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The end of the terminal that the process was started from does not end it, as redis-server has it.
+/// From here on, the end of the terminal that the process was started from does not end the
+/// process, as with redis-server.
 pub fn ignore_hang_up_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
@@ -383,10 +386,10 @@ mod tests {
         buffers[0][2 * LBA_SIZE] = 3;
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 }, "once a page");
         assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "others are as they were");
-        // One that is only read is no signal either.
+        // A page that is only read is no signal either.
         assert_eq!(buffers[1].iter().max(), Some(&0));
         assert_eq!(buffers[1].faults(), Faults { replaced: 5, lost: 5 });
-        // What was replaced is in no file: letting go would lose it.
+        // A replaced page is in no file: letting go would lose it.
         buffers[0].let_go();
         assert_eq!(buffers[0][2 * LBA_SIZE], 3);
     }
@@ -395,7 +398,7 @@ mod tests {
     fn what_the_file_still_holds_is_there_behind_a_fault() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, mut buffers) = filled(place.path());
-        // The page is not to be stored to, and can be read: as where a store finds no space.
+        // The page can be read but not stored to, as when a store finds no space.
         let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
         assert!(replace(page + 5), "it is a page of a mapping");
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });

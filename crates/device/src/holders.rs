@@ -1,8 +1,8 @@
-//! Who has a block device or a lock, as far as it can be seen from here.
+//! Who has a block device or a lock, as far as this process can see.
 //!
-//! The kernel says only that somebody has it. Mounts, what is built on it and descriptors of living
-//! processes are looked up; what is left is something in flight of a process that has ended, or
-//! somebody in another container.
+//! The kernel says only that somebody has it. Mounts, devices built on it and descriptors of living
+//! processes are looked up. If there are none, the holder is an operation in flight of a process
+//! that has ended, or a process in another container.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ struct Family {
 }
 
 impl Family {
-    /// Of a device that is called `path`.
+    /// The family of the device at `path`.
     fn of(path: &Path) -> Self {
         let mut family = Self { names: Vec::new(), numbers: Vec::new() };
         let Ok(metadata) = path.metadata() else { return family };
@@ -59,14 +59,14 @@ fn parse_number(text: &str) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What of the kernel's has a block device: where it is mounted, what is built on it. For a sentence.
+/// The kernel's own uses of a block device, for a sentence: its mounts, what is built on it.
 pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     let family = Family::of(path);
     let mut found = BTreeSet::new();
     let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     found.extend(mounts(&own, &family));
     if found.is_empty() {
-        // In another container, say.
+        // It may be mounted in another container.
         for process in processes() {
             let theirs = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
             found.extend(mounts(&theirs, &family));
@@ -88,7 +88,7 @@ pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// What a `mountinfo` says of a family, in words.
+/// The mounts of a family in a `mountinfo`, in words.
 fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     let about = |line: &str| {
         // `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw,errors=continue`
@@ -106,8 +106,8 @@ fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     mountinfo.lines().filter_map(about).collect()
 }
 
-/// A living process that may write to a block device: whoever has it exclusively may. One that has it
-/// open for reading, to look at it, does not count.
+/// A living process that may write to a block device, as its exclusive holder may. One that only
+/// has it open for reading does not count.
 pub(crate) fn process(path: &Path) -> Option<u32> {
     let family = Family::of(path);
     processes().find(|process| writes(process, &family)).and_then(|process| {
@@ -116,9 +116,9 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
     })
 }
 
-/// Shows others that a living process has a device, as long as the result is open and the process
-/// lives: also to those who may not look at its descriptors. Nobody is kept out by it, and udev takes no
-/// notice of locks of this kind.
+/// Shows that a living process has a device, as long as the result is open and the process lives,
+/// even to processes that may not look at its descriptors. It keeps nobody out, and udev ignores
+/// locks of this kind.
 ///
 /// # Errors
 /// When the kernel can't lock.
@@ -128,8 +128,8 @@ pub(crate) fn show(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether somebody [shows](show) that he has a device. In another container he may do so on a node of
-/// its own, which is not seen here.
+/// Whether a process [shows](show) that it has a device. A process in another container may do so
+/// on another node, which is not seen here.
 pub(crate) fn is_shown(path: &Path) -> bool {
     open_for_look(path).and_then(|file| sys::is_locked_for_reading(&file)).unwrap_or(false)
 }
@@ -138,7 +138,7 @@ fn open_for_look(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// The process that has locked a file which could not be locked.
+/// The process that holds the lock of a file that could not be locked.
 pub(crate) fn of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
@@ -146,8 +146,8 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
     holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
-/// The same, if that process lives and has the file open. What only the kernel still has of it, for an
-/// operation in flight, is no descriptor.
+/// As [`of_lock`], if that process lives and has the file open. A file that only the kernel still
+/// keeps, for an operation in flight, has no descriptor.
 pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
     let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();
@@ -155,7 +155,7 @@ pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
         let found = fs::metadata(entry.path());
         found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
     };
-    // Of our own process, the file that could not be locked is another one.
+    // In our own process, the file that could not be locked is one more.
     let own_count = usize::from(holder == std::process::id());
     (open.filter_map(|entry| is_it(entry).then_some(())).count() > own_count).then_some(holder)
 }
@@ -165,7 +165,7 @@ fn holder_in(locks: &str, place: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [_, "FLOCK", _, _, holder, locked, ..] = words[..] else { return None };
-        // Of a process in another container it has no number.
+        // A process in another container has no number here.
         (locked == place).then(|| holder.parse().ok().filter(|holder| *holder > 0))?
     })
 }
@@ -189,7 +189,7 @@ fn writes(process: &Path, family: &Family) -> bool {
     })
 }
 
-/// Whether what `fdinfo` says is of a descriptor that can be written to.
+/// Whether `fdinfo` describes a descriptor that can be written to.
 fn is_for_writing(about: &str) -> bool {
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());

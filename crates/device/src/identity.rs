@@ -1,11 +1,11 @@
-//! What a device is, whatever its name is today.
+//! The identity of a device, whatever its name is today.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// What the kernel may say of a block device that tells it from every other one, best first: the
-/// file below the device's directory in `/sys`, and what that is called here.
+/// Identifiers that the kernel may have for a block device, best first: the file below the device's
+/// directory in `/sys`, and the identifier's name here.
 const NAMES: [(&str, &str); 5] = [
     ("dm/uuid", "device-mapper uuid"),
     ("device/wwid", "wwid"),
@@ -42,8 +42,9 @@ fn of_node(node: &Path) -> Option<String> {
     })
 }
 
-/// What of a mapping's uuid stays when it is opened under another name: cryptsetup ends its own with
-/// the name, behind the 32 digits of the volume's uuid, where that has one. `None` where nothing does.
+/// The part of a mapping's uuid that stays when it is opened under another name: cryptsetup ends
+/// its own with the name, behind the 32 digits of the volume's uuid, where that has one. `None`
+/// where no part stays.
 fn of_mapping(uuid: &str) -> Option<&str> {
     if !uuid.starts_with("CRYPT-") {
         return Some(uuid);
@@ -59,13 +60,13 @@ fn of_mapping(uuid: &str) -> Option<&str> {
     None
 }
 
-/// What a file holds, if that is anything.
+/// The contents of a file, if there are any.
 fn read(path: &Path) -> Option<String> {
     let text = printable(&fs::read_to_string(path).ok()?);
     (!text.is_empty()).then_some(text)
 }
 
-/// Devices pad their names with blanks, and some with worse.
+/// Strips padding: devices pad their names with blanks, and some with unprintable bytes.
 fn printable(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_graphic()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")

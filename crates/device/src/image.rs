@@ -1,6 +1,6 @@
 //! A file that stands for a device: the bytes of an emulated one.
 
-#![expect(unsafe_code, reason = "who maps a range promises that nobody else writes to it")]
+#![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -17,9 +17,9 @@ use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};
 
-/// A file of blocks that nobody else has as long as this, or a piece of what is mapped of it, lives. All is
-/// written through this one opening, by system calls and a mapping: those keep a killed process, and with
-/// it the lock, until they are over.
+/// A file of blocks that nobody else has as long as this, or a piece of its mapping, lives. All
+/// writes go through this one opening, by system calls and a mapping: a killed process, and its
+/// lock, stay until those are over.
 pub struct ImageFile {
     lock: Arc<Lock>,
     path: PathBuf,
@@ -33,7 +33,7 @@ impl fmt::Debug for ImageFile {
 }
 
 impl ImageFile {
-    /// Opens or makes the file of this name. Nothing is flushed: what it holds outlives the process.
+    /// Opens or makes the file of this name. Nothing is flushed: its contents outlive the process.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when another opening has it.
@@ -87,10 +87,10 @@ impl ImageFile {
         Ok(metadata.map_err(|error| OpenError::io("looking at", &self.path, &error))?.len())
     }
 
-    /// Makes an empty one so many bytes long, all of them a hole.
+    /// Makes an empty file `size` bytes long, as one hole.
     ///
     /// # Errors
-    /// When it can't be so long.
+    /// When it can't be that long.
     ///
     /// # Panics
     /// When it is not empty.
@@ -126,7 +126,7 @@ impl ImageFile {
     /// Reads whole blocks.
     ///
     /// # Errors
-    /// As the kernel says; [`DeviceError::OutOfRange`] beyond the end.
+    /// The kernel's error; [`DeviceError::OutOfRange`] beyond the end.
     pub fn read(&self, lba: Lba, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.file().read_exact_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
     }
@@ -134,22 +134,22 @@ impl ImageFile {
     /// Writes whole blocks.
     ///
     /// # Errors
-    /// As the kernel says; [`DeviceError::OutOfRange`] where it is mapped.
+    /// The kernel's error; [`DeviceError::OutOfRange`] where it is mapped.
     pub fn write(&self, lba: Lba, bytes: &[u8]) -> Result<(), DeviceError> {
         self.mapped.check_range(lba.0, lba.0 + bytes.len().div_ceil(LBA_SIZE) as u64)?;
         self.file().write_all_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
     }
 
-    /// Gives the room of blocks back, where the file system can and nothing is mapped.
+    /// Gives back the space of blocks, where the file system can and nothing is mapped.
     pub fn deallocate(&self, range: LbaRange) {
         let (start, end) = (range.start.0 * LBA_SIZE as u64, range.end.0 * LBA_SIZE as u64);
         if start < end && self.mapped.check(&Op::Deallocate { range }).is_ok() {
-            // Where it can't, the blocks just stay: nobody counts on what they hold.
+            // Where it can't, the blocks just stay: nobody relies on their contents.
             let _ = sys::allocate(self.file(), DEALLOCATE, start, end - start);
         }
     }
 
-    /// Maps a range, in bytes, with what is in it, after reserving its space.
+    /// Maps a range, in bytes, with its contents, after reserving its space.
     ///
     /// # Errors
     /// When there is no room for it; [`OpenError::Unsuitable`] while another range is mapped.
@@ -158,8 +158,8 @@ impl ImageFile {
     /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
     pub fn map(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         let taken = self.mapped.take(offset, size).ok_or_else(|| is_mapped(&self.path))?;
-        // SAFETY: the lock keeps other openings away, and the taken range what is written through this one;
-        // both last as long as the mapping.
+        // SAFETY: the lock keeps other openings away, and the taken range keeps writes through this
+        // one away; both last as long as the mapping.
         let mapped = unsafe { MappedFile::file_range(self.file(), &self.path, offset, size) }?;
         Ok(mapped.holding(Box::new((self.lock.clone(), taken))))
     }

@@ -1,11 +1,11 @@
-//! A path in front of another: what it changes is said once, everything else is passed on.
+//! A path in front of another: a layer states only what it changes, everything else is passed on.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
-/// What [`Layered`] changes about the path below. Each method changes nothing unless it is written.
+/// What [`Layered`] changes about the path below. Each method changes nothing by default.
 pub trait Layer {
     /// What the path can do, given what the one below can.
     fn geometry(&self, below: Geometry) -> Geometry {
@@ -17,13 +17,13 @@ pub trait Layer {
         op
     }
 
-    /// Sees what has just finished, from index `from` on. It may take completions out and put them
-    /// back another time, as long as [`kept`](Self::kept) counts them.
+    /// Sees the completions just reaped, from index `from` on. It may hold some back and return
+    /// them later, as long as [`kept`](Self::kept) counts them.
     fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
         let _ = (completions, from);
     }
 
-    /// How many completions it keeps back.
+    /// How many completions it holds back.
     fn kept(&self) -> usize {
         0
     }
@@ -92,7 +92,7 @@ impl<L: Layer> Device for Layered<L> {
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        // Looked at first, so that what is handed back is what was handed in.
+        // Checked first, so that the operation is handed back as it was handed in.
         if self.in_flight() >= self.geometry().in_flight_max as usize {
             return Err(op);
         }

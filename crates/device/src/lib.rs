@@ -1,12 +1,12 @@
-//! The boundary to what stores blocks.
+//! The boundary to block storage.
 //!
-//! A [`Device`] is one path to one linear space of logical blocks: it is handed operations that own
-//! their buffers, and gives them back as completions, in any order. A volume opens one path per
-//! role; two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
+//! A [`Device`] is one path to one linear space of logical blocks: it takes operations that own
+//! their buffers, and returns them as completions, in any order. A volume opens one path per role;
+//! two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
 //!
-//! A [`Directory`] of files or a [`WholeDevice`] (a [`BlockDevice`], an [`NvmeDevice`]) is taken for
-//! oneself alone and opens paths: NVMe commands or direct I/O through io_uring, or the next best that
-//! there is. Each says what that is, and why.
+//! A [`Directory`] of files or a [`WholeDevice`] (a [`BlockDevice`], an [`NvmeDevice`]) is owned by
+//! one process alone and opens paths: NVMe commands or direct I/O through io_uring, or the next
+//! best way available. Each reports which way that is, and why.
 //!
 //! ```
 //! use slimio_device::{Buffer, Directory, Lba, Op, PathOptions, PlacementId, Token};
@@ -141,7 +141,7 @@ pub struct Geometry {
     pub transfer_lbas_max: u32,
     /// Most operations that may be in flight at once on this path.
     pub in_flight_max: u32,
-    /// What a completed write is worth.
+    /// Whether completed writes are stable.
     pub write_cache: WriteCache,
 }
 
@@ -181,7 +181,7 @@ pub enum Op {
 pub struct Completion {
     /// The caller's name for the operation.
     pub token: Token,
-    /// The buffer of a read or write comes home whatever happened.
+    /// The buffer of a read or write comes back whatever happened.
     pub buffer: Option<Buffer>,
     /// A transfer shorter than asked for is an error.
     pub result: Result<(), DeviceError>,
@@ -196,10 +196,10 @@ pub trait Device {
     /// What this path can do.
     fn geometry(&self) -> Geometry;
 
-    /// A buffer of `lbas` blocks for transfers of this path, with anything in it. Where the path has
-    /// some of its own to spare it is one of those, which cost the kernel less to transfer: a
-    /// [bulk path](WholeDevice::open_bulk_path) shares [`POOLED_COUNT`] of up to [`POOLED_LBAS`] blocks
-    /// with the others of its device. Whoever drops it gives it back.
+    /// A buffer of `lbas` blocks for transfers of this path, with arbitrary contents. If the path
+    /// has pooled buffers to spare, it is one of those, which cost the kernel less to transfer: a
+    /// [bulk path](WholeDevice::open_bulk_path) shares [`POOLED_COUNT`] of up to [`POOLED_LBAS`]
+    /// blocks with the others of its device. Dropping the buffer gives it back.
     ///
     /// # Panics
     /// When `lbas` is zero.
@@ -209,7 +209,7 @@ pub trait Device {
 
     /// Queues an operation. Never blocks. Hands the operation back when `in_flight_max` is reached.
     ///
-    /// The operation may rest in the queue until [`kick`](Self::kick) or [`wait`](Self::wait).
+    /// The operation may stay in the queue until [`kick`](Self::kick) or [`wait`](Self::wait).
     ///
     /// # Errors
     /// The operation itself, when too many are in flight.
@@ -224,10 +224,10 @@ pub trait Device {
     /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed, and
     /// moves what has finished into `completions`. With nothing in flight it returns at once.
     ///
-    /// With a `timeout` it returns when that has passed, also from a device that hangs. Without one, an
-    /// operation that was not kicked, or that the path's worker thread has not begun, may run on the
-    /// calling thread, as a system call that only the device ends: a caller with nothing else to do
-    /// pays no hand-off.
+    /// With a `timeout` it returns when that has passed, even if the device hangs. Without one, an
+    /// operation that was not kicked, or that the path's worker thread has not begun, may run on
+    /// the calling thread, as a system call that only the device ends: a caller with nothing else
+    /// to do saves the hand-off.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
     /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling thread,
@@ -236,8 +236,8 @@ pub trait Device {
         false
     }
 
-    /// Whether something that was kicked rests here, because the kernel had no memory for it. The next
-    /// [`poll`](Self::poll) hands it over, and nothing tells when it is time for that.
+    /// Whether a kicked operation is still here because the kernel had no memory for it. The next
+    /// [`poll`](Self::poll) hands it over; nothing signals when it is time for that.
     fn has_untaken(&mut self) -> bool {
         false
     }
@@ -257,8 +257,8 @@ pub trait Device {
     /// [`DeviceError::NoSpace`] when there is no room for them; then nothing has changed.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
 
-    /// Gives back the blocks from `lba_count` on, which are gone then: a file gets shorter. Blocks
-    /// the caller. Where space can't be given back, nothing happens. Nothing may be in flight there.
+    /// Gives back the blocks from `lba_count` on: a file gets shorter. Blocks the caller. Where
+    /// space can't be given back, nothing happens. Nothing may be in flight there.
     ///
     /// # Errors
     /// When the kernel refuses; then nothing has changed.
@@ -276,9 +276,10 @@ pub trait Device {
         if self.geometry().lba_count >= range.end.0 { Ok(()) } else { self.grow(range.end.0) }
     }
 
-    /// Gives back blocks of `range`, which may reach beyond the end: what can be given back is a hole
-    /// then, until it is [reserved](Self::reserve) again, and somebody else may have its space. Blocks
-    /// the caller. Where a space has no holes, nothing happens. Nothing may be in flight there.
+    /// Gives back blocks of `range`, which may reach beyond the end: those that can be given back
+    /// become a hole, until they are [reserved](Self::reserve) again, and others may take their
+    /// space. Blocks the caller. Where a space has no holes, nothing happens. Nothing may be in
+    /// flight there.
     ///
     /// # Errors
     /// As [`shrink`](Self::shrink).
@@ -287,14 +288,14 @@ pub trait Device {
         Ok(())
     }
 
-    /// Gives blocks of `range` that have no space theirs: in a file, those that a sparse copy left out, or
-    /// that were deallocated. What blocks hold stays what it is, zeros where there is a hole. Stable when
-    /// this returns. Blocks the caller. Nothing may be in flight there.
+    /// Allocates space for the blocks of `range` that have none: in a file, those that a sparse
+    /// copy left out, or that were deallocated. Their contents do not change; a hole stays zeros.
+    /// Stable when this returns. Blocks the caller. Nothing may be in flight there.
     ///
     /// Where there are no holes, or where each write takes new space anyway, nothing happens.
     ///
     /// # Errors
-    /// [`DeviceError::NoSpace`] when there is no room for them; some may have theirs then.
+    /// [`DeviceError::NoSpace`] when there is no room for them; some may have got theirs.
     fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let _ = range;
         Ok(())

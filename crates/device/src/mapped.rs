@@ -1,8 +1,8 @@
 //! Files mapped into memory, cut into buffers.
 //!
-//! What is stored in a mapped buffer is in the kernel's hands the moment it is stored: it outlives
-//! the process, whatever ends it, though not power. The same memory may be the source of a direct
-//! write to another file. It should not be the target of a direct read.
+//! Bytes stored in a mapped buffer belong to the kernel at once: they outlive the process, however
+//! it ends, but not a power loss. The same memory may be the source of a direct write to another
+//! file. It should not be the target of a direct read.
 
 #![expect(unsafe_code, reason = "mapped memory is raw")]
 
@@ -23,14 +23,14 @@ use crate::{Buffer, LBA_SIZE, OpenError, sys};
 /// Blocks written at once when space is zeroed: 1 MiB.
 const ZEROES_LBAS: usize = 256;
 
-/// Blocks read at once when it is seen whether a file can be read: 128 KiB, which stay in a core's cache.
+/// Blocks read at once to check whether a file can be read: 128 KiB, which stay in a core's cache.
 const READ_LBAS: usize = 32;
 
-/// A file that is being made has this behind its name.
+/// Suffix of the name of a file that is being made.
 const NEW_SUFFIX: &str = ".new";
 
-/// The last block of a file begins with this and with how many bytes are before it, little-endian:
-/// a file that was cut off is noticed.
+/// The last block of a file starts with this and the number of bytes before it, little-endian: so a
+/// truncated file is noticed.
 const END_MAGIC: [u8; 8] = *b"SlimIOme";
 
 /// Memory that a file is mapped to.
@@ -43,13 +43,13 @@ pub(crate) struct Mapping {
     size: usize,
     memory: NonNull<u8>,
     outlives_process: bool,
-    /// Where nothing is mapped, there is nothing to watch. Ends before the mapping does.
+    /// `None` where nothing is mapped. Ends before the mapping does.
     watch: Option<Watch>,
-    /// What keeps others from the bytes.
+    /// Keeps others from the bytes.
     held: Option<Held>,
 }
 
-/// What keeps others from the bytes that are mapped, until it is dropped.
+/// A lock or claim that keeps others from the mapped bytes, until it is dropped.
 pub(crate) type Held = Box<dyn Any + Send + Sync>;
 
 // SAFETY: the pointer is never dereferenced here; the buffers that share the memory own disjoint
@@ -70,7 +70,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody uses it any more, and what is mapped there next is not to be taken for it.
+        // Nobody uses the mapping any more; a later one at its address is not to be taken for it.
         self.watch = None;
         if self.size > 0 {
             // SAFETY: mapped in `MappedFile::map` with this size; every buffer that points into it
@@ -80,11 +80,11 @@ impl Drop for Mapping {
     }
 }
 
-/// A file mapped shared: what is written to its buffers outlives the process, though not power.
+/// A file mapped shared: bytes written to its buffers outlive the process, but not a power loss.
 ///
 /// Its space is allocated and written before it is mapped, so that a store does not find the file
-/// system full, where blocks are overwritten in place. What goes wrong all the same, the mapping
-/// outlives: see [`Buffer::faults`].
+/// system full, where blocks are overwritten in place. The mapping survives any other fault: see
+/// [`Buffer::faults`].
 ///
 /// Made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
 /// [`ImageFile`](crate::ImageFile), which keep everybody else from the bytes as long as a piece of the
@@ -96,15 +96,16 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes the file with `size` zero bytes, in the place of an old one, and maps it. What is later
-    /// stored in it need not outlive power, but file, length and name do: they are durable when this
-    /// returns, and until then an old file is there, untouched.
+    /// Makes the file with `size` zero bytes, replacing an old one, and maps it. Bytes stored in it
+    /// later need not survive a power loss, but file, length and name do: they are durable when
+    /// this returns. Until then an old file is there, untouched.
     ///
-    /// With `size` zero, nothing is mapped: the file only says that there is nothing in it.
+    /// With `size` zero, nothing is mapped: the file only says that it is empty.
     ///
     /// # Safety
-    /// As long as this or one of its buffers lives, nothing else changes the file's bytes: slices point
-    /// at them. The caller holds what keeps others away, and passes it to [`holding`](Self::holding).
+    /// As long as this or one of its buffers lives, nothing else changes the file's bytes: slices
+    /// point at them. The caller holds what keeps others away (a lock, a claim), and passes it to
+    /// [`holding`](Self::holding).
     ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
@@ -117,15 +118,15 @@ impl MappedFile {
         new.push(NEW_SUFFIX);
         let new = Path::new(&new);
         let failed = |doing| move |error: io::Error| OpenError::io(doing, new, &error);
-        // What a process left that died while it made one has its own mode. What can't be removed
-        // can't be opened either.
+        // A file left by a process that died while making one has its own mode. If it can't be
+        // removed, it can't be opened either.
         drop(std::fs::remove_file(new));
         let made = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
-            // There are records in it.
+            // It holds user data.
             .mode(if is_planted("buffers-readable") { 0o644 } else { 0o600 })
             .open(new)
             .map_err(failed("making"))
@@ -146,15 +147,15 @@ impl MappedFile {
                 Ok(mapped)
             });
         if made.is_err() {
-            // The error above is what the caller must hear of.
+            // The caller gets the error above.
             drop(std::fs::remove_file(new));
         }
         made
     }
 
-    /// Maps a file that [`create`](Self::create) made, with what is in it. Where it is a copy that
-    /// lacks space, it can be read like any other; it is not to be stored to:
-    /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) knows.
+    /// Maps a file that [`create`](Self::create) made, with its contents. A copy that lacks space
+    /// can be read like any other, but must not be stored to:
+    /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) tells.
     ///
     /// # Safety
     /// As [`create`](Self::create).
@@ -205,7 +206,7 @@ impl MappedFile {
         unsafe { Self::map(file, 0, size, false, path) }
     }
 
-    /// Maps a range of a block device (opened without direct I/O), with what is in it.
+    /// Maps a range of a block device (opened without direct I/O), with its contents.
     ///
     /// # Safety
     /// As [`create`](Self::create).
@@ -244,8 +245,8 @@ impl MappedFile {
         unsafe { Self::map(file, offset, size, true, path) }
     }
 
-    /// Maps a range of a file that stands for a device, with what is in it, after reserving its space.
-    /// `path` is what errors name.
+    /// Maps a range of a file that stands for a device, with its contents, after reserving its
+    /// space. Errors name `path`.
     ///
     /// # Safety
     /// As [`create`](Self::create).
@@ -298,7 +299,7 @@ impl MappedFile {
         Ok(Self { mapping: Arc::new(mapping), is_cut: false })
     }
 
-    /// Keeps what keeps others away until the last buffer is gone.
+    /// Holds on to `held`, which keeps others away, until the last buffer is gone.
     ///
     /// # Panics
     /// When it was cut.
@@ -334,11 +335,11 @@ impl MappedFile {
             .collect()
     }
 
-    /// Reads all of it through its descriptor: what can't be read is an error in words here, where it
-    /// would be a [fault](Buffer::faults) later.
+    /// Reads all of it through its descriptor: a part that can't be read is an error in words here,
+    /// but would be a [fault](Buffer::faults) later.
     ///
     /// # Errors
-    /// What the kernel says of a part that can't be read.
+    /// The kernel's error for a part that can't be read.
     pub fn check_readable(&self, path: &Path) -> Result<(), OpenError> {
         let Mapping { file, offset, size, .. } = &*self.mapping;
         let mut piece = Buffer::zeroed(READ_LBAS);
@@ -364,7 +365,7 @@ impl MappedFile {
             .map_err(|error| OpenError::io("clearing", path, &error))
     }
 
-    /// What is in the file now, read through its descriptor: also while buffers are out.
+    /// The file's contents now, read through its descriptor, even while buffers are out.
     ///
     /// # Errors
     /// When the kernel can't read it.
@@ -387,8 +388,8 @@ fn assert_whole_blocks(size: usize) {
     assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
 }
 
-/// Writes zeroes, so that the space is allocated, and as written blocks rather than promised ones.
-/// Whole blocks, from aligned memory: the file may be open past the cache.
+/// Writes zeroes, so that the space is allocated, as written blocks rather than unwritten ones.
+/// Whole blocks, from aligned memory: the file may be open for direct I/O.
 pub(crate) fn write_zeroes(file: &File, offset: u64, size: u64) -> io::Result<()> {
     let zeroes = Buffer::zeroed(ZEROES_LBAS);
     let mut done = 0;

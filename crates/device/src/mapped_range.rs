@@ -1,7 +1,7 @@
-//! The part of a device that is mapped: paths to the same device change nothing in it, for whoever has
-//! a piece of it as a slice counts on what it reads there.
+//! The mapped part of a device: paths to the same device change nothing in it, because whoever has
+//! a piece of it as a slice relies on its bytes.
 
-#![expect(unsafe_code, reason = "who maps a range promises that nobody else writes to it")]
+#![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
 use std::fs::File;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub(crate) fn map_device(
     Ok(mapped.holding(Box::new((holder, taken))))
 }
 
-/// What is said when a range is to be mapped while another one is.
+/// The error when a range is to be mapped while another one is.
 pub(crate) fn is_mapped(path: &Path) -> OpenError {
     OpenError::unsuitable(path, "some of it is mapped already".into())
 }
@@ -80,7 +80,7 @@ impl MappedRange {
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // In this order what is beside the range is never refused.
+        // In this order, changes beside the range are never refused.
         self.start.store(start, Ordering::Release);
         self.end.store(end, Ordering::Release);
         Some(TakenRange(self.clone()))
@@ -110,7 +110,6 @@ impl MappedRange {
     }
 }
 
-/// A range that is taken.
 #[derive(Debug)]
 pub(crate) struct TakenRange(Arc<MappedRange>);
 

@@ -1,5 +1,5 @@
-//! A path through plain system calls: a worker thread runs operations, or the caller that waits for
-//! as long as it takes.
+//! A path through plain system calls: operations run on a worker thread, or on the calling thread
+//! when it waits without a timeout.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► waiting ──► worker, or the thread in wait ──► finished ──poll──►
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The event descriptor is raised whenever something is put into `finished`, and lowered when
-//! `finished` is emptied, both under the lock: it is readable exactly while there is something.
+//! `finished` is emptied, both under the lock: it is readable exactly while something has finished.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,9 +32,9 @@ pub(crate) struct PlainPath {
 
 struct Shared {
     state: Mutex<State>,
-    /// Tells the worker of something to do.
+    /// Wakes the worker when there is something to do.
     work: Condvar,
-    /// Tells who waits of something finished.
+    /// Wakes the waiting caller when something has finished.
     done: Condvar,
     readiness: EventFd,
 }

@@ -5,18 +5,19 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a path polls for; each costs processor time while it does, and saves some where an operation
-/// is short. Nothing unless it is asked for.
+/// What a path polls for. Each costs processor time meanwhile, and saves some where operations are
+/// short. Nothing unless it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// A thread of the kernel's takes what is kicked, so that this costs no system call; it sleeps
-    /// when there was nothing for so long (in whole milliseconds, at least one).
+    /// A kernel thread takes kicked operations, so that a kick costs no system call; it sleeps
+    /// after being idle for this long (in whole milliseconds, at least one).
     pub submissions_idle: Option<Duration>,
-    /// Completions are fetched from the device, which then needs no interrupt, by spinning while one
-    /// is waited for: [`Device::readiness`](crate::Device::readiness) is `None`. Only a device whose
-    /// driver has queues for it. Such a ring takes reads, writes and NVMe commands alone: flushes and
-    /// deallocations of a block device are plain calls then, which [`Device::kick`](crate::Device::kick)
-    /// and [`Device::wait`](crate::Device::wait) run to their end while writes are in flight.
+    /// Completions are fetched from the device by spinning while one is waited for, so that it
+    /// needs no interrupt: [`Device::readiness`](crate::Device::readiness) is `None`. Only for a
+    /// device whose driver has queues for it. Such a ring takes only reads, writes and NVMe
+    /// commands: flushes and deallocations of a block device are then plain calls, which
+    /// [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) run to their
+    /// end while writes are in flight.
     pub completions: bool,
 }
 
@@ -25,7 +26,7 @@ impl Polling {
         self != Self::default()
     }
 
-    /// As a ring takes it.
+    /// In the form that a ring takes.
     pub(crate) fn for_ring(self) -> slimio_ring::Polling {
         let idle_ms = |idle: Duration| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX).max(1);
         slimio_ring::Polling {

@@ -1,5 +1,5 @@
-//! Buffers for large transfers that are used again and again, in one piece of memory: rings register
-//! it, and the kernel then does not pin a buffer's pages for each transfer.
+//! Reused buffers for large transfers, in one piece of memory: rings register it, so that the
+//! kernel does not pin a buffer's pages for each transfer.
 
 #![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
 
@@ -14,17 +14,17 @@ use crate::{Buffer, LBA_SIZE, sys};
 /// Blocks of a pooled buffer.
 pub const POOLED_LBAS: usize = 128;
 
-/// Pooled buffers that there are.
+/// Number of pooled buffers.
 pub const POOLED_COUNT: usize = 4;
 
 const BUFFER_SIZE: usize = POOLED_LBAS * LBA_SIZE;
 const SIZE: usize = POOLED_COUNT * BUFFER_SIZE;
 
-/// The memory of some buffers, each of which is either here or somebody's.
+/// The memory of some buffers, each of which is either free or taken.
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: NonNull<u8>,
-    /// Indexes of those that are here.
+    /// Indexes of the free ones.
     free: Mutex<Vec<usize>>,
 }
 
@@ -46,8 +46,7 @@ impl Pool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of `lbas` blocks with anything in it; `None` when it would be too long, or all are
-    /// somebody's.
+    /// A buffer of `lbas` blocks with any contents; `None` when that is too long, or none is free.
     pub(crate) fn take(self: &Arc<Self>, lbas: usize) -> Option<Buffer> {
         if lbas > POOLED_LBAS {
             return None;
@@ -62,7 +61,7 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes back what a buffer had.
+    /// Takes back the memory of a buffer.
     pub(crate) fn give_back(&self, index: usize) {
         self.free().push(index);
     }
@@ -70,7 +69,7 @@ impl Pool {
     /// Lets a ring register the memory.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn register<T: Copy, M: Memory, W: Width>(
         self: &Arc<Self>,
         ring: &mut Ring<T, M, W>,

@@ -1,25 +1,25 @@
-//! Threads that make way for others.
+//! Threads that give way to others.
 
 use std::time::Duration;
 
 use crate::sys;
 
 /// Longest time that a thread in the background keeps a core when another wants it, in nanoseconds:
-/// the least that Linux takes.
+/// the least that Linux accepts.
 ///
-/// A thread that wakes does not interrupt one that is within its slice (Linux from 6.6 on), however
-/// nice that is, and a slice is 3 ms. A durable write is a chain of wake-ups: with one thread that
-/// computes beside it on two cores, `always` did 0.5 to 0.6 of its rate in three runs of four, with
-/// this slice 0.9 to 1.0.
+/// A thread that wakes does not preempt one that is within its slice (Linux from 6.6 on), however
+/// nice that is, and a slice is 3 ms. A durable write is a chain of wake-ups: with one computing
+/// thread beside it on two cores, `always` reached 0.5 to 0.6 of its rate in three runs of four,
+/// with this slice 0.9 to 1.0.
 const SLICE_NS: u64 = 100_000;
 
-/// The nicest that there is, as nice(2) has it.
+/// The highest niceness, as nice(2) has it.
 const NICENESS_MAX: i32 = 19;
 
 /// Makes the calling thread give way to others: `niceness` as nice(2) has it, and cores are given
 /// up within 0.1 ms (Linux from 6.12 on; before, only the niceness counts).
 ///
-/// Where the kernel refuses, the thread stays as it is: ruder, and as correct.
+/// Where the kernel refuses, the thread stays as it is: less considerate, but as correct.
 pub fn give_way(niceness: i32) {
     // See above: nothing depends on it.
     let _ = sys::set_schedule(libc::SCHED_OTHER, niceness, SLICE_NS);
@@ -77,7 +77,7 @@ mod tests {
             eprintln!("SKIPPED: the kernel does not tell");
             return;
         };
-        // Others with the same wish: sooner or later it waits for one of them.
+        // Other threads that compete for a core: sooner or later it waits for one of them.
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let is_relaxed = std::sync::atomic::Ordering::Relaxed;
         std::thread::scope(|scope| {
@@ -104,7 +104,7 @@ mod tests {
         });
         let (nicer, slice_ns) = thread.join().unwrap();
         assert_eq!((niceness(), nicer), (before, wanted));
-        // Kernels before 6.12 say 0, and keep their own.
+        // Kernels before 6.12 report 0, and keep their own slice.
         let slice_ns = slice_ns.unwrap();
         assert!(slice_ns == 0 || slice_ns == SLICE_NS, "{slice_ns} ns");
     }

@@ -21,12 +21,12 @@ pub struct FileSystem {
     pub options: String,
     /// Whether changes of metadata are journaled, where that is known.
     pub has_journal: Option<bool>,
-    /// What a completed write is worth on the device below.
+    /// Whether completed writes are stable on the device below.
     pub write_cache: WriteCache,
 }
 
 impl FileSystem {
-    /// Finds out what `file` is on.
+    /// The file system that `file` is on.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -64,8 +64,8 @@ impl FileSystem {
         self.options.split(',').any(|one| one == option)
     }
 
-    /// Whether a store to a mapped file takes new space by the file system's nature, whatever is said
-    /// of the one file.
+    /// Whether a store to a mapped file takes new space by the file system's nature, whatever the
+    /// attributes of the file.
     pub(crate) fn copies_on_write(&self) -> bool {
         matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
     }
@@ -153,12 +153,12 @@ fn queue_of(device: u64) -> Option<PathBuf> {
     whole.is_dir().then_some(whole)
 }
 
-/// The same of a block device that is open.
+/// The same for an open block device.
 pub(crate) fn queue_of_file(file: &File) -> Option<PathBuf> {
     queue_of(file.metadata().ok()?.rdev())
 }
 
-/// What a completed write is worth, from a device's `queue` directory.
+/// Whether completed writes are stable, from a device's `queue` directory.
 fn write_cache(queue: &Path) -> WriteCache {
     let read = |name| fs::read_to_string(queue.join(name)).unwrap_or_default();
     decide_write_cache(read("write_cache").trim(), read("fua").trim())
@@ -173,7 +173,7 @@ fn decide_write_cache(write_cache: &str, fua: &str) -> WriteCache {
     }
 }
 
-/// What a completed write is worth on a block device.
+/// Whether completed writes are stable on a block device.
 pub(crate) fn write_cache_of_block_device(file: &File) -> io::Result<WriteCache> {
     let queue = queue_of(file.metadata()?.rdev());
     Ok(queue.map_or(WriteCache::Unknown, |queue| write_cache(&queue)))

@@ -23,7 +23,7 @@ const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 /// `FS_IOC_FIEMAP`: where a file's bytes are.
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 
-/// Extents asked for at once, and how often: what comes behind them is not looked at.
+/// Extents asked for at once, and most such calls: extents behind them are not looked at.
 const EXTENTS_COUNT: usize = 128;
 const EXTENTS_CALLS_MAX: usize = 64;
 
@@ -34,7 +34,7 @@ const EXTENT_SHARED: u32 = 0x2000;
 /// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
 const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
-/// Turns the result of a call that says -1 and sets `errno` into a result.
+/// Turns the result of a call that returns -1 and sets `errno` into a result.
 fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
     if returned == -1 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
@@ -56,7 +56,7 @@ pub(crate) fn block_device_size(file: &File) -> io::Result<u64> {
 }
 
 /// Maps `size` bytes of `file` from `offset` on, shared with the kernel's copy of the file, and has
-/// that read what it does not hold yet. Pages count as this process's from their first use on.
+/// the kernel read what that lacks. Pages count as this process's memory from their first use on.
 pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: the kernel chooses the address, so no existing mapping is touched.
     let memory = unsafe {
@@ -70,7 +70,7 @@ pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<No
         )
     };
     let memory = mapped(memory)?;
-    // SAFETY: the descriptor is open. That this is no more than a hint is what is wanted.
+    // SAFETY: the descriptor is open. A hint is all that is wanted.
     let _ = unsafe {
         let (offset, size) = (offset as libc::off_t, size as libc::off_t);
         libc::posix_fadvise(file.as_raw_fd(), offset, size, libc::POSIX_FADV_WILLNEED)
@@ -101,8 +101,8 @@ fn mapped(memory: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     NonNull::new(memory.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Takes pages of a [shared mapping](map_shared) out of the process: the kernel keeps what is in
-/// them, and they come back when they are used.
+/// Drops pages of a [shared mapping](map_shared) from the process: the kernel keeps their contents,
+/// and they come back when they are used.
 ///
 /// # Safety
 /// `size` bytes from `memory` on are whole pages of one `map_shared`: those of other mappings would
@@ -187,8 +187,7 @@ impl Drop for Lock {
     }
 }
 
-/// A lock on the whole of a file for reading, as `fcntl` has them, or the question for what is in the way
-/// of one for writing.
+/// An `fcntl` lock on a whole file for reading, or the query for what conflicts with a write lock.
 fn lock_whole(kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -199,8 +198,8 @@ fn lock_whole(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Locks a file for reading, as long as it is open. It keeps out only who wants to lock it for writing,
-/// and is seen by [`is_locked_for_reading`].
+/// Locks a file for reading, as long as it is open. It keeps out only others that want to lock it
+/// for writing, and is seen by [`is_locked_for_reading`].
 pub(crate) fn lock_for_reading(file: &File) -> io::Result<()> {
     let lock = lock_whole(libc::F_RDLCK);
     // SAFETY: the kernel reads a `flock`.
@@ -242,7 +241,7 @@ pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
 /// they start and end. `None` when there are none.
 pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
     let seek = |at: u64, whence| {
-        // SAFETY: no pointer is passed. Where the description stands matters to nobody.
+        // SAFETY: no pointer is passed. The file position does not matter to anybody.
         let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, whence) };
         if found < 0 { Err(io::Error::last_os_error()) } else { Ok(found as u64) }
     };
@@ -255,14 +254,14 @@ pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> 
     }
 }
 
-/// Whether part of a file has no space of its own: a hole, or what is stored compressed. What is only
-/// promised space counts as a hole.
+/// Whether part of a file has no space of its own: a hole, or compressed data. Space that is
+/// reserved but unwritten counts as a hole.
 pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     if metadata.blocks() * 512 < metadata.len() {
         return Ok(true);
     }
-    // Blocks of the file system's own, and such behind the end, are counted too.
+    // `blocks` also counts blocks of the file system's own, and some behind the end.
     let first = next_data(file, 0)?;
     Ok(first.is_none_or(|(start, end)| start > 0 || end < metadata.len()))
 }

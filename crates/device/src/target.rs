@@ -18,23 +18,23 @@ use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, Placemen
 /// Longest transfer of one operation, in blocks: 8 MiB.
 pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 
-/// Something with blocks that the kernel has opened for us.
+/// An open file or block device.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) file: File,
-    /// What a ring of a path to it keeps held; `None` where `file` is the claim itself.
+    /// The claim that the ring of each path to it holds; `None` where `file` is the claim itself.
     pub(crate) claim: Option<Claim>,
     pub(crate) path: PathBuf,
     pub(crate) kind: TargetKind,
     /// Blocks that can be addressed: shared by all paths to the same file.
     pub(crate) lba_count: Arc<AtomicU64>,
-    /// What is mapped of it: no operation changes anything there.
+    /// Its mapped range: no operation changes anything there.
     pub(crate) mapped: Arc<MappedRange>,
     pub(crate) write_cache: WriteCache,
     pub(crate) in_flight_max: u32,
     /// Streams that writes may name, from one on; none without io_uring.
     pub(crate) write_streams: u8,
-    /// Whether a block that has space is overwritten there. If not, a hole is no worse than a block.
+    /// Whether blocks with space are overwritten in place. If not, a hole is no worse than one.
     pub(crate) overwrites_in_place: bool,
     /// Whether the kernel can make one write durable. Where it can't, a flush follows the write.
     pub(crate) has_durable_writes: bool,
@@ -69,12 +69,12 @@ impl Target {
         }
     }
 
-    /// The write stream that a placement stands for: its number, if the device has so many.
+    /// The write stream of a placement: its number if the device has that stream, else 0.
     pub(crate) fn stream(&self, placement: PlacementId) -> u8 {
         u8::try_from(placement.0).ok().filter(|stream| *stream <= self.write_streams).unwrap_or(0)
     }
 
-    /// Whether an operation stays within what can be addressed and moved.
+    /// Refuses an operation that is out of range, too long, or would change mapped blocks.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
         check_range(op, self.lba_count.load(Ordering::Relaxed))?;
         self.mapped.check(op)
@@ -146,7 +146,7 @@ impl Target {
         let old_size = old * LBA_SIZE as u64;
         let grown = reserve(&self.file, old_size, size).and_then(|()| self.file.sync_all());
         if let Err(error) = grown {
-            // A part may have been added. The error above is the one to tell.
+            // A part may have been added. The caller gets the error above.
             drop(self.file.set_len(old_size));
             return Err(match error.raw_os_error() {
                 // Longer than files can be here, or may be for this process.
@@ -180,7 +180,7 @@ impl Target {
         while at < end {
             let found = sys::next_data(&self.file, at);
             if found.as_ref().is_err_and(|error| error.raw_os_error().is_some_and(is_lack)) {
-                // Nobody says where there are any.
+                // The file system can't tell where holes are.
                 return Ok(());
             }
             let (data_start, data_end) =
@@ -201,7 +201,7 @@ impl Target {
 /// Most bytes of a hole that are filled before they are flushed.
 const FILL_SIZE_MAX: u64 = 1 << 20;
 
-/// Whether an operation stays within `lba_count` blocks and what one transfer may move.
+/// Refuses an operation beyond `lba_count` blocks, or longer than one transfer may be.
 pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
     let (start, lbas) = match op {
         Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
@@ -220,8 +220,8 @@ pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
     if end > lba_count { Err(DeviceError::OutOfRange) } else { Ok(()) }
 }
 
-/// Most bytes added at once where the file system neither reserves space nor tells what is free: it
-/// may be memory, and would take all of it.
+/// Most bytes added at once where the file system neither reserves space nor tells how much is
+/// free: it may be in memory, and would take all of it.
 const UNRESERVED_SIZE_MAX: u64 = 1 << 30;
 
 /// Makes a file longer, with its space reserved.
@@ -238,7 +238,7 @@ pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
     }
 }
 
-/// What `fallocate` is asked for to give blocks back.
+/// The mode in which `fallocate` gives blocks back.
 pub(crate) const DEALLOCATE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// Giving blocks back is a hint: where it can't be taken, they just stay.
@@ -251,8 +251,8 @@ pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Io { errno }) if is_lack(*errno))
 }
 
-/// Whether an error means that there is no such operation here: the file system or the kernel does not
-/// have it, or a filter refuses it. What is done instead fails in its turn where `EPERM` means more.
+/// Whether an error means that there is no such operation here: the file system or the kernel does
+/// not have it, or a filter refuses it. The fallback fails in its turn where `EPERM` means more.
 fn is_lack(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }
@@ -296,7 +296,7 @@ impl From<TransferError> for DeviceError {
 mod tests {
     use super::*;
 
-    /// Takes every write, and can't be flushed: so one sees that a flush was asked for.
+    /// Takes every write, and can't be flushed: an error shows that a flush was tried.
     const SINK: &str = "/dev/null";
 
     #[test]

@@ -1,8 +1,8 @@
 //! A path through io_uring: a ring of its own, and nothing else.
 //!
-//! What is submitted rests here until it is kicked. A caller that waits for one operation, with
-//! nothing else in flight, has it run by a plain call: the kernel ends a ring's durable write to a
-//! file on another thread, and where all cores are busy that costs a time slice.
+//! Submitted operations stay here until they are kicked. When a caller waits for one operation,
+//! with nothing else in flight, that runs as a plain call: the kernel ends a ring's durable write
+//! to a file on another thread, which costs a time slice where all cores are busy.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -35,13 +35,13 @@ pub(crate) struct UringPath {
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
     in_flight: usize,
-    /// Completions that wait for an operation of the ring's to end.
+    /// Completions that wait for an operation of the ring to end.
     held: Vec<(OpId, Completion)>,
-    /// What the ring has just returned. Kept for its memory.
+    /// Completions just reaped from the ring. Kept for its memory.
     reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
 }
 
-/// What the ring's operations stand for.
+/// The path's operation that one of the ring's belongs to.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     token: Token,
@@ -58,7 +58,7 @@ enum Step {
     },
     Flush,
     Deallocate,
-    /// The last step of something whose completion is in `held`.
+    /// The last step of an operation whose completion is in `held`.
     Held,
 }
 
@@ -158,15 +158,15 @@ impl UringPath {
         self.ring.write_to_stream(self.fd, buffer, offset, at_once, stream, pending);
     }
 
-    /// Ends an operation that is not for the kernel: what would have come of it must not be there
-    /// before the next `poll`, and must show in the ring's readiness.
+    /// Ends an operation that does not go to the kernel: its completion must not be there before
+    /// the next `poll`, and must show in the ring's readiness.
     fn hold(&mut self, completion: Completion) {
         let pending = Pending { token: completion.token, step: Step::Held };
         let op = self.ring.nothing(self.fd, pending);
         self.held.push((op, completion));
     }
 
-    /// What is to be told of a step of the ring's that has ended; `None` when another step follows.
+    /// The completion to report for a step that has ended; `None` when another step follows.
     fn settle(&mut self, op: OpId, step: Step, mut completion: Completion) -> Option<Completion> {
         match step {
             Step::Read | Step::Flush => {}
@@ -244,7 +244,7 @@ impl Device for UringPath {
             }
         }
         self.reaped = reaped;
-        // A next step, or what the kernel had no memory for when it was handed over.
+        // Hands over next steps, and what the kernel had no memory for.
         if self.has_untaken() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
@@ -307,7 +307,7 @@ impl Device for UringPath {
     }
 }
 
-/// How long a path lets be between looks at what the kernel has, once it takes no more.
+/// How long a path pauses between looks at its completions, once the kernel takes no more.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Hands everything to the kernel and waits, as a ring of a path does.
@@ -316,8 +316,9 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     min: usize,
     timeout: Option<Duration>,
 ) {
-    // What the kernel has no memory for now stays queued for the next call. What it will not take is
-    // told of by completions; others may be in its hands, and nothing waits for those any more.
+    // Operations that the kernel has no memory for now stay queued for the next call. Those that it
+    // will not take come back as completions; others may still be in the kernel, and nothing waits
+    // for those any more.
     if ring.submit_and_wait(min, timeout).is_err()
         && ring.refused().is_some()
         && min > 0
@@ -327,7 +328,7 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     }
 }
 
-/// Tells an operation that the kernel did not take from one that it failed.
+/// Distinguishes an operation that the kernel did not take from one that failed.
 pub(crate) fn untaken<T: Copy, M: Memory, W: Width>(
     ring: &Ring<T, M, W>,
     result: Result<(), DeviceError>,
@@ -346,14 +347,14 @@ fn is_best_run_plainly(target: &Target, op: &Op) -> bool {
     if target.write_streams > 0 {
         return false;
     }
-    // To a block device the kernel makes a durable write with FUA; behind a plain call it then
-    // flushes all the same, which is a second command for the device and a second sleep.
+    // The kernel makes a durable write to a block device with FUA; after a plain call it flushes
+    // all the same, which is a second command for the device and a second sleep.
     let is_flushed_for_nothing =
         target.kind == TargetKind::BlockDevice && target.write_cache != WriteCache::Stable;
     !(is_flushed_for_nothing && matches!(op, Op::Write { durable: true, .. }))
 }
 
-/// Whether there is nothing to do: the kernel calls an empty range an error.
+/// Whether there is nothing to do: the kernel rejects an empty range.
 fn is_empty(op: &Op) -> bool {
     matches!(op, Op::Deallocate { range } if range.start == range.end)
 }
@@ -445,7 +446,7 @@ mod tests {
         path.target.write_streams = 2;
         let streams = [0, 1, 2, 3, 256].map(|id| path.target.stream(PlacementId(id)));
         assert_eq!(streams, [0, 1, 2, 0, 0]);
-        // A file takes no notice of them.
+        // A file ignores them.
         write(&mut path, 1, 7);
         let mut completions = Vec::new();
         while completions.is_empty() {

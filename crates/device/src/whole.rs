@@ -10,10 +10,10 @@ use crate::{
 /// One linear space of blocks that is this process's alone as long as the value lives, and that
 /// opens paths to itself: a block device, or an NVMe namespace.
 pub trait WholeDevice: Send {
-    /// Blocks that it has; what is left behind the last whole one does not count.
+    /// Its number of blocks; a partial block at the end does not count.
     fn lba_count(&self) -> u64;
 
-    /// What seems to be on it, for the question whether it may be overwritten.
+    /// What seems to be on it, to decide whether it may be overwritten.
     ///
     /// # Errors
     /// When it can't be read.
@@ -25,9 +25,10 @@ pub trait WholeDevice: Send {
     /// When it can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
-    /// As [`open_path`](Self::open_path), of a path that carries much data and that nothing urgent
-    /// depends on: it polls for what [`PathOptions::polling`] says, and has [buffers](Device::buffer)
-    /// that are registered with the kernel, as far as that can be had here.
+    /// As [`open_path`](Self::open_path), for a path that carries much data and that nothing urgent
+    /// depends on: it polls for what [`PathOptions::polling`] says, and has
+    /// [buffers](Device::buffer) that are registered with the kernel, as far as both are possible
+    /// here.
     ///
     /// # Errors
     /// As there.
@@ -42,28 +43,26 @@ pub trait WholeDevice: Send {
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError>;
 
     /// The placements that writes to it may name, best known first; none where it has only one.
-    /// They are the device's own and may be others after a restart of it.
+    /// They are the device's own and may change when it restarts.
     fn placements(&self) -> &[PlacementId] {
         &[]
     }
 
-    /// What it says of its data placement, to be asked on another thread; `None` where there is
-    /// nothing to say.
+    /// Its reports on data placement, to be asked for on another thread; `None` where it has none.
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
         None
     }
 
-    /// What tells it from every other device, whatever its name is today: serial number and
-    /// namespace. `None` where nothing does.
+    /// Its identity, whatever its name is today: serial number and namespace. `None` if unknown.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Whether this is the best way to this device that was asked for: the kernel, or what this
-    /// process may do, has not made it less.
+    /// Whether this is the best of the ways to this device that were asked for: neither the kernel
+    /// nor missing permissions have forced a worse one.
     fn is_best(&self) -> bool;
 
-    /// What it says of itself, for people: a name and a value each.
+    /// Facts about itself, for people: a name and a value each.
     fn facts(&self) -> Vec<(&'static str, String)>;
 
     /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
@@ -74,9 +73,9 @@ pub trait WholeDevice: Send {
     fn notes(&self) -> Vec<String>;
 }
 
-/// Takes the device at a path, by the best way that there is: a namespace of NVMe by passthrough,
-/// whichever of its two nodes is named, and everything else, or where that is refused, as a block
-/// device. Which it became, and why, the result says.
+/// Takes the device at a path in the best possible way: an NVMe namespace by passthrough, whichever
+/// of its two nodes is named; everything else, and where passthrough is refused, as a block device.
+/// The result says which it became, and why.
 ///
 /// # Errors
 /// As [`NvmeDevice::open`] and [`BlockDevice::open`].
@@ -98,7 +97,7 @@ pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevi
         Ok(device) => Ok(Box::new(device)),
         Err(error @ (OpenError::InUse { .. } | OpenError::StillInFlight { .. })) => Err(error),
         Err(refused) => {
-            // What the block device says is wrong is wrong with both.
+            // An error of the block device concerns both ways.
             let device = BlockDevice::open(&nodes.block, options)?;
             Ok(Box::new(device.without_passthrough(refused.to_string(), true)))
         }

@@ -6,13 +6,14 @@
 //!       |  (they wrap in 194 days)          |           | the last one  | of uses   |
 //! ```
 //!
-//! Both are Redis's own: an approximation of what a list of all keys by their last use would say.
+//! Both formats are those of Redis. They approximate a list of all keys in the order of their last
+//! use.
 
 /// Bits of an [`Access`].
 const BITS: u32 = 24;
 const MASK: u32 = (1 << BITS) - 1;
 
-/// The count that a new key has, so that it is not the first to go (`LFU_INIT_VAL`).
+/// The count of a new key, so that it is not the first to be evicted (`LFU_INIT_VAL`).
 const COUNT_NEW: u8 = 5;
 
 /// The last access of an entry, as its slot keeps it.
@@ -22,11 +23,11 @@ pub(crate) struct Access(u32);
 /// How accesses are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Whether how often matters (LFU), not when (LRU).
+    /// Whether the frequency of use counts (LFU) instead of the time of the last use (LRU).
     pub(crate) counts: bool,
-    /// The larger, the more uses it takes to count one more (`lfu-log-factor`).
+    /// The larger, the more uses it takes to raise the count by one (`lfu-log-factor`).
     pub(crate) log_factor: u32,
-    /// Minutes after which the count is one less; 0: it stays (`lfu-decay-time`).
+    /// Minutes after which the count drops by one; 0: never (`lfu-decay-time`).
     pub(crate) decay_minutes: u32,
 }
 
@@ -39,22 +40,22 @@ impl Access {
         self.0
     }
 
-    /// Of an entry that is made now.
+    /// The access of an entry that is created now.
     pub(crate) fn new(now_ms: i64, rules: Rules) -> Self {
         if rules.counts { Self::counted(now_ms, COUNT_NEW) } else { Self(seconds(now_ms)) }
     }
 
-    /// Of an entry that was not used for so many seconds (LRU).
+    /// The access of an entry that has been idle for `idle_s` seconds (LRU).
     pub(crate) fn idle(now_ms: i64, idle_s: u64) -> Self {
         Self(seconds(now_ms).wrapping_sub(idle_s.min(u64::from(MASK)) as u32) & MASK)
     }
 
-    /// Of an entry that was used so often, as a logarithm (LFU).
+    /// An access now, with this logarithm of the count of uses (LFU).
     pub(crate) fn counted(now_ms: i64, count: u8) -> Self {
         Self(u32::from(minutes(now_ms)) << 8 | u32::from(count))
     }
 
-    /// Of an entry that is used now. `random` decides whether that counts.
+    /// The access of an entry that is used now. `random` decides whether the count goes up.
     #[must_use]
     pub(crate) fn touched(self, now_ms: i64, rules: Rules, random: u64) -> Self {
         if !rules.counts {
@@ -62,7 +63,7 @@ impl Access {
         }
         let count = self.count(now_ms, rules);
         let above_new = u64::from(count.saturating_sub(COUNT_NEW));
-        // One more with a probability of 1 / (above_new * log_factor + 1).
+        // Raised with a probability of 1 / (above_new * log_factor + 1).
         let odds = above_new.saturating_mul(u64::from(rules.log_factor)) + 1;
         let is_more = count < u8::MAX && random <= u64::MAX / odds;
         Self::counted(now_ms, count + u8::from(is_more))
@@ -73,7 +74,7 @@ impl Access {
         seconds(now_ms).wrapping_sub(self.0) & MASK
     }
 
-    /// The logarithm of how often it was used, less what has decayed (LFU; `OBJECT FREQ`).
+    /// The logarithm of the count of uses, less what has decayed (LFU; `OBJECT FREQ`).
     pub(crate) fn count(self, now_ms: i64, rules: Rules) -> u8 {
         let passed = minutes(now_ms).wrapping_sub((self.0 >> 8) as u16);
         let decayed = u32::from(passed).checked_div(rules.decay_minutes).unwrap_or(0);
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    /// The table in the comments of `redis.conf`: counts after so many uses, by log factor.
+    /// The table in the comments of `redis.conf`: the count after these uses, by log factor.
     #[test]
     fn uses_are_counted_by_their_logarithm() {
         let uses = [100, 1_000, 100_000, 1_000_000];

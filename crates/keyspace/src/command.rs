@@ -1,23 +1,23 @@
-//! What a command is, apart from what it does: one row of a table.
+//! The description of a command: one row of a table.
 
 use crate::context::{Context, Outcome};
 
 /// Runs a data command. Its arguments have the count that its row demands.
 pub type DataFn = fn(&mut Context<'_>) -> Outcome;
 
-/// One row of the command table. `F` is what runs it: the server has commands of its own kind.
+/// One row of the command table. `F` is the function type: the server's own commands have another.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<F = DataFn> {
-    /// In lower case.
+    /// Its name, in lower case.
     pub name: &'static str,
-    /// Count of arguments with the name; negative: at least so many.
+    /// Count of arguments, the name included; negative: the minimum.
     pub arity: i32,
     /// What the command does and where it is allowed.
     pub flags: Flags,
     /// Which arguments are keys.
     pub keys: KeyRange,
-    /// ACL categories, `@read` and the like.
-    pub categories: &'static [&'static str],
+    /// ACL categories besides those that follow from flags and group.
+    pub also: &'static [&'static str],
     /// Hints for clients and proxies.
     pub tips: &'static [&'static str],
     /// Which arguments are keys and what happens to them, in the words of `COMMAND INFO`.
@@ -26,9 +26,9 @@ pub struct Command<F = DataFn> {
     pub group: &'static str,
     /// Version of Redis that had it first.
     pub since: &'static str,
-    /// Time it takes, for people.
+    /// Time complexity, for people to read.
     pub complexity: &'static str,
-    /// What it does, for people.
+    /// What the command does, for people to read.
     pub summary: &'static str,
     /// Runs it.
     pub run: F,
@@ -41,14 +41,14 @@ impl<F> Command<F> {
         if self.arity < 0 { len >= wanted } else { len == wanted }
     }
 
-    /// The same row, run by something else.
+    /// The same row with another function.
     pub const fn with_run<G: Copy>(&self, run: G) -> Command<G> {
         Command {
             name: self.name,
             arity: self.arity,
             flags: self.flags,
             keys: self.keys,
-            categories: self.categories,
+            also: self.also,
             tips: self.tips,
             key_specs: self.key_specs,
             group: self.group,
@@ -60,6 +60,101 @@ impl<F> Command<F> {
     }
 }
 
+/// Every ACL category that a command here may have, in the order of `COMMAND INFO`.
+const CATEGORIES: &[&str] = &[
+    "@keyspace",
+    "@read",
+    "@write",
+    "@hash",
+    "@string",
+    "@admin",
+    "@fast",
+    "@slow",
+    "@blocking",
+    "@dangerous",
+    "@connection",
+    "@transaction",
+];
+
+impl<F> Command<F> {
+    /// The ACL categories, `@read` and the like.
+    pub fn categories(&self) -> impl Iterator<Item = &'static str> + '_ {
+        let has = |flag| self.flags.has(flag);
+        let is_of_data = has(Flags::READONLY) || has(Flags::WRITE);
+        let follows = move |category| match category {
+            "@keyspace" => is_of_data && self.group == "generic",
+            "@read" => has(Flags::READONLY),
+            "@write" => has(Flags::WRITE),
+            "@hash" => self.group == "hash",
+            "@string" => self.group == "string",
+            "@admin" | "@dangerous" => has(Flags::ADMIN),
+            "@fast" => has(Flags::FAST),
+            "@slow" => !has(Flags::FAST),
+            "@blocking" => has(Flags::BLOCKING),
+            _ => false,
+        };
+        CATEGORIES.iter().copied().filter(move |name| follows(name) || self.also.contains(name))
+    }
+}
+
+/// A row without keys and documentation.
+pub(crate) const fn row<F: Copy>(
+    name: &'static str,
+    arity: i32,
+    flags: &'static [Flags],
+    run: F,
+) -> Command<F> {
+    let (mut all, mut index) = (Flags::NONE, 0);
+    while index < flags.len() {
+        all = all.and(flags[index]);
+        index += 1;
+    }
+    Command {
+        name,
+        arity,
+        flags: all,
+        keys: KeyRange::NONE,
+        also: &[],
+        tips: &[],
+        key_specs: &[],
+        group: "",
+        since: "",
+        complexity: "",
+        summary: "",
+        run,
+    }
+}
+
+impl<F: Copy> Command<F> {
+    /// The row with these keys. Where there are several, one follows the other.
+    pub(crate) const fn keys(self, key_specs: &'static [KeySpec]) -> Self {
+        let last = key_specs[key_specs.len() - 1].range().last;
+        let keys = KeyRange { last, ..key_specs[0].range() };
+        Self { keys, key_specs, ..self }
+    }
+
+    /// The row with what `COMMAND DOCS` tells.
+    pub(crate) const fn docs(
+        self,
+        group: &'static str,
+        since: &'static str,
+        complexity: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Self { group, since, complexity, summary, ..self }
+    }
+
+    /// The row in these ACL categories, too.
+    pub(crate) const fn also(self, also: &'static [&'static str]) -> Self {
+        Self { also, ..self }
+    }
+
+    /// The row with these hints for clients and proxies.
+    pub(crate) const fn tips(self, tips: &'static [&'static str]) -> Self {
+        Self { tips, ..self }
+    }
+}
+
 /// Which arguments are keys: every `step`-th from `first` to `last`; a negative `last` counts from
 /// the end of the arguments. All zero: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +163,7 @@ pub struct KeyRange {
     pub first: i32,
     /// Index of the last key, or how far from the end it is.
     pub last: i32,
-    /// From one key to the next.
+    /// Distance from one key to the next.
     pub step: i32,
 }
 
@@ -96,23 +191,48 @@ impl KeyRange {
 /// A part of the keys of a command and what happens to them, as `COMMAND INFO` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySpec {
-    /// For people; empty if there is nothing to say.
+    /// Notes for people; empty if there are none.
     pub notes: &'static str,
-    /// `RO`, `RW`, `OW`, `RM` and what else happens to the key.
-    pub flags: &'static [&'static str],
+    /// `RO`, `RW`, `OW`, `RM` and what else happens to the key, separated by spaces.
+    pub flags: &'static str,
     /// Index of the first key.
     pub begin: i32,
     /// Last key, counted from the first; negative: from the end of the arguments.
     pub last: i32,
-    /// From one key to the next.
+    /// Distance from one key to the next.
     pub step: i32,
     /// With a negative `last`, the fraction of the arguments that are keys; 0 and 1: all.
     pub limit: i32,
 }
 
+/// One key, at `index`. `flags` says what happens to it.
+pub const fn key(index: i32, flags: &'static str) -> KeySpec {
+    KeySpec { notes: "", flags, begin: index, last: 0, step: 1, limit: 0 }
+}
+
+/// All arguments from `index` on are keys.
+pub const fn keys_from(index: i32, flags: &'static str) -> KeySpec {
+    KeySpec { last: -1, ..key(index, flags) }
+}
+
+/// Every second argument from `index` on is a key.
+pub const fn every_second_from(index: i32, flags: &'static str) -> KeySpec {
+    KeySpec { step: 2, ..keys_from(index, flags) }
+}
+
 impl KeySpec {
-    /// Which arguments these keys are. No command here has a limit to them.
-    pub fn range(&self) -> KeyRange {
+    /// The same with notes for people.
+    pub(crate) const fn noting(self, notes: &'static str) -> Self {
+        Self { notes, ..self }
+    }
+
+    /// What happens to the keys, word by word.
+    pub fn flag_names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.flags.split_whitespace()
+    }
+
+    /// Which arguments these keys are. No command here has a `limit`.
+    pub const fn range(&self) -> KeyRange {
         let last = if self.last < 0 { self.last } else { self.begin + self.last };
         KeyRange { first: self.begin, last, step: self.step }
     }
@@ -122,13 +242,21 @@ impl KeySpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
-/// Names the flags and, where `COMMAND INFO` shows them, what it calls them, in its order.
+/// Declares the flags with their names in `COMMAND INFO`, in its order. A flag with an empty name
+/// is not shown.
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal;)*) => {
         impl Flags {
             $($(#[$doc])* pub const $name: Flags = Flags(1 << $bit);)*
 
             const NAMES: &[(Flags, &str)] = &[$((Flags::$name, $text)),*];
+        }
+
+        /// The flags by their bare names, as rows have them.
+        pub mod flag {
+            use super::Flags;
+
+            $($(#[$doc])* pub const $name: Flags = Flags::$name;)*
         }
     };
 }
@@ -140,7 +268,7 @@ flags! {
     READONLY = 1, "readonly";
     /// May need more memory: refused when there is none.
     DENYOOM = 2, "denyoom";
-    /// Takes a module's word for what it does.
+    /// Belongs to a module.
     MODULE = 3, "module";
     /// For administrators.
     ADMIN = 4, "admin";
@@ -168,7 +296,7 @@ flags! {
     MAY_REPLICATE = 15, "may_replicate";
     /// Its keys may be left out.
     NO_MANDATORY_KEYS = 16, "no_mandatory_keys";
-    /// Not allowed while data is being loaded beside the old.
+    /// Not allowed while new data is loaded beside the old.
     NO_ASYNC_LOADING = 17, "no_async_loading";
     /// Not allowed in a transaction.
     NO_MULTI = 18, "no_multi";
@@ -178,13 +306,13 @@ flags! {
     MOVABLEKEYS = 20, "movablekeys";
     /// The reply depends on which keys a whole database holds.
     WHOLE_DB = 21, "";
-    /// Makes room: allowed when the log has little of it left.
+    /// Frees room: allowed when the log has little room left.
     FREES = 22, "";
-    /// Its effect may be longer than its request by a number of extended precision.
+    /// Its effect may be longer than its request, by a number of extended precision.
     LONG_EFFECT = 23, "";
     /// Looks its keys up in two databases.
     TWO_DBS = 24, "";
-    /// Takes in many arguments in steps, for a client.
+    /// Processes many arguments in steps, for a client.
     IN_STEPS = 25, "";
 }
 
@@ -192,7 +320,7 @@ impl Flags {
     /// No flag.
     pub const NONE: Flags = Flags(0);
 
-    /// These flags and those.
+    /// These flags and `other`.
     #[must_use]
     pub const fn and(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -225,7 +353,7 @@ const EMPTY: u16 = u16::MAX;
 impl<F> CommandTable<F> {
     /// A table of rows.
     ///
-    /// Panics if they are not sorted by name, or a name is there twice or not in lower case.
+    /// Panics if they are not sorted by name, or a name comes twice or is not in lower case.
     pub fn new(rows: Vec<Command<F>>) -> Self {
         assert!(rows.is_sorted_by(|a, b| a.name < b.name), "rows are sorted by name");
         assert!(rows.len() < EMPTY as usize);
@@ -259,7 +387,7 @@ impl<F> CommandTable<F> {
     }
 }
 
-/// Letter case aside. Names are few and known, so this need not withstand an attack.
+/// Ignores letter case. Names are few and known, so this need not withstand an attack.
 fn hash(name: &[u8]) -> usize {
     let mut hash = name.len() as u64;
     for &byte in name.iter().take(24) {

@@ -21,13 +21,13 @@ pub struct Context<'a> {
     pub now_ms: i64,
     /// Where the reply goes.
     pub reply: &'a mut ReplyBuf,
-    /// Where what was done is written down, for the log and for who watches keys.
+    /// Where effects are noted, for the log and for clients that watch keys.
     pub effects: &'a mut Effects,
-    /// Under which circumstances the command runs.
+    /// The circumstances in which the command runs.
     pub mode: Mode,
 }
 
-/// Under which circumstances a command runs.
+/// The circumstances in which a command runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// For a client.
@@ -35,8 +35,8 @@ pub enum Mode {
     Client,
     /// For a client that cannot wait, in a transaction or a script: nothing yields.
     Atomic,
-    /// For a client that only reads, in steps between which nothing goes. A key whose time is over is as
-    /// if it were not there, but stays. Only commands that do not write may run.
+    /// For a client that only reads, with no changes between its steps. An expired key counts as
+    /// absent, but is not deleted. Only commands that do not write may run.
     Frozen,
     /// From the log. Nothing expires; the log says what did. Nothing yields.
     Replay,
@@ -49,34 +49,34 @@ impl Mode {
     }
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug)]
 pub enum Outcome {
     /// Done; the reply is written.
     Reply,
-    /// The client waits until one of these keys changes or the time is over.
+    /// The client waits until one of these keys changes or the deadline passes.
     Block {
         /// Keys waited for, in the client's database.
         keys: Vec<Vec<u8>>,
-        /// Milliseconds since 1970; `None`: as long as it takes.
+        /// Milliseconds since 1970; `None`: there is no deadline.
         deadline_ms: Option<i64>,
     },
-    /// A long one: nothing is replied yet. To be resumed after others have had their turn, until
-    /// it replies; the client's further requests wait.
+    /// A long command: nothing is replied yet. Resume it after others have had their turn, until it
+    /// replies; the client's further requests wait.
     Yield(Yielded),
-    /// Values of these keys have to be brought in, then the command is run again.
+    /// The values of these keys must be brought into memory, then the command is run again.
     NeedCold {
         /// Keys in the client's database.
         keys: Vec<Vec<u8>>,
     },
 }
 
-/// A command that goes on later.
+/// A command that resumes later.
 #[derive(Debug)]
 pub enum Yielded {
     /// `KEYS`.
     Keys(Box<KeysWalk>),
-    /// `RANDOMKEY`, which has met many keys whose time was over.
+    /// `RANDOMKEY`, which has found many expired keys.
     RandomKey,
     /// `HGETALL`, `HKEYS` or `HVALS` of a large hash.
     Fields(Box<FieldsWalk>),
@@ -84,15 +84,15 @@ pub enum Yielded {
     RandomFields(Box<RandomFields>),
     /// `DEBUG POPULATE`.
     Populate(Box<Populate>),
-    /// A command over many arguments, some of which were taken in.
+    /// A command over many arguments, some of which were processed.
     Args(Box<ArgsWalk>),
     /// `APPEND` or `SETRANGE` of a large argument, a part of which was written.
     Patch(Box<Patch>),
 }
 
 impl Yielded {
-    /// Goes on for another bounded step. The context is made as for running the command, with the
-    /// same arguments and database.
+    /// Runs another bounded step. The context is made as for running the command, with the same
+    /// arguments and database.
     pub fn resume(self, context: &mut Context<'_>) -> Outcome {
         match self {
             Yielded::Keys(walk) => walk.resume(context),
@@ -105,9 +105,9 @@ impl Yielded {
         }
     }
 
-    /// Bytes of a record's payload that the next step makes at most; `None` if it changes nothing but
-    /// for keys whose time is over, for which there is a [limit](Effects::limit), or if all steps are one
-    /// change of the data set, whose size was known before the first.
+    /// Most bytes of a record's payload that the next step makes. `None` if it changes nothing but
+    /// expired keys, which have a [limit](Effects::limit), or if all steps are one change of the
+    /// data set, whose size was known before the first.
     pub fn log_size_max(&self) -> Option<u64> {
         match self {
             Yielded::Populate(populate) => Some(populate.step_size()),

@@ -1,7 +1,6 @@
 //! One database: its keys.
 //!
-//! Whatever changes an entry goes through here, and asks the capture first whether it has still to
-//! take what the entry was.
+//! Every change of an entry goes through here, and first lets the capture take the entry as it was.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
@@ -20,7 +19,7 @@ pub(crate) struct Db {
     table: Table,
     /// Its number now, or at the point in time of the capture that is running.
     number: DbIndex,
-    /// The bucket where active expiry goes on.
+    /// The bucket where active expiry continues.
     pub(crate) expiry_walk: usize,
     /// Mean time to live of the keys that expire, as last seen, in milliseconds.
     pub(crate) ttl_mean_ms: i64,
@@ -56,7 +55,7 @@ impl Db {
         &self.table
     }
 
-    /// For the capture alone: no entry may be changed by it.
+    /// For the capture only: no entry may be changed through it.
     pub(crate) fn table_mut(&mut self) -> &mut Table {
         &mut self.table
     }
@@ -77,17 +76,16 @@ impl Db {
         self.table.get(spot).expires_at_ms()
     }
 
-    /// The last use of a key.
     pub(crate) fn access(&self, spot: Spot) -> Access {
         self.table.get(spot).access()
     }
 
-    /// Notes the last use of a key. That is no change of it.
+    /// Notes the last use of a key, which does not count as a change.
     pub(crate) fn set_access(&mut self, spot: Spot, access: Access) {
         self.table.set_access(spot, access);
     }
 
-    /// Adds a key that is not there, in the present epoch.
+    /// Adds a key that does not exist yet, in the current epoch.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
@@ -103,7 +101,7 @@ impl Db {
         self.table.insert(slot)
     }
 
-    /// Adds a key that is not there with a value that is, in the present epoch.
+    /// Adds a key that does not exist yet, with an existing value, in the current epoch.
     pub(crate) fn insert_value(
         &mut self,
         hash: u64,
@@ -120,7 +118,7 @@ impl Db {
         self.table.insert(slot)
     }
 
-    /// Adds a key that is not there with a hash that has no field yet, in the present epoch.
+    /// Adds a key that does not exist yet, with a hash without fields, in the current epoch.
     pub(crate) fn insert_hash(
         &mut self,
         hash: u64,
@@ -134,13 +132,13 @@ impl Db {
         self.table.insert(slot)
     }
 
-    /// Makes room for so many keys, if there are none yet.
+    /// Makes room for `keys` keys, if there are none yet.
     pub(crate) fn reserve(&mut self, keys: usize) {
         self.table.reserve(keys);
     }
 
-    /// Puts in entries in the present epoch. Gives one back whose key is there already, and then
-    /// drops those behind it.
+    /// Adds `count` entries in the current epoch. Returns an entry whose key exists already, and
+    /// stops there.
     pub(crate) fn load(
         &mut self,
         slots: &mut std::vec::IntoIter<Slot>,
@@ -160,7 +158,6 @@ impl Db {
         Ok(())
     }
 
-    /// Gives a key another value and expiry.
     pub(crate) fn replace(
         &mut self,
         spot: Spot,
@@ -175,23 +172,22 @@ impl Db {
         past.garbage.add_value(old);
     }
 
-    /// Notes how the string at a key came to be. No snapshot tells of it.
+    /// Notes how the string at a key was written. Snapshots do not contain this.
     pub(crate) fn set_written(&mut self, spot: Spot, written: Written) {
         self.table.change(spot, |slot| slot.set_written(written));
     }
 
-    /// Gives a key another time to expire, or none.
+    /// Changes or removes the expiry of a key.
     pub(crate) fn set_expiry(&mut self, spot: Spot, expiry: Option<i64>, past: &mut Past) {
         past.capture.before_change(self.number, &mut self.table, spot);
         self.table.change(spot, |slot| slot.set_expiry(expiry));
     }
 
-    /// Lets a fuzzy capture take an entry whose value goes elsewhere, too.
+    /// Lets a fuzzy capture take an entry that is about to be copied to another key.
     pub(crate) fn before_copy(&mut self, spot: Spot, past: &mut Past) {
         past.capture.before_copy(self.number, &mut self.table, spot);
     }
 
-    /// Changes a value.
     pub(crate) fn update(&mut self, spot: Spot, past: &mut Past, change: impl FnOnce(&mut Value)) {
         past.capture.before_change(self.number, &mut self.table, spot);
         self.table.change(spot, |slot| slot.update(change));
@@ -199,7 +195,7 @@ impl Db {
 
     /// Changes a hash.
     ///
-    /// Panics if the value is none.
+    /// Panics if the value is no hash.
     pub(crate) fn update_hash<R>(
         &mut self,
         spot: Spot,
@@ -213,14 +209,13 @@ impl Db {
         self.table.change(spot, |slot| slot.update_hash(|form| change(form, old)))
     }
 
-    /// Takes a key out and gives back its value.
+    /// Removes a key and returns its value.
     pub(crate) fn take(&mut self, spot: Spot, past: &mut Past) -> Value {
         let slot = self.table.remove(spot);
         past.capture.before_move(self.number, &slot);
         slot.into_value()
     }
 
-    /// Deletes a key.
     pub(crate) fn remove(&mut self, spot: Spot, past: &mut Past) {
         let slot = self.table.remove(spot);
         if let Some(slot) = past.capture.take_removed(self.number, slot)
@@ -230,7 +225,6 @@ impl Db {
         }
     }
 
-    /// Deletes all keys.
     pub(crate) fn clear(&mut self, past: &mut Past) {
         let Db { table, number, .. } = std::mem::replace(self, Db::new(self.number));
         past.flush(number, table);

@@ -1,7 +1,7 @@
-//! What commands did: for the log, and for whoever depends on the keys that they touched.
+//! What commands did: for the log, and for those who depend on the keys touched.
 //!
-//! The log keeps effects, not requests: with absolute times, and deletes for what expired. Most
-//! commands are their own effect, and then nothing is copied here: the effect refers to the
+//! The log keeps effects, not requests: with absolute times, and with deletions of expired keys.
+//! Most commands are their own effect. Then nothing is copied here, and the effect refers to the
 //! request's arguments.
 //!
 //! A payload of the log is a sequence of commands, each
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! where a varint is little-endian, seven bits to a byte, the high bit set on all but the last. A
-//! `SELECT` in it moves what follows to another database; a payload begins in the database that
-//! its record names.
+//! `SELECT` in it switches the database of the commands behind it. A payload begins in the database
+//! that its record names.
 
 use std::ops::Range;
 
@@ -22,14 +22,15 @@ use crate::keyspace::DbIndex;
 use crate::log_size::deletion_size_max;
 use crate::payload::{SELECT, Stretch};
 
-/// What one or more commands did. Kept and [cleared](Effects::clear), so that it allocates nothing.
+/// The effects of one or more commands. Reused and [cleared](Effects::clear), so that it allocates
+/// nothing.
 #[derive(Clone, Debug)]
 pub struct Effects {
     commands: Vec<Effect>,
     args: Vec<EffectArg>,
     bytes: Vec<u8>,
     touched: Vec<TouchedItem>,
-    /// Bytes that deletions which nobody asked for may still take in the log.
+    /// Bytes that deletions by expiry or eviction may still take in the log.
     room: u64,
     is_short: bool,
 }
@@ -50,8 +51,8 @@ struct Effect {
 }
 
 impl Effect {
-    /// Gives what stands before its arguments: what moves it to its database, if `db` is another, and their
-    /// count, which is returned.
+    /// Writes what stands before the arguments: a `SELECT` if `db` is another database, and the
+    /// count of arguments, which is returned.
     fn begin<'a>(
         &self,
         db: &mut DbIndex,
@@ -103,7 +104,7 @@ pub enum Touched<'a> {
     Db(DbIndex),
 }
 
-/// An argument of an effect that is being written down.
+/// An argument of an effect that is being logged.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
     /// An argument of the request, by index.
@@ -120,7 +121,7 @@ impl Effects {
         Self::default()
     }
 
-    /// Forgets everything, also a limit, and keeps the memory.
+    /// Clears everything, the limit included, and keeps the memory.
     pub fn clear(&mut self) {
         (self.room, self.is_short) = (u64::MAX, false);
         self.commands.clear();
@@ -129,25 +130,25 @@ impl Effects {
         self.touched.clear();
     }
 
-    /// Lets deletions that nobody asked for take at most so many bytes of a record's payload: of keys
-    /// whose time is over and that are met by a command or looked for, and of those that are
-    /// evicted. One that there is no room for is not done: its key stays, and is as if it were not
-    /// there. Only for commands that do not write, which could not do with such a key.
+    /// Limits deletions that no client asked for to `room` bytes of a record's payload: those of
+    /// expired keys, found by a command or by active expiry, and of evicted keys. If there is no
+    /// room for a deletion it is not done: the key stays, and an expired one counts as absent. Only
+    /// for commands that do not write, since a write could not handle such a key.
     pub fn limit(&mut self, room: u64) {
         self.room = room;
     }
 
-    /// What is left of the [limit](Self::limit), in bytes.
+    /// Bytes left of the [limit](Self::limit).
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// Whether there was no room for a deletion that nobody asked for.
+    /// Whether there was no room for the deletion of an expired or evicted key.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Takes the room for such a deletion; `false` when there is none.
+    /// Takes the room for such a deletion; `false` if there is none.
     pub(crate) fn take_room(&mut self, key: &[u8]) -> bool {
         match self.room.checked_sub(deletion_size_max(key.len())) {
             Some(left) => self.room = left,
@@ -161,8 +162,8 @@ impl Effects {
         self.commands.is_empty()
     }
 
-    /// What was changed, in order; a key may be there more than once. `args` are those of the
-    /// command that ran.
+    /// The changes, in order; a key may come more than once. `args` are those of the command that
+    /// ran.
     pub fn touched<'a>(&'a self, args: Args<'a>) -> impl Iterator<Item = Touched<'a>> {
         self.touched_from(0, args)
     }
@@ -174,7 +175,7 @@ impl Effects {
         }
     }
 
-    /// Things that were changed, from the `from`-th on; see [`touched`](Self::touched).
+    /// The changes from the `from`-th on; see [`touched`](Self::touched).
     pub fn touched_from<'a>(
         &'a self,
         from: usize,
@@ -183,22 +184,22 @@ impl Effects {
         self.touched[from..].iter().map(move |item| self.touched_item(*item, args))
     }
 
-    /// Makes room for as many changes, so that noting them takes the same time each.
+    /// Makes room for `changes` changes, so that noting each takes constant time.
     pub fn reserve(&mut self, changes: usize) {
         self.touched.reserve(changes);
     }
 
-    /// How many things were changed, a key that was changed twice counted twice.
+    /// Count of changes; a key that was changed twice counts twice.
     pub fn touched_count(&self) -> usize {
         self.touched.len()
     }
 
-    /// Writes down that the request is its own effect.
+    /// Logs the request as its own effect.
     pub fn log_request(&mut self, db: DbIndex) {
         self.commands.push(Effect { db, args: None });
     }
 
-    /// Writes down a command to be logged in place of the request, or before it.
+    /// Logs a command in place of the request, or before it.
     pub fn log(&mut self, db: DbIndex, parts: &[Part<'_>]) {
         let start = self.args.len();
         for &part in parts {
@@ -212,24 +213,24 @@ impl Effects {
         self.commands.push(Effect { db, args: Some(start..self.args.len()) });
     }
 
-    /// Writes down that a key, argument `index` of the request, was changed.
+    /// Notes that a key, argument `index` of the request, was changed.
     pub fn touch_arg(&mut self, db: DbIndex, hash: u64, index: usize) {
         self.touched.push(TouchedItem { db, key: Some((hash, EffectArg::Request(index))) });
     }
 
-    /// Writes down that a key was changed.
+    /// Notes that a key was changed.
     pub fn touch(&mut self, db: DbIndex, hash: u64, key: &[u8]) {
         let key = self.own(key);
         self.touched.push(TouchedItem { db, key: Some((hash, key)) });
     }
 
-    /// Writes down that any key of a database may have changed.
+    /// Notes that any key of a database may have changed.
     pub fn touch_db(&mut self, db: DbIndex) {
         self.touched.push(TouchedItem { db, key: None });
     }
 
-    /// Gives the payload of these effects stretch by stretch. `db` is where the payload begins,
-    /// `args` those of the command that ran.
+    /// Passes the payload of these effects to `write`, stretch by stretch. `db` is the database
+    /// where the payload begins, `args` are those of the command that ran.
     pub(crate) fn encode<'a>(
         &'a self,
         mut db: DbIndex,
@@ -279,24 +280,24 @@ impl Effects {
     }
 }
 
-/// How far the payload of some effects has been made, which takes time where they are large.
+/// The progress of making a payload, which takes several steps if the effects are large.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadWalk {
     db: DbIndex,
     command: usize,
-    /// The argument of that command which is next, and the bytes of it that were given.
+    /// The next argument of that command; `given` counts its bytes that were written.
     arg: usize,
     given: usize,
 }
 
 impl PayloadWalk {
-    /// At the beginning of the payload of a record that names `db`.
+    /// A walk at the beginning of the payload of a record that names `db`.
     pub fn new(db: DbIndex) -> Self {
         Self { db, command: 0, arg: 0, given: 0 }
     }
 
-    /// Gives the next bytes of the payload; `true` when those were the last. `args` are those of the
-    /// command that ran. A call gives no more than a few hundred KiB.
+    /// Passes the next bytes of the payload to `write`; `true` if they were the last. `args` are
+    /// those of the command that ran. A call passes no more than a few hundred KiB.
     pub fn step(
         &mut self,
         effects: &Effects,
@@ -341,11 +342,10 @@ impl PayloadWalk {
     }
 }
 
-/// About how much [`PayloadWalk::step`] gives, in bytes, more than which the pieces of a large argument
-/// may have.
+/// About how many bytes [`PayloadWalk::step`] writes. A piece of a large argument can exceed it.
 const PAYLOAD_STEP_SIZE: usize = 128 << 10;
 
-/// Bytes that take as long to be given as the beginning of an argument does.
+/// Bytes that take as long to write as the beginning of an argument does.
 const PAYLOAD_ARG_COST: usize = 64;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Keys that go because memory is short, chosen as Redis chooses them.
+//! Evicts keys when memory is short, and chooses them as Redis does.
 //!
-//! A few keys are drawn at random, the worst of them join a pool of the worst ones met so far, and
-//! the worst of the pool goes. What is drawn is a bucket with all its keys, so that each key is as
-//! likely as any other and a draw reads one place in memory; for the policies that spare keys which
-//! do not expire, it is one of the buckets that hold any that do.
+//! A few keys are drawn at random, the worst of them join a pool of the worst found so far, and the
+//! worst of the pool is evicted. A draw takes a bucket with all its keys, so that all keys are
+//! equally likely and a draw reads one place in memory. Policies that evict only keys that expire
+//! draw from the buckets that hold such keys.
 
 use slimio_planted::is_planted;
 
@@ -24,7 +24,7 @@ const BUCKET_SAMPLES_MAX: usize = 64;
 /// Most buckets drawn in one database for one eviction.
 const DRAWS_MAX: usize = 1000;
 
-/// Which keys go when memory is short (`maxmemory-policy`).
+/// Which keys are evicted when memory is short (`maxmemory-policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
     /// None: commands that need memory are refused.
@@ -47,7 +47,7 @@ pub enum EvictionPolicy {
 }
 
 impl EvictionPolicy {
-    /// All of them, with the words of `maxmemory-policy`.
+    /// All policies, with their names in `maxmemory-policy`.
     pub const ALL: [(EvictionPolicy, &'static str); 8] = [
         (EvictionPolicy::NoEviction, "noeviction"),
         (EvictionPolicy::AllKeysLru, "allkeys-lru"),
@@ -74,7 +74,7 @@ impl EvictionPolicy {
         matches!(self, Self::AllKeysLru | Self::VolatileLru)
     }
 
-    /// Whether only keys that expire may go.
+    /// Whether only keys that expire may be evicted.
     fn is_volatile(self) -> bool {
         use EvictionPolicy as P;
         matches!(self, P::VolatileLru | P::VolatileLfu | P::VolatileRandom | P::VolatileTtl)
@@ -84,7 +84,7 @@ impl EvictionPolicy {
         matches!(self, Self::AllKeysRandom | Self::VolatileRandom)
     }
 
-    /// How much an entry deserves to go: the higher, the more.
+    /// The rank of an entry: the highest is evicted first.
     fn rank(self, slot: &Slot, now_ms: i64, rules: Rules) -> u64 {
         match self {
             Self::AllKeysLfu | Self::VolatileLfu => {
@@ -99,27 +99,27 @@ impl EvictionPolicy {
     }
 }
 
-/// What is known of the uses of a key.
+/// The known usage of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// Seconds since the last one.
+    /// Seconds since the last use.
     IdleSeconds(u64),
-    /// The logarithm of how often, as `OBJECT FREQ` has it.
+    /// The logarithm of the count of uses, as in `OBJECT FREQ`.
     Freq(u8),
 }
 
-/// How keys are chosen that go when memory is short.
+/// How keys are chosen for eviction.
 #[derive(Clone, Copy, Debug)]
 pub struct EvictionConfig {
-    /// Which keys go.
+    /// Which keys are evicted.
     pub policy: EvictionPolicy,
     /// Whether memory is limited (`maxmemory`).
     pub is_limited: bool,
-    /// Keys drawn for each one that goes (`maxmemory-samples`).
+    /// Keys drawn for each eviction (`maxmemory-samples`).
     pub samples: usize,
-    /// How many uses count as one more under LFU (`lfu-log-factor`).
+    /// The larger, the more uses it takes to raise a count by one under LFU (`lfu-log-factor`).
     pub lfu_log_factor: u32,
-    /// Minutes after which a count is one less under LFU; 0: never (`lfu-decay-time`).
+    /// Minutes after which a count drops by one under LFU; 0: never (`lfu-decay-time`).
     pub lfu_decay_minutes: u32,
 }
 
@@ -131,7 +131,7 @@ impl Default for EvictionConfig {
 }
 
 impl EvictionConfig {
-    /// Whether Redis shares small integers: unless it keeps an account of the uses of each.
+    /// Whether Redis shares small integers: it does unless it tracks the use of each key.
     pub(crate) fn shares_integers(&self) -> bool {
         !self.is_limited || !(self.policy.is_lru() || self.policy.is_lfu())
     }
@@ -145,7 +145,7 @@ impl EvictionConfig {
     }
 }
 
-/// The worst entries met so far, the worst last.
+/// The worst entries found so far, the worst last.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     candidates: Vec<Candidate>,
@@ -153,7 +153,8 @@ pub(crate) struct Pool {
     next_db: usize,
 }
 
-/// An entry that may go. It is told by its hash alone: another one with the same would do as well.
+/// An entry that may be evicted. Only its hash identifies it: another with the same hash would do
+/// as well.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     rank: u64,
@@ -180,8 +181,8 @@ impl Pool {
 }
 
 impl Keyspace {
-    /// Changes how keys are chosen that go when memory is short. Entries keep what their slots say
-    /// of their last use, also where another policy reads it as something else.
+    /// Changes how keys are chosen for eviction. Entries keep the access in their slots, even if
+    /// the new policy reads it differently.
     pub fn set_eviction(&mut self, config: EvictionConfig) {
         if config.policy != self.eviction.policy {
             self.pool.candidates.clear();
@@ -189,13 +190,13 @@ impl Keyspace {
         self.eviction = config;
     }
 
-    /// How keys are chosen that go when memory is short.
+    /// How keys are chosen for eviction.
     pub fn eviction(&self) -> &EvictionConfig {
         &self.eviction
     }
 
-    /// What is known of the uses of an entry of this keyspace, as `maxmemory-policy` wants it:
-    /// nothing, when, or how often.
+    /// The known usage of an entry of this keyspace, as `maxmemory-policy` needs it: none, the idle
+    /// time, or the frequency.
     pub fn usage(&self, entry: &EntryView<'_>, now_ms: i64) -> Option<Usage> {
         let EvictionConfig { policy, .. } = self.eviction;
         if policy.is_lfu() {
@@ -207,8 +208,8 @@ impl Keyspace {
         }
     }
 
-    /// Notes what is known of the uses of a key that is there. What the policy in force does not
-    /// look at is passed over.
+    /// Notes the usage of a key that exists. Ignores a kind that the current policy does not look
+    /// at.
     pub fn set_usage(&mut self, db: DbIndex, key: &[u8], usage: Usage, now_ms: i64) {
         let access = match (usage, self.eviction.policy.is_lfu()) {
             (Usage::IdleSeconds(idle_s), false) => Access::idle(now_ms, idle_s),
@@ -222,12 +223,12 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the key that deserves it most by the policy in force, as far as a few draws tell.
-    /// The deletion is added to `effects` and refers to no request. Returns how many bytes of
-    /// [`used_bytes`](Self::used_bytes) are free now, or `None` if there is no key that may go, or
-    /// [no room](Effects::is_short) to say that it did.
+    /// Evicts the key that ranks highest by the current policy among a few draws. The deletion is
+    /// added to `effects` and refers to no request. Returns how many bytes of
+    /// [`used_bytes`](Self::used_bytes) were freed, or `None` if no key may be evicted, or there is
+    /// [no room](Effects::is_short) to log it.
     ///
-    /// The work is bounded by the samples configured and by the count of databases.
+    /// The work is bounded by the configured samples and by the count of databases.
     pub fn evict(&mut self, now_ms: i64, effects: &mut Effects) -> Option<usize> {
         let policy = self.eviction.policy;
         let (db, spot) = match policy {
@@ -251,7 +252,7 @@ impl Keyspace {
         Some(before.saturating_sub(self.db(db).used_bytes()))
     }
 
-    /// Any key, every database in turn.
+    /// A random key, from each database in turn.
     fn draw_victim(&mut self, is_volatile: bool) -> Option<(DbIndex, Spot)> {
         let count = self.db_count();
         let len = |db: DbIndex, this: &Self| {
@@ -272,11 +273,11 @@ impl Keyspace {
         }
     }
 
-    /// The worst of the pool, after a few more have been drawn.
+    /// The worst of the pool, after a few more keys have been drawn.
     fn rank_victim(&mut self, now_ms: i64) -> Option<(DbIndex, Spot)> {
         let EvictionConfig { policy, .. } = self.eviction;
         let rules = self.eviction.rules();
-        // Everybody in the pool may be gone or in use again: but not those that were just drawn.
+        // All keys in the pool may be deleted or in use again, but not those just drawn.
         for _ in 0..2 {
             for db in 0..self.db_count() {
                 self.sample(DbIndex(db as u16), now_ms);
@@ -324,7 +325,7 @@ impl Keyspace {
         }
     }
 
-    /// What an entry that is made now says of its last use.
+    /// The access of an entry that is created now.
     pub(crate) fn new_access(&self, now_ms: i64) -> Access {
         Access::new(now_ms, self.eviction.rules())
     }

@@ -1,4 +1,4 @@
-//! Keys whose time is over: met by a command, or looked for.
+//! Deletes expired keys: those that a command finds, and those that active expiry looks for.
 
 use slimio_planted::is_planted;
 use slimio_resp::Args;
@@ -7,12 +7,12 @@ use crate::effects::{Effects, Part};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::Spot;
 
-/// What a step of active expiry did.
+/// The result of a step of active expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpireStep {
     /// Keys looked at.
     pub examined: usize,
-    /// Those of them that expire at some time.
+    /// Those of them that have an expiry.
     pub expiring: usize,
     /// Those of them that were deleted.
     pub expired: usize,
@@ -21,10 +21,10 @@ pub struct ExpireStep {
 }
 
 impl Keyspace {
-    /// Looks for keys of a database whose time is over, from where the last step ended, until
-    /// `budget` keys have been looked at, and deletes them. Only buckets that hold keys which expire
-    /// are visited. The deletions are in `effects`; none of them refers to a request. Ends where
-    /// there is [no more room](Effects::limit) for them.
+    /// Looks for expired keys of a database, from where the last step ended, until `budget` keys
+    /// have been looked at, and deletes them. Only buckets that hold keys with an expiry are
+    /// visited. The deletions are added to `effects` and refer to no request. Stops when there is
+    /// [no more room](Effects::limit) for them.
     pub fn expire_step(
         &mut self,
         db: DbIndex,
@@ -67,7 +67,7 @@ impl Keyspace {
         step
     }
 
-    /// Deletes a key because its time is over; says whether there was room for that in the log.
+    /// Deletes an expired key; says whether there was room for that in the log.
     pub(crate) fn expire(
         &mut self,
         db: DbIndex,
@@ -92,7 +92,7 @@ impl Keyspace {
         true
     }
 
-    /// Lets what was seen of the times to live weigh 2 % of the mean.
+    /// Updates the mean time to live, in which the times just seen weigh 2 %.
     fn note_ttl(&mut self, db: DbIndex, sum_ms: i64, count: usize) {
         let db = self.db_mut(db);
         if db.expiring() == 0 {
@@ -105,7 +105,7 @@ impl Keyspace {
     }
 }
 
-/// For effects that refer to no request.
+/// No arguments, for effects that refer to no request.
 pub fn no_args() -> Args<'static> {
     use slimio_resp::Request;
     use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What commands have thrown away and is too much to be freed on the spot.
+//! Memory that commands have released and that takes too long to free on the spot.
 
 use crate::capture::Captured;
 use crate::context::Yielded;
@@ -6,17 +6,17 @@ use crate::hash::{HashTree, Outside};
 use crate::table::{Buckets, Table};
 use crate::value::Value;
 
-/// Large values, and whole databases, that nobody can reach any more. Dropping it frees them: that
-/// takes as long as it takes, and is better done by another thread.
+/// Large values, and whole databases, that nobody can reach any more. Dropping it frees them, which
+/// can take long and is better done by another thread.
 #[derive(Debug, Default)]
 pub struct Garbage {
     values: Vec<Value>,
     tables: Vec<Table>,
     buckets: Vec<Buckets>,
     captured: Vec<Captured>,
-    /// Large strings out of hashes.
+    /// Large strings removed from hashes.
     pub(crate) elements: Vec<Outside>,
-    /// Hashes that somebody has finished reading, who may have been the last to hold them.
+    /// Hashes that somebody has finished reading, perhaps as the last to hold them.
     trees: Vec<HashTree>,
     /// Commands that nobody waits for any more.
     yielded: Vec<Yielded>,

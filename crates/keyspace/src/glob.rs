@@ -1,4 +1,4 @@
-//! Patterns of keys.
+//! Glob patterns for keys.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,27 +12,27 @@ const SIZE_MAX: usize = 1 << 20;
 /// Most characters of all stretches between stars that have a `?` or a class in them.
 const WILD_MAX: usize = 4096;
 
-/// A pattern by Redis's rules: `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a class, `\`
-/// takes the next character for itself.
+/// A pattern by Redis's rules: `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a class,
+/// `\` escapes the next character.
 ///
-/// What it takes to match is at most the length of the text, or, where there is a `?` or a class between
-/// two stars, [`cost`](Self::cost): never the product of both lengths.
+/// Matching takes at most the length of the text, or, if there is a `?` or a class between two
+/// stars, its [`cost`](Self::cost): never the product of both lengths.
 #[derive(Debug)]
 pub struct Glob {
-    /// What the text begins with: all of it, where there is no star.
+    /// The start of the text: all of it, if there is no star.
     head: Stretch,
-    /// What is found between, one behind the other.
+    /// The stretches between stars, searched for one behind the other.
     middle: Vec<Search>,
-    /// The bytes of those that stand for no others.
+    /// The bytes of the literal stretches among those.
     literals: Vec<u8>,
-    /// What the text ends with behind the last star, if there is one.
+    /// The end of the text behind the last star, if there is one.
     tail: Option<Stretch>,
-    /// Words that are looked at for each byte of a text, at most, where a stretch is looked for.
+    /// Most words that a search for a stretch looks at for each byte of a text.
     words_max: usize,
     is_empty: bool,
 }
 
-/// Why a pattern is refused, which no reasonable one is.
+/// A pattern is refused because it is too long. No reasonable one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternTooLong;
 
@@ -46,7 +46,7 @@ impl fmt::Display for PatternTooLong {
     }
 }
 
-/// How a stretch is looked for.
+/// How a stretch is searched for.
 #[derive(Debug)]
 enum Search {
     /// A range of the pattern's literals.
@@ -80,7 +80,7 @@ impl Glob {
         let head = stretches.next().unwrap_or_default();
         let (mut middle, mut literals) = (Vec::new(), Vec::new());
         let (mut wild, mut words_max) = (0, 0);
-        // Stars beside each other are one.
+        // Adjacent stars count as one.
         for stretch in stretches.filter(|stretch| stretch.len() > 0) {
             middle.push(if stretch.is_literal() {
                 let start = literals.len();
@@ -99,8 +99,8 @@ impl Glob {
         Ok(Self { head, middle, literals, tail, words_max, is_empty: pattern.is_empty() })
     }
 
-    /// Whether `text` is what the pattern describes. A text that is empty is not even matched by stars:
-    /// who means all keys says `*`, which is not asked.
+    /// Whether `text` matches the pattern. Not even stars match an empty text: a lone `*` means all
+    /// keys, and is not asked here.
     pub fn matches(&self, text: &[u8]) -> bool {
         if text.is_empty() {
             return self.is_empty;
@@ -115,7 +115,7 @@ impl Glob {
         if !tail.is_start_of(&text[end..]) {
             return false;
         }
-        // The first place for each leaves the most to those behind it.
+        // The earliest match of each stretch leaves the most text to those behind it.
         let mut between = &text[self.head.len()..end];
         for search in &self.middle {
             let Some(end) = self.end_of_first(search, between) else { return false };
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// By trying everything.
+    /// Matches by trying everything.
     fn plainly(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.first() {
             None => text.is_empty(),

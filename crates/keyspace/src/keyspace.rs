@@ -28,14 +28,14 @@ pub const DB_COUNT_MAX: usize = 1 << 15;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DbIndex(pub u16);
 
-/// What a keyspace has to be told at its birth.
+/// The configuration of a new keyspace.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Count of databases, at least one and at most [`DB_COUNT_MAX`].
     pub db_count: usize,
     /// Longest string in bytes (`proto-max-bulk-len`).
     pub string_size_max: usize,
-    /// Up to where hashes are packed.
+    /// The limits up to which hashes are packed.
     pub hash_limits: HashLimits,
 }
 
@@ -56,7 +56,7 @@ pub struct Stats {
     pub keyspace_hits: u64,
     /// Reads of keys that were not.
     pub keyspace_misses: u64,
-    /// Keys deleted because their time was over.
+    /// Keys deleted because they had expired.
     pub expired_keys: u64,
     /// Keys deleted because memory was short.
     pub evicted_keys: u64,
@@ -64,7 +64,7 @@ pub struct Stats {
 
 /// The data set.
 pub struct Keyspace {
-    /// Changed through [`db_mut`](Self::db_mut) and its like alone, which keep account of memory.
+    /// Changed only through [`db_mut`](Self::db_mut) and the like, which keep account of memory.
     dbs: Vec<Db>,
     used: Used,
     pub(crate) config: Config,
@@ -72,9 +72,9 @@ pub struct Keyspace {
     pub(crate) past: Past,
     pub(crate) eviction: EvictionConfig,
     pub(crate) pool: Pool,
-    /// Whether commands leave no trace of having used a key.
+    /// Whether commands leave the last use of keys as it is.
     pub(crate) is_untouched: bool,
-    /// What replay takes for the time at which keys are used, in milliseconds since 1970.
+    /// The time that replay notes as the last use of keys, in milliseconds since 1970.
     pub(crate) replay_ms: i64,
     pub(crate) hasher: KeyHasher,
     /// State of the generator behind `RANDOMKEY`.
@@ -82,18 +82,18 @@ pub struct Keyspace {
     scratch: Scratch,
 }
 
-/// What all databases take in memory, so that no command has to add it up.
+/// Memory of all databases, kept so that no command has to add it up.
 #[derive(Clone, Copy, Default)]
 struct Used {
-    /// The sum, as of when the open database was opened.
+    /// The sum, as of when the `open` database was opened.
     settled: usize,
     /// The database changed last.
     open: DbIndex,
-    /// What it took then.
+    /// The memory of that database at the time.
     before: usize,
 }
 
-/// What replay needs for each command, kept so that it allocates nothing.
+/// Memory that replay reuses for each command, so that it allocates nothing.
 #[derive(Default)]
 struct Scratch {
     request: Request,
@@ -101,20 +101,20 @@ struct Scratch {
     effects: Effects,
 }
 
-/// An entry, looked at from outside.
+/// A view of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryView<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The value.
     pub value: ValueRef<'a>,
-    /// Milliseconds since 1970 after which it is gone.
+    /// Milliseconds since 1970 after which it has expired.
     pub expires_at_ms: Option<i64>,
-    /// What is known of its last use: see [`Keyspace::usage`].
+    /// Its last use: see [`Keyspace::usage`].
     pub(crate) access: Access,
 }
 
-/// The log holds something that this keyspace cannot do.
+/// Why a record of the log cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApplyError {
     /// The payload is not a sequence of commands.
@@ -153,8 +153,8 @@ pub fn command_table() -> &'static CommandTable {
 }
 
 impl Keyspace {
-    /// Empty databases. `seed` must be a secret drawn at random: it keys the hash that spreads the
-    /// keys, and clients that knew it could choose keys that collide.
+    /// An empty keyspace. `seed` must be a secret drawn at random: it keys the hash that spreads
+    /// the keys, and clients that knew it could choose keys that collide.
     ///
     /// Panics if the count of databases is out of range.
     pub fn new(config: Config, seed: u128) -> Self {
@@ -183,7 +183,7 @@ impl Keyspace {
         }
     }
 
-    /// An empty one with the same configuration, counters, and hashes of keys.
+    /// An empty keyspace with the same configuration, counters, and hashes of keys.
     #[must_use]
     pub fn emptied(&self) -> Self {
         let mut empty = Self::new(self.config, 0);
@@ -207,7 +207,8 @@ impl Keyspace {
         self.config.string_size_max = size;
     }
 
-    /// Changes up to where hashes are packed. Those that are there change when they are written to.
+    /// Changes the limits up to which hashes are packed. Existing ones change when they are written
+    /// to.
     pub fn set_hash_limits(&mut self, limits: HashLimits) {
         self.config.hash_limits = limits;
     }
@@ -217,19 +218,19 @@ impl Keyspace {
         self.hasher
     }
 
-    /// Count of keys in a database, those included whose time is over but that nobody has met yet.
+    /// Count of keys in a database, including expired ones that have not been deleted yet.
     pub fn dbsize(&self, db: DbIndex) -> usize {
         self.db(db).len()
     }
 
-    /// Count of keys in a database that expire.
+    /// Count of keys in a database that have an expiry.
     pub fn expiring(&self, db: DbIndex) -> usize {
         self.db(db).expiring()
     }
 
     /// Bytes that the keys of a database, their values and its table take in memory, by the size
-    /// classes of the allocator. What values share is counted for each; what has been deleted is
-    /// not counted any more.
+    /// classes of the allocator. Memory that values share is counted for each of them; deleted
+    /// values are no longer counted.
     pub fn used_bytes_of(&self, db: DbIndex) -> usize {
         self.db(db).used_bytes()
     }
@@ -247,19 +248,19 @@ impl Keyspace {
         used
     }
 
-    /// Sets the time, in milliseconds since 1970, at which [`apply`](Self::apply) uses keys: a
-    /// record does not say it.
+    /// Sets the time, in milliseconds since 1970, that [`apply`](Self::apply) notes as the last use
+    /// of keys: a record does not contain it.
     pub fn set_replay_time(&mut self, now_ms: i64) {
         self.replay_ms = now_ms;
     }
 
-    /// What [`set_replay_time`](Self::set_replay_time) was told last, in milliseconds since 1970.
+    /// The time last set by [`set_replay_time`](Self::set_replay_time), in milliseconds since 1970.
     pub fn replay_time(&self) -> i64 {
         self.replay_ms
     }
 
-    /// Lets the commands that run from now on leave no trace of having used a key, except `TOUCH`
-    /// (`CLIENT NO-TOUCH`).
+    /// Sets whether the commands that run from now on, except `TOUCH`, leave the last use of keys
+    /// as it is (`CLIENT NO-TOUCH`).
     pub fn set_untouched(&mut self, is_untouched: bool) {
         self.is_untouched = is_untouched;
     }
@@ -280,18 +281,18 @@ impl Keyspace {
         self.stats = Stats::default();
     }
 
-    /// What is to be freed, best by another thread; `None` if nothing is.
+    /// The memory to be freed, best by another thread; `None` if there is none.
     pub fn take_garbage(&mut self) -> Option<Garbage> {
         let garbage = &mut self.past.garbage;
         (!garbage.is_empty()).then(|| std::mem::take(garbage))
     }
 
-    /// Whether a key is there, and its time not over. Nothing is deleted or counted.
+    /// Whether a key exists and has not expired. Nothing is deleted or counted.
     pub fn contains(&self, db: DbIndex, key: &[u8], now_ms: i64) -> bool {
         self.get(db, key, now_ms).is_some()
     }
 
-    /// The value of a key, unless its time is over. Nothing is deleted or counted.
+    /// The value of a key, unless it has expired. Nothing is deleted or counted.
     pub fn get(&self, db: DbIndex, key: &[u8], now_ms: i64) -> Option<ValueRef<'_>> {
         let db = self.db(db);
         let spot = db.find(self.hash(key), key)?;
@@ -301,7 +302,7 @@ impl Keyspace {
         Some(db.value(spot))
     }
 
-    /// Every entry of a database, those included whose time is over, in no order.
+    /// Every entry of a database, expired ones included, in no order.
     pub fn entries(&self, db: DbIndex) -> impl Iterator<Item = EntryView<'_>> {
         let table = self.db(db).table();
         (0..table.bucket_count()).flat_map(move |bucket| {
@@ -314,8 +315,8 @@ impl Keyspace {
         })
     }
 
-    /// Does again what the payload of a log record says was done. Nothing expires meanwhile. Returns
-    /// how many things were changed, as [`Effects::touched_count`] counts.
+    /// Applies the payload of a log record. Nothing expires meanwhile. Returns the count of
+    /// changes, as [`Effects::touched_count`] does.
     ///
     /// On an error the commands before the one that failed have been applied.
     pub fn apply(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<usize, ApplyError> {
@@ -385,22 +386,21 @@ impl Keyspace {
         self.db_and_past(db).0
     }
 
-    /// A database to be changed, and where goes what its entries were.
+    /// A database to be changed, and the capture and garbage that take its old entries.
     pub(crate) fn db_and_past(&mut self, db: DbIndex) -> (&mut Db, &mut Past) {
         self.open(db);
         (&mut self.dbs[usize::from(db.0)], &mut self.past)
     }
 
-    /// All databases, for what changes neither a key nor a value.
+    /// All databases, for changes that affect neither a key nor a value.
     pub(crate) fn dbs_and_past(&mut self) -> (&mut [Db], &mut Past) {
         (&mut self.dbs, &mut self.past)
     }
 
-    /// Lets two databases change places.
     pub(crate) fn swap_dbs(&mut self, a: DbIndex, b: DbIndex) {
         self.dbs.swap(usize::from(a.0), usize::from(b.0));
         self.number_swapped(a, b);
-        // The sum is what it was; only who takes which part of it has changed.
+        // The sum is unchanged, but the number `open` stands for another database now.
         let Used { settled, before, open } = self.used;
         let now = self.db(open).used_bytes();
         let was = if open == a {
@@ -414,7 +414,7 @@ impl Keyspace {
         self.used = Used { settled: used, open, before: now };
     }
 
-    /// Keeps account of the database changed last, before another one is.
+    /// Settles the memory of the database changed last before another one is changed.
     fn open(&mut self, db: DbIndex) {
         let Used { settled, open, before } = self.used;
         if open != db {
@@ -423,19 +423,18 @@ impl Keyspace {
         }
     }
 
-    /// The keys of a database to draw from, and where the worst of them are kept.
+    /// The table of a database to draw from, and the pool of the worst keys.
     pub(crate) fn table_and_pool(&mut self, db: DbIndex) -> (&Table, &mut Pool) {
         (self.dbs[usize::from(db.0)].table(), &mut self.pool)
     }
 
-    /// Count of databases.
     pub(crate) fn db_count(&self) -> usize {
         self.dbs.len()
     }
 
     /// Changes a hash.
     ///
-    /// Panics if the value is none.
+    /// Panics if the value is no hash.
     pub(crate) fn edit_hash<R>(
         &mut self,
         db: DbIndex,

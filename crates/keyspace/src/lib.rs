@@ -1,12 +1,12 @@
 //! The data set: typed values, expiry, and every data command. No I/O, no clock, no random source:
 //! time is an argument and so is the seed. Same input, same state.
 //!
-//! A command is a row of [`command_table`] and a function of a [`Context`]. It replies, and writes
-//! down in [`Effects`] what it did, with absolute times. What the log keeps of that,
-//! [`Keyspace::apply`] does again.
+//! A command is a row of [`command_table`] and a function of a [`Context`]. It replies, and notes
+//! in [`Effects`] what it did, with absolute times. [`Keyspace::apply`] replays what the log keeps
+//! of that.
 //!
-//! No step is proportional to the data set or to one huge value. What is too large to be freed on
-//! the spot is handed out as [`Garbage`].
+//! No step is proportional to the data set or to one huge value. Values that are too large to be
+//! freed on the spot are handed out as [`Garbage`].
 //!
 //! ```
 //! use slimio_keyspace::*;
@@ -69,7 +69,9 @@ pub use chunk::{
     CHUNK_SIZE, Chunk, ChunkEncoder, ChunkError, ChunkOptions, DecodeContext, Decoded, Loader,
     WHOLE_SIZE_MAX, decode_chunk,
 };
-pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec};
+pub use command::{
+    Command, CommandTable, DataFn, Flags, KeyRange, KeySpec, key, keys_from,
+};
 pub use commands::{
     ARGS_AT_ONCE_MAX, ArgsWalk, FieldsWalk, KeysWalk, Patch, Populate, RandomFields,
     debug_populate, inspect, populate_log_size_max,

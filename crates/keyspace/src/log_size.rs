@@ -6,33 +6,33 @@ use slimio_resp::Args;
 
 use crate::command::{Command, Flags, KeyRange};
 
-/// What an effect may have that its request has not, in bytes: a `SELECT` before it, a date in place of a
-/// number of seconds, the word that says so, and the count of its arguments.
+/// Most bytes that an effect may have beyond its request: a `SELECT` before it, a date in place of
+/// a number of seconds, the word that says so, and the count of its arguments.
 pub const EFFECT_SIZE_BESIDE: u64 = 48;
 
-/// A `SELECT`, the name of the command, and the count of arguments.
+/// Size of a `SELECT`, the name of the command, and the count of arguments.
 const DELETION_SIZE: u64 = 19;
 
-/// A number of extended precision in decimal digits.
+/// Longest number of extended precision in decimal digits.
 const LONG_DOUBLE_SIZE_MAX: u64 = 5 << 10;
 
 impl<F> Command<F> {
-    /// Bytes that the payload of a record takes at most that says what this command has done with
-    /// these arguments, also to keys whose time was over. Of commands that write; a bound for
-    /// others is set with [`Effects::limit`](crate::Effects::limit).
+    /// Most bytes of a record's payload for this command with these arguments, including the
+    /// deletion of expired keys. For commands that write; a bound for others is set with
+    /// [`Effects::limit`](crate::Effects::limit).
     pub fn log_size_max(&self, args: Args<'_>) -> u64 {
         EFFECT_SIZE_BESIDE + self.log_size_of(args, 0..args.len())
     }
 
-    /// The part of [`log_size_max`](Self::log_size_max) that is due to some of the arguments. Those of
-    /// all and a constant make it up.
+    /// The share of some of the arguments in [`log_size_max`](Self::log_size_max), which is that of
+    /// all arguments plus a constant.
     #[inline]
     pub fn log_size_of(&self, args: Args<'_>, range: Range<usize>) -> u64 {
         let request: u64 = range.clone().map(|index| arg_size(args.get(index).size())).sum();
         let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
         let over: u64 = match self.keys {
             KeyRange { first: 0, .. } => 0,
-            // Most have one, and this is done for every write.
+            // A fast path: most commands have one key, and this is done for every write.
             KeyRange { first: 1, last: 1, .. } if range.contains(&1) => {
                 deletion_size_max(args.get(1).size())
             }

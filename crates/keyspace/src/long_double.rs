@@ -1,10 +1,10 @@
-//! Decimal numbers as a PC's processor computes them in its widest format.
+//! Decimal numbers, computed as in the widest format of a PC's processor.
 //!
 //! `INCRBYFLOAT` adds numbers of 64 bits precision and prints 17 digits behind the point. With the
-//! 53 bits of an `f64` the same sums would print differently (`10.5 + 0.1` as 10.59999999999999964),
-//! so the format is computed here: reading, adding and printing each round once, to the nearest,
-//! ties to even. Where Redis runs on a processor without that format, it prints other digits.
-//! Numbers below 2^-16382 are kept at full precision here.
+//! 53 bits of an `f64` the same sums would print differently (`10.5 + 0.1` as
+//! 10.59999999999999964), so the format is computed here: reading, adding and printing each round
+//! once, to the nearest, ties to even. Where Redis runs on a processor without that format, it
+//! prints other digits. Numbers below 2^-16382 are kept at full precision here.
 
 use std::cmp::Ordering;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ const EXPONENT_MIN: i32 = -16_445;
 /// Digits printed behind the point, at most.
 const FRACTION_DIGITS: usize = 17;
 
-/// Bits that a sum is computed with beyond those it is rounded to.
+/// Extra bits that a sum is computed with before it is rounded.
 const GUARD: u32 = 62;
 
 /// A finite number or an infinity.
@@ -50,8 +50,8 @@ impl LongDouble {
     pub(crate) const ZERO: LongDouble = Finite { negative: false, mantissa: 0, exponent: 0 };
 
     /// Reads a number as Redis does, by the rules of C's `strtold`: decimal or hexadecimal, with an
-    /// exponent, or an infinity. `None` for anything else, for what is not a number, for what is
-    /// too large, and for what is not zero but too small.
+    /// exponent, or an infinity. `None` for anything else, for NaN, and for numbers that are too
+    /// large, or too small but not zero.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > TEXT_SIZE_MAX {
             return None;
@@ -88,7 +88,7 @@ impl LongDouble {
             // Zeros of different sign make a positive one.
             return Some(if a == 0 && negative != small_negative { Self::ZERO } else { large });
         }
-        // What is lost behind the guard bits leaves a trace in the last of them.
+        // Bits lost behind the guard bits set the last guard bit.
         let distance = exponent.abs_diff(small_exponent);
         let a = u128::from(a) << GUARD;
         let b = u128::from(b) << GUARD;
@@ -136,7 +136,7 @@ impl LongDouble {
         key(self).cmp(&key(other))
     }
 
-    /// Rounds `bits * 2^exponent` to 64 bits; `more`: something is lost below the bits.
+    /// Rounds `bits * 2^exponent` to 64 bits; `more`: nonzero bits below them were lost.
     fn rounded(negative: bool, bits: u128, exponent: i32, more: bool) -> Self {
         if bits == 0 {
             return Finite { negative, mantissa: 0, exponent: 0 };
@@ -170,7 +170,7 @@ impl LongDouble {
     }
 }
 
-/// `bits / 2^shift`, to the nearest, ties to even; `more`: something is lost below the bits.
+/// `bits / 2^shift`, to the nearest, ties to even; `more`: nonzero bits below them were lost.
 fn shift_right_rounding(bits: u128, shift: u32, more: bool) -> u128 {
     if shift > 128 {
         return 0;
@@ -187,7 +187,7 @@ fn shift_right_rounding(bits: u128, shift: u32, more: bool) -> u128 {
     kept + u128::from(up)
 }
 
-/// Whether there is a minus before what follows; a plus means nothing.
+/// Splits off a sign. Says whether it is a minus, and returns the rest.
 pub(crate) fn split_sign(text: &[u8]) -> (bool, &[u8]) {
     match text.split_first() {
         Some((sign @ (b'-' | b'+'), rest)) => (*sign == b'-', rest),
@@ -195,7 +195,7 @@ pub(crate) fn split_sign(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// Digits without the point, and the power that they are to be multiplied by: of ten, or of two.
+/// Digits without the point, and the exponent of ten or of two to scale them by.
 struct Digits {
     integer: Big,
     exponent: i64,
@@ -224,7 +224,7 @@ fn parse_digits(text: &[u8], base: u32, exponent_mark: u8) -> Option<Digits> {
     any.then_some(digits)
 }
 
-/// Reads a signed integer, cut to what is far out of any range.
+/// Reads a signed integer, capped far out of any range.
 fn parse_exponent(text: &[u8]) -> Option<i64> {
     let (negative, digits) = split_sign(text);
     if digits.is_empty() {
@@ -347,8 +347,8 @@ impl Big {
         self.trim();
     }
 
-    /// Divides by `divisor`, bit by bit, where the quotient has at most `bits` bits; also says
-    /// whether something remains.
+    /// Divides by `divisor`, bit by bit. The quotient must have at most `bits` bits. Also says
+    /// whether there is a remainder.
     fn divide(mut self, mut divisor: Big, bits: usize) -> (u128, bool) {
         divisor.shift_left(bits);
         let mut quotient = 0;
@@ -363,7 +363,7 @@ impl Big {
         (quotient, !self.is_zero())
     }
 
-    /// The leading 96 to 128 bits, how far they are shifted, and whether something lies below.
+    /// The leading 96 to 128 bits, how far they are shifted, and whether bits below are set.
     fn leading_bits(&self) -> (u128, usize, bool) {
         let skipped = self.0.len().saturating_sub(4);
         let bits =

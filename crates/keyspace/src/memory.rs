@@ -1,11 +1,11 @@
-//! What things take in memory, as the allocator rounds them.
+//! Sizes in memory, as the allocator rounds them.
 //!
-//! Every sum of bytes that eviction and `MEMORY` work with is made of these. It is logical: what a
-//! value that two keys share takes is counted for both, and what has been deleted is not counted
-//! any more, whoever still reads it.
+//! All sums of bytes that eviction and `MEMORY` work with are made of these. They are logical: a
+//! value that two keys share is counted for both, and a deleted value is no longer counted, even
+//! while somebody still reads it.
 
-/// What an allocation of so many bytes takes: the classes that mimalloc and jemalloc have in
-/// common. Eight bytes, then steps of 16 up to 128, then four classes to each power of two.
+/// Bytes that an allocation takes, by the size classes that mimalloc and jemalloc have in common:
+/// eight bytes, then steps of 16 up to 128, then four classes to each power of two.
 pub(crate) fn allocated(size: usize) -> usize {
     match size {
         0 => 0,
@@ -15,7 +15,7 @@ pub(crate) fn allocated(size: usize) -> usize {
     }
 }
 
-/// What an `Arc<Vec<u8>>` of this capacity takes: two counters and the vector, and its bytes.
+/// Bytes of an `Arc<Vec<u8>>` of this capacity: two counters and the vector, and its bytes.
 pub(crate) fn allocated_piece(capacity: usize) -> usize {
     const HEAD_SIZE: usize = 2 * size_of::<usize>() + size_of::<Vec<u8>>();
     allocated(HEAD_SIZE) + allocated(capacity)

@@ -1,5 +1,5 @@
-//! Where goes what an entry was before a command changed it: to the capture that has not taken it
-//! yet, or to be freed.
+//! Where an entry's old state goes when a command changes it: to the capture that has not taken it
+//! yet, or to the garbage.
 
 use crate::capture::Capture;
 use crate::garbage::Garbage;

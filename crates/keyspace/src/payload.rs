@@ -1,4 +1,4 @@
-//! Effects to bytes of a log record and back.
+//! Encodes effects as the payload of a log record, and decodes it again.
 
 use slimio_resp::{Args, Request, format_i64};
 
@@ -8,25 +8,25 @@ use crate::keyspace::DbIndex;
 /// Most arguments that a logged command may have.
 const ARGS_MAX: u64 = i32::MAX as u64;
 
-/// What moves the commands behind it to another database.
+/// Switches the database of the commands behind it.
 pub(crate) const SELECT: &[u8] = b"SELECT";
 
 /// Size in bytes from which an argument is a part of its own instead of being copied.
 const PART_SIZE_MIN: usize = 2048;
 
-/// Parts that take no memory to be listed.
+/// Most parts that are listed without an allocation.
 const INLINE_PARTS_MAX: usize = 8;
 
 /// The payload of one record of the log, in one piece: the effects of several commands.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     bytes: Vec<u8>,
-    /// Where the next effect without a `SELECT` before it would take place.
+    /// The database of the next effect, unless a `SELECT` stands before it.
     db: DbIndex,
 }
 
 impl Payload {
-    /// Begins a payload, forgetting what was in it, whose record names `db`.
+    /// Clears this and begins the payload of a record that names `db`.
     pub fn begin(&mut self, db: DbIndex) {
         self.bytes.clear();
         self.db = db;
@@ -44,7 +44,7 @@ impl Payload {
     }
 }
 
-/// Makes the payload of one command's effects without copying large arguments. Kept, so that it
+/// Makes the payload of one command's effects without copying large arguments. Reused, so that it
 /// allocates nothing for small ones.
 #[derive(Clone, Debug, Default)]
 pub struct Gather {
@@ -81,7 +81,7 @@ impl Gather {
 pub struct Parts<'a> {
     inline: [&'a [u8]; INLINE_PARTS_MAX],
     len: usize,
-    /// All parts, if they are more.
+    /// All parts, if `inline` has no room for them.
     more: Vec<&'a [u8]>,
 }
 
@@ -131,7 +131,7 @@ impl Stretch<'_> {
     }
 }
 
-/// The payload is not one: the log was written by something else.
+/// The bytes are no payload: something else wrote the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadError;
 

@@ -1,6 +1,6 @@
 //! What stands between two stars of a pattern: a row of elements, each for one character.
 
-/// What one character may be.
+/// The bytes that one character may be.
 #[derive(Clone, Debug)]
 pub(crate) enum Element {
     Byte(u8),
@@ -9,7 +9,8 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// Reads the element that a pattern begins with, which is no star. Returns it with what is behind.
+    /// Reads the first element of a pattern, which is no star. Returns it and the rest of the
+    /// pattern.
     ///
     /// # Panics
     /// When the pattern is empty.
@@ -23,8 +24,8 @@ impl Element {
         }
     }
 
-    /// As [`parse`](Self::parse), behind the bracket. A class that is not closed reaches to the end of
-    /// the pattern.
+    /// As [`parse`](Self::parse), behind the bracket of a class. One that is not closed reaches to
+    /// the end of the pattern.
     fn parse_class(mut rest: &[u8]) -> (Self, &[u8]) {
         let is_negated = rest.first() == Some(&b'^');
         if is_negated {
@@ -44,7 +45,7 @@ impl Element {
                     break;
                 }
                 [start, b'-', end, behind @ ..] => {
-                    // Characters are signed where Redis runs.
+                    // C's characters are signed where Redis runs.
                     let (start, end) = (*start as i8, *end as i8);
                     (start.min(end)..=start.max(end)).for_each(|byte| add(byte as u8));
                     rest = behind;
@@ -83,7 +84,7 @@ impl Stretch {
         self.0.len()
     }
 
-    /// Whether it stands for nothing but its own [bytes](Self::bytes).
+    /// Whether it matches only its own [bytes](Self::bytes).
     pub(crate) fn is_literal(&self) -> bool {
         self.0.iter().all(|element| matches!(element, Element::Byte(_)))
     }
@@ -95,17 +96,17 @@ impl Stretch {
         })
     }
 
-    /// Whether a text, which is at least as long, begins with it.
+    /// Whether a text, which must be at least as long, begins with it.
     pub(crate) fn is_start_of(&self, text: &[u8]) -> bool {
         self.0.iter().zip(text).all(|(element, byte)| element.has(*byte))
     }
 }
 
-/// Finds a stretch in a text, with a bit for each character of it: R. Baeza-Yates and G. Gonnet, *A New
-/// Approach to Text Searching*, Communications of the ACM 35(10), 1992.
+/// Finds a stretch in a text, with a bit for each character of the stretch: R. Baeza-Yates and G.
+/// Gonnet, *A New Approach to Text Searching*, Communications of the ACM 35(10), 1992.
 #[derive(Debug)]
 pub(crate) struct ShiftAnd {
-    /// For each byte, which characters it may be: `words` words.
+    /// For each byte, a mask of the characters that it matches, in `words` words.
     masks: Vec<u64>,
     words: usize,
     /// The bit of the last character, in the last word.
@@ -132,7 +133,7 @@ impl ShiftAnd {
 
     /// Where the first match in `text` ends.
     pub(crate) fn end_of_first(&self, text: &[u8]) -> Option<usize> {
-        // Bit `i`: the first `i + 1` characters match what ends here.
+        // Bit `i`: the first `i + 1` characters match the text that ends here.
         let mut state = vec![0_u64; self.words];
         for (at, &byte) in text.iter().enumerate() {
             let row = &self.masks[usize::from(byte) * self.words..][..self.words];

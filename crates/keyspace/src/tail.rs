@@ -1,5 +1,5 @@
-//! What the log behind a snapshot changes, seen without the snapshot: so that what it leaves alone
-//! can be passed on as it is, and never has to be in memory all at once.
+//! Finds which keys the log behind a snapshot touches, without reading the snapshot. Entries that
+//! it leaves alone can be passed on as they are, and never have to be in memory all at once.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,14 @@ use crate::payload::{Commands, SELECT};
 use crate::table::Written;
 use crate::value::ValueRef;
 
-/// What records of a log touch.
+/// The keys that records of a log touch.
 ///
-/// A key is told by its name alone, whichever database it is in: `MOVE`, `COPY` and `SWAPDB` carry it
-/// from one to another. So what is left alone is that in all of them.
+/// A key is identified by its name alone, whichever database it is in: `MOVE`, `COPY` and `SWAPDB`
+/// carry it from one to another. So a key is left alone in all of them or in none.
 #[derive(Debug)]
 pub struct LogTail {
     names: HashSet<Box<[u8]>>,
-    /// For each database: which one of the beginning is there now, unless that was flushed.
+    /// For each database: which of the original ones is there now; `None` if that was flushed.
     from: Vec<Option<DbIndex>>,
     /// A command says neither which keys nor which databases it is about.
     is_opaque: bool,
@@ -26,13 +26,13 @@ pub struct LogTail {
 }
 
 impl LogTail {
-    /// Of a log without records, for so many databases.
+    /// The tail of a log without records, for `db_count` databases.
     pub fn new(db_count: usize) -> Self {
         let from = (0..db_count).map(|number| Some(DbIndex(number as u16))).collect();
         Self { names: HashSet::new(), from, is_opaque: false, request: Request::default() }
     }
 
-    /// Notes what a record touches. They come in order.
+    /// Notes the keys that a record touches. Records must come in order.
     ///
     /// # Errors
     /// As [`Keyspace::apply`].
@@ -76,7 +76,7 @@ impl LogTail {
         Ok(())
     }
 
-    /// Whether it is known what the records touch. If not, all of it has to be replayed.
+    /// Whether all keys that the records touch are known. If not, the whole log has to be replayed.
     pub fn is_known(&self) -> bool {
         !self.is_opaque
     }
@@ -86,8 +86,8 @@ impl LogTail {
         self.names.contains(key)
     }
 
-    /// Where the keys that are left alone are at the end, which were in this database at the
-    /// beginning: `None` if they were flushed.
+    /// The database in which those untouched keys are at the end that were in `db` at the
+    /// beginning; `None` if they were flushed.
     pub fn place_of(&self, db: DbIndex) -> Option<DbIndex> {
         let place = self.from.iter().position(|from| *from == Some(db))?;
         Some(DbIndex(place as u16))
@@ -102,8 +102,8 @@ impl LogTail {
 }
 
 impl Keyspace {
-    /// Adds those keys of a database of another keyspace, with the same seed, that are wanted. Large
-    /// values are shared. Keys that are there already stay as they are.
+    /// Adds the wanted keys of a database of another keyspace, which must have the same seed. Large
+    /// values are shared. Existing keys stay as they are.
     pub fn add_from(&mut self, other: &Keyspace, db: DbIndex, wanted: impl Fn(&[u8]) -> bool) {
         for entry in other.entries(db).filter(|entry| wanted(entry.key)) {
             let hash = self.hash(entry.key);

@@ -11,8 +11,8 @@ use crate::table::Written;
 /// Longest string in bytes that Redis keeps beside its head, and calls `embstr`.
 const EMBSTR_SIZE_MAX: usize = 44;
 
-/// A value that stands on its own, apart from its key. A clone takes little time whatever it is:
-/// large parts are shared.
+/// An owned value, apart from its key. A clone takes little time whatever it is: large parts are
+/// shared.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     /// A string of up to `BLOB_PIECE_SIZE` bytes.
@@ -25,7 +25,7 @@ pub(crate) enum Value {
     Hash(Box<HashTree>),
 }
 
-/// What a value is to commands.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
     /// A string.
@@ -35,7 +35,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// What `TYPE` says.
+    /// The name that `TYPE` replies with.
     pub fn name(self) -> &'static str {
         match self {
             ValueType::String => "string",
@@ -81,7 +81,7 @@ impl<'a> StringRef<'a> {
 }
 
 impl<'a> ValueRef<'a> {
-    /// What the value is to commands.
+    /// The type of the value.
     pub fn value_type(self) -> ValueType {
         match self {
             ValueRef::String(_) => ValueType::String,
@@ -89,7 +89,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The string that it is, if it is one.
+    /// The string, if the value is one.
     pub fn as_string(self) -> Option<StringRef<'a>> {
         match self {
             ValueRef::String(string) => Some(string),
@@ -97,7 +97,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The hash that it is, if it is one.
+    /// The hash, if the value is one.
     pub fn as_hash(self) -> Option<HashRef<'a>> {
         match self {
             ValueRef::Hash(hash) => Some(hash),
@@ -105,7 +105,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// What `OBJECT ENCODING` says.
+    /// The encoding that `OBJECT ENCODING` replies with.
     pub(crate) fn encoding_name(self, written: Written) -> &'static str {
         match (self, written) {
             (ValueRef::Hash(hash), _) => hash.encoding_name(),
@@ -116,7 +116,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The integer that a string is the text of, if it is one.
+    /// The integer that a string spells, if it spells one.
     pub(crate) fn as_integer(self) -> Option<i64> {
         self.as_string()?.as_arg().to_i64()
     }
@@ -139,7 +139,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// A copy that stands on its own; large parts are shared.
+    /// An owned copy; large parts are shared.
     pub(crate) fn to_value(self) -> Value {
         match self {
             ValueRef::String(StringRef::Inline(bytes)) => Value::Piece(Arc::new(bytes.to_vec())),
@@ -153,7 +153,7 @@ impl<'a> ValueRef<'a> {
 }
 
 impl Value {
-    /// A string of its own, copied from an argument unless that is large: then it is shared.
+    /// An owned string, copied from an argument unless that is large: then it is shared.
     pub(crate) fn from_arg(arg: Arg<'_>) -> Self {
         match arg {
             Arg::Bytes(bytes) if bytes.len() <= BLOB_PIECE_SIZE => {
@@ -171,8 +171,8 @@ impl Value {
         Value::Piece(blob.into_pieces().pop().unwrap_or_default())
     }
 
-    /// Bytes that the value takes in memory, however large it is found without a walk. What it
-    /// shares with others is counted as if it did not.
+    /// Bytes that the value takes in memory, found without a walk. Memory shared with others is
+    /// counted as if it were not.
     pub(crate) fn memory(&self) -> usize {
         match self {
             Value::Piece(piece) | Value::PackedHash(piece) => allocated_piece(piece.capacity()),
@@ -190,10 +190,10 @@ impl Value {
         }
     }
 
-    /// Writes over the string from `offset` on, growing it with zeros and with what reaches behind
-    /// its end; touches only the pieces written to.
+    /// Overwrites the string from `offset` on. Grows it with zeros up to `offset`, and with what
+    /// reaches beyond its end. Touches only the pieces written to.
     ///
-    /// Panics if the value is none.
+    /// Panics if the value is no string.
     pub(crate) fn write_at(&mut self, mut offset: usize, arg: Arg<'_>) {
         let end = offset + arg.size();
         if let Value::Piece(piece) = self

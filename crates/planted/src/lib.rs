@@ -3,7 +3,7 @@
 //! `planted-bugs.txt` beside this crate's manifest names them all. A build with the feature `bugs`
 //! holds every one; the environment variable `SLIMIO_PLANTED` chooses at most one for the process.
 //! So one build serves all of them, and the test that must catch a bug is seen to pass without it
-//! in the very same program. In any other build nothing of this is left.
+//! in the same program. In any other build nothing of this is left.
 
 use std::env::VarError;
 use std::io::Write;
@@ -12,12 +12,12 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "SLIMIO_PLANTED";
 const LIST: &str = include_str!("../planted-bugs.txt");
 
-/// Whether the bug of this name is in.
+/// Whether the bug of this name is active.
 ///
 /// Constantly `false` without the feature `bugs`. With it, the first call of a process reads
 /// `SLIMIO_PLANTED`, and aborts if that names no bug of the list.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a constant where nothing else is optimised, too")]
+#[expect(clippy::inline_always, reason = "a constant even where nothing else is optimised")]
 pub fn is_planted(bug: &str) -> bool {
     cfg!(feature = "bugs") && chosen() == Some(bug)
 }
@@ -26,15 +26,15 @@ fn chosen() -> Option<&'static str> {
     static CHOSEN: OnceLock<Option<&'static str>> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         known(std::env::var(VARIABLE)).unwrap_or_else(|sentence| {
-            // Not a panic, which would pass for a test that has caught the bug; not `eprintln`,
-            // which goes where a test's output is kept until it ends.
+            // Not a panic, which would look as if a test had caught the bug; not `eprintln`, whose
+            // output a test holds back until it ends.
             drop(writeln!(std::io::stderr(), "{sentence}"));
             std::process::abort()
         })
     })
 }
 
-/// The variable's value as the list has it, or a sentence if that does not have it.
+/// The chosen bug, as the list has it; a sentence if the list lacks it.
 fn known(value: Result<String, VarError>) -> Result<Option<&'static str>, String> {
     let wanted = match value {
         Ok(wanted) => wanted,

@@ -47,7 +47,7 @@ impl Ink {
     }
 }
 
-/// White until drawn on. What lies outside is dropped.
+/// A picture, white until drawn on. Whatever lies outside is dropped.
 #[derive(Clone, Debug)]
 pub struct Canvas {
     width: i32,
@@ -56,7 +56,7 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// Of so many pixels, all of them white.
+    /// A white canvas of this size in pixels.
     pub fn new(width: i32, height: i32) -> Self {
         Self { width, height, bytes: vec![255; (width * height * 3) as usize] }
     }

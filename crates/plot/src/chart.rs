@@ -11,16 +11,17 @@ pub struct Chart {
     pub panels: Vec<Panel>,
 }
 
-/// Curves that share their axes, which begin at the least number of any of them.
+/// Curves that share their axes. The x axis begins at the least x of any of them.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
     /// What it shows.
     pub title: String,
-    /// What goes from left to right, with its unit.
+    /// The title of the x axis, with its unit.
     pub x_title: String,
-    /// The number at the bottom; at least some curve must rise above it.
+    /// The number at the bottom; at least one curve must rise above it.
     pub y_min: f64,
-    /// What the axes reach at least, in x, which begins at 0 then, and y, so that panels can be compared.
+    /// The least that the axes reach, in x, which then begins at 0, and in y, so that panels can be
+    /// compared.
     pub reach: Option<(f64, f64)>,
     /// Stretches of x that are shaded.
     pub shades: Vec<(f64, f64)>,
@@ -39,16 +40,16 @@ pub struct Curve {
     pub ink: Ink,
     /// How it is drawn.
     pub mark: Mark,
-    /// Pairs of x and y; those that are no numbers are left out.
+    /// Pairs of x and y; pairs that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
 /// How points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// One joined with the next.
+    /// Each point joined with the next.
     Line,
-    /// A square each.
+    /// A square for each point.
     Squares,
 }
 
@@ -59,12 +60,11 @@ const HEAD_HEIGHT: i32 = 60;
 /// The axis below a panel, and the next one's title and legend.
 const GAP: i32 = 110;
 const PANEL_HEIGHT: i32 = 300;
-/// Between names in the legend.
 const LEGEND_GAP: i32 = 40;
 /// Width of a letter of the font.
 const LETTER: i32 = 7;
 const SQUARE: i32 = 7;
-/// Lines of the grid in each direction; about so many.
+/// About how many lines the grid has in each direction.
 const GRID_COUNT: f64 = 6.0;
 
 impl Chart {
@@ -150,7 +150,7 @@ impl Curve {
     }
 }
 
-/// From numbers to pixels.
+/// Maps numbers to pixels.
 struct Scale {
     bottom: i32,
     height: i32,
@@ -192,12 +192,12 @@ pub fn grid(min: f64, max: f64) -> impl Iterator<Item = f64> {
     let decade = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * decade);
     let step = step.into_iter().find(|&step| step >= rough).unwrap_or(rough);
-    // The dust of binary fractions must not take away the first or last.
+    // A rounding error must not take away the first or last.
     let [first, last] = [(min / step - 1e-9).ceil(), (max / step + 1e-9).floor()];
     (0..=(last - first) as u32).map(move |index| (first + f64::from(index)) * step)
 }
 
-/// Without the dust of binary fractions.
+/// Without the rounding errors of binary fractions.
 pub fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

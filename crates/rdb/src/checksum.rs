@@ -3,22 +3,20 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A checksum in the making.
+/// A checksum that is being computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Crc64(Digest);
 
 impl Crc64 {
-    /// Of no bytes.
+    /// The checksum of no bytes.
     pub(crate) fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc64Redis))
     }
 
-    /// Goes on with `bytes`.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The checksum so far.
     pub(crate) fn value(&self) -> u64 {
         self.0.finalize()
     }

@@ -1,4 +1,4 @@
-//! A place in a listpack or in a ziplist, which differ in their elements alone.
+//! A place in a listpack or in a ziplist, which differ only in their elements.
 //!
 //! ```text
 //! | size: u32 | ... | count: u16 | element ... | 0xff |
@@ -9,12 +9,12 @@ use crate::error::Malformed;
 
 /// The last byte of both; no element begins with it.
 pub(crate) const END: u8 = 0xff;
-/// Written for the count when there are more.
+/// The count that is written when there are more elements than it can state.
 pub(crate) const COUNT_UNKNOWN: u16 = u16::MAX;
-/// What is wrong when the bytes end within an element.
+/// The error when the bytes end within an element.
 pub(crate) const CUT: &str = "an element of a packed list is cut off";
 
-/// How elements are read; holds what must be known of those before.
+/// Reads elements. Holds what must be known of those before.
 pub(crate) trait Elements: Default {
     /// Bytes in front of the first element.
     const HEADER_SIZE: usize;
@@ -24,7 +24,7 @@ pub(crate) trait Elements: Default {
     fn read<'a>(&mut self, rest: &'a [u8]) -> Result<(Element<'a>, usize), Malformed>;
 }
 
-/// A place in front of an element. It does not hold the bytes, so that one can keep both in one
+/// A place in front of an element. It does not hold the bytes, so that both can be kept in one
 /// place.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<E> {
@@ -54,13 +54,13 @@ impl<E: Elements> Cursor<E> {
         Ok(Self { at: E::HEADER_SIZE, expected, is_done: false, elements: E::default() })
     }
 
-    /// How many elements are still to come, as the header says it; `None` if there are too many to
-    /// say.
+    /// How many elements are still to come, by the header; `None` if there are too many for it to
+    /// state.
     pub(crate) fn len_hint(&self) -> Option<usize> {
         self.expected.map(usize::from)
     }
 
-    /// The next element of `bytes`, which are those that this was opened on.
+    /// The next element of `bytes`, which must be those that this was opened on.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
         if self.is_done {
             return None;

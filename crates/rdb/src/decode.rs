@@ -1,4 +1,4 @@
-//! RDB encodings out of bytes that are in memory.
+//! Decodes RDB encodings from bytes in memory.
 
 use crate::error::Error;
 use crate::integer::Decimal;
@@ -33,7 +33,7 @@ pub enum Text<'a> {
     Lzf {
         /// The compressed bytes.
         compressed: &'a [u8],
-        /// Size of the string in bytes, as far as it can be believed.
+        /// Size of the string in bytes, as the encoding states it.
         size: usize,
         /// Where the string begins, for an error.
         offset: u64,
@@ -73,7 +73,7 @@ impl Text<'_> {
 }
 
 impl<'a> Decoder<'a> {
-    /// From the first byte on.
+    /// A decoder in front of the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -83,7 +83,7 @@ impl<'a> Decoder<'a> {
         self.at as u64
     }
 
-    /// What was not read yet.
+    /// The bytes not read yet.
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
@@ -105,7 +105,7 @@ impl<'a> Decoder<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// The next bytes, as many as are wanted: for integers of fixed size.
+    /// The next `SIZE` bytes: for integers of fixed size.
     pub fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Error> {
         let bytes = *self.rest().first_chunk().ok_or_else(|| self.truncated())?;
         self.at += SIZE;

@@ -12,7 +12,7 @@ pub enum Element<'a> {
 }
 
 impl Element<'_> {
-    /// Appends the string that this is.
+    /// Appends the element as a string.
     pub fn append_to(&self, out: &mut Vec<u8>) {
         match self {
             Self::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -22,7 +22,7 @@ impl Element<'_> {
         }
     }
 
-    /// The string that this is.
+    /// The element as a string.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.append_to(&mut out);

@@ -1,4 +1,4 @@
-//! What RDB bytes are made with.
+//! Encodes data as RDB bytes.
 
 use crate::integer::{Decimal, canonical_i64};
 use crate::length::{self, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
@@ -10,7 +10,7 @@ use crate::ziplist::ZiplistWriter;
 /// Longer strings are not integers of 32 bits.
 const INTEGER_SIZE_MAX: usize = 11;
 
-/// What a key has beside its value.
+/// The attributes of a key besides its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// When it expires, in Unix milliseconds.
@@ -21,11 +21,11 @@ pub struct Attributes {
     pub freq: Option<u8>,
 }
 
-/// Appends RDB encodings to bytes that it holds, until they are taken.
+/// Appends RDB encodings to bytes that it holds until they are taken.
 ///
 /// Nothing here checks the order: keys come behind [`select_db`](Self::select_db), a key behind its
-/// attributes, a value behind its key. What is large is written in parts: first how much there is,
-/// then the parts, and in between the bytes may be taken away.
+/// attributes, a value behind its key. Large values are written in parts: first their size or
+/// count, then the parts. Between parts, the bytes so far may be taken.
 ///
 /// ```
 /// use slimio_rdb::{Attributes, Encoder, ValueType, Version};
@@ -46,7 +46,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// For files of `version`; strings that shrink are compressed.
+    /// An encoder for files of `version`. Strings that shrink are compressed.
     pub fn new(version: Version) -> Self {
         Self {
             out: Vec::new(),
@@ -67,7 +67,7 @@ impl Encoder {
         self.version
     }
 
-    /// What was written and not taken.
+    /// The bytes that were written and not taken.
     pub fn bytes(&self) -> &[u8] {
         &self.out
     }
@@ -77,17 +77,17 @@ impl Encoder {
         self.out.len()
     }
 
-    /// Forgets what was written; the memory is kept.
+    /// Discards what was written, and keeps the memory.
     pub fn clear(&mut self) {
         self.out.clear();
     }
 
-    /// Takes what was written.
+    /// Takes the bytes written.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 
-    /// Takes what was written, and writes on behind what `next` holds.
+    /// Takes the bytes written, and continues behind those that `next` holds.
     pub fn replace(&mut self, next: Vec<u8>) -> Vec<u8> {
         std::mem::replace(&mut self.out, next)
     }
@@ -137,8 +137,8 @@ impl Encoder {
         self.raw(digits);
     }
 
-    /// Begins a string of `size` bytes that come by [`raw`](Self::raw), in as many parts as one
-    /// likes, neither searched for an integer nor compressed.
+    /// Begins a string of `size` bytes. They follow by [`raw`](Self::raw), in any number of parts,
+    /// and are neither encoded as an integer nor compressed.
     pub fn string_start(&mut self, size: u64) {
         self.length(size);
     }
@@ -168,14 +168,14 @@ impl Encoder {
         self.length(db);
     }
 
-    /// How many keys the database has, and how many of them expire: advice to whoever loads it.
+    /// How many keys the database has, and how many of them expire: a hint to the loader.
     pub fn resize_db(&mut self, key_count: u64, expiring_count: u64) {
         self.out.push(opcode::RESIZE_DB);
         self.length(key_count);
         self.length(expiring_count);
     }
 
-    /// A key with what it has beside its value, which follows.
+    /// A key with its attributes. Its value follows.
     pub fn key(&mut self, key: &[u8], value_type: ValueType, attributes: Attributes) {
         if let Some(at_ms) = attributes.expire_at_ms {
             self.out.push(opcode::EXPIRE_AT_MS);

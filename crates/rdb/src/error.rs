@@ -2,16 +2,16 @@
 
 use std::{fmt, io};
 
-/// Why RDB bytes can't be read or written; by what their owner can do about it.
+/// Why RDB bytes can't be read or written, by what their owner can do about it.
 ///
 /// Offsets count bytes from the beginning of what was read: of the file, or of the slice.
 #[derive(Debug)]
 pub enum Error {
     /// The source or the sink failed.
     Io(io::Error),
-    /// These bytes are something else: look whether it is the right file.
+    /// The bytes are no RDB file: check whether it is the right one.
     NotRdb,
-    /// A version that is not read here: convert the file with the server that wrote it.
+    /// A version that is not supported: convert the file with the server that wrote it.
     UnknownVersion {
         /// The version as the file has it, with the name in front: `REDIS0042`.
         found: String,
@@ -23,19 +23,19 @@ pub enum Error {
     },
     /// The bytes contradict the format: restore the file from elsewhere.
     Corrupt {
-        /// Where what is wrong begins, or the value that holds it.
+        /// Where the fault begins, or the value that holds it.
         offset: u64,
         /// What is wrong, as a sentence without its end.
         what: &'static str,
     },
     /// The bytes are not those that were written: restore the file from elsewhere.
     Checksum {
-        /// What the file says.
+        /// The checksum in the file.
         stored: u64,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         computed: u64,
     },
-    /// Whole, but nobody without the module or the program that wrote it can read on.
+    /// Intact, but unreadable without the module or the program that wrote it.
     Unsupported {
         /// Where it begins.
         offset: u64,
@@ -79,8 +79,8 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What is wrong inside one packed value, as a sentence without its end. Whoever knows where the
-/// value begins makes an [`Error::Corrupt`] of it.
+/// What is wrong inside one packed value, as a sentence without its end. With the offset of the
+/// value it becomes an [`Error::Corrupt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 

@@ -7,7 +7,7 @@ pub(crate) type Decimal = itoa::Buffer;
 /// Digits of the longest `i64`, with its sign.
 const DECIMAL_SIZE_MAX: usize = 20;
 
-/// The integer that `bytes` are the one and only decimal form of.
+/// The integer whose only decimal form is `bytes`.
 pub(crate) fn canonical_i64(bytes: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match bytes {
         [b'-', digits @ ..] => (true, digits),

@@ -36,7 +36,7 @@ impl Cursor {
         Ok(Self { at: HEADER_SIZE, element_size })
     }
 
-    /// The next integer of `bytes`, which are those that this was opened on.
+    /// The next integer of `bytes`, which must be those that this was opened on.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
         let integer = bytes.get(self.at..self.at + self.element_size)?;
         self.at += self.element_size;

@@ -46,19 +46,19 @@ pub(crate) fn encode(length: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Where lengths are read from.
+/// A source of bytes that lengths are read from.
 pub(crate) trait Input {
     /// Where the next byte is.
     fn offset(&self) -> u64;
 
-    /// The next bytes, as many as are wanted.
+    /// The next `SIZE` bytes.
     fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Error>;
 }
 
 /// A string, before its bytes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StringHead {
-    /// So many bytes follow.
+    /// This many bytes follow.
     Plain(u64),
     /// Nothing follows.
     Integer(i32),
@@ -73,7 +73,7 @@ pub(crate) fn decode(input: &mut impl Input) -> Result<u64, Error> {
     decode_behind(first, input)?.ok_or(Error::Corrupt { offset, what: "a length is expected here" })
 }
 
-/// Reads what is in front of a string's bytes.
+/// Reads the head of a string, in front of its bytes.
 pub(crate) fn decode_string_head(input: &mut impl Input) -> Result<StringHead, Error> {
     let offset = input.offset();
     let [first] = input.array()?;
@@ -89,7 +89,7 @@ pub(crate) fn decode_string_head(input: &mut impl Input) -> Result<StringHead, E
     })
 }
 
-/// The length that begins with `first`; `None` if none does.
+/// The length that begins with `first`; `None` if it begins none.
 fn decode_behind(first: u8, input: &mut impl Input) -> Result<Option<u64>, Error> {
     Ok(Some(match first {
         0..=0x3f => u64::from(first),

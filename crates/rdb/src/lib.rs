@@ -6,40 +6,38 @@
 //! fa <name> <value>                          notes about the file
 //! f5 <source>   f7 <module's data>           libraries of functions, what modules keep
 //! fe <db>                                    the database of the keys that follow
-//! fb <keys> <keys that expire>               advice on how large its table should be
-//! fc <8 bytes>  f8 <seconds>  f9 <1 byte>    the next key expires, was idle, is used so often
+//! fb <keys> <keys that expire>               a hint on how large its table should be
+//! fc <8 bytes>  f8 <seconds>  f9 <1 byte>    the next key's expiry, idle time, frequency of use
 //! <type> <key> <value>                       a key; what its value looks like depends on the type
 //! ff <8 bytes>                               the end, and the CRC-64 of all before it; 0: none
 //! ```
 //!
 //! * A *length* takes one to nine bytes. A *string* is a length and bytes, or an integer, or
 //!   compressed by LZF: a format of literals and back references that trades size for speed.
-//! * A *type* is what a value is to a user together with how it is laid out ([`ValueType`]). A large
-//!   hash is a length and so many pairs of strings; a small one is packed in one string as it lies
-//!   in the server's memory: since version 10 as a listpack ([`Listpack`]), before as a ziplist
+//! * A *type* says what a value is to a user, and how it is laid out ([`ValueType`]). A large hash
+//!   is a length and that many pairs of strings. A small one is packed in one string, as it lies in
+//!   the server's memory: since version 10 as a listpack ([`Listpack`]), before as a ziplist
 //!   ([`Ziplist`]), long ago as a zipmap. The same goes for sets, sorted sets and lists.
 //! * Numbers are little-endian, save lengths and the ids of streams, which have their high bytes
 //!   first. Times are Unix milliseconds (before version 3: seconds).
-//! * Nothing says where a value ends, so a file with a type that one does not know can't be read
-//!   on. Types were only ever added; what a version number promises is in [`Version`].
+//! * Nothing marks the end of a value, so a file cannot be read beyond a value of an unknown type.
+//!   Types were only ever added; what a version number promises is in [`Version`].
 //!
-//! Where this comes from: `rdb.c` and `rdb.h` of Redis and Valkey, `listpack.c`, `ziplist.c`,
-//! `intset.c`, `zipmap.c`, `quicklist.h`, `t_stream.c`, `module.c`, `crc64.c`, and LibLZF; each
-//! layout is drawn at the head of the module that reads it. The tests exchange files with a stock
-//! server.
+//! Sources: `rdb.c` and `rdb.h` of Redis and Valkey, `listpack.c`, `ziplist.c`, `intset.c`,
+//! `zipmap.c`, `quicklist.h`, `t_stream.c`, `module.c`, `crc64.c`, and LibLZF; each layout is drawn
+//! at the head of the module that reads it. The tests exchange files with a stock server.
 //!
 //! # What to use
 //!
 //! * [`FileWriter`] and [`FileReader`] for whole files: memory stays bounded however large the file
 //!   and its values are, and claims of a damaged file are not believed.
-//! * [`Encoder`] and [`Decoder`] for pieces of it, such as the chunks of a snapshot. What is large
-//!   is encoded in parts: first how much there is, then the parts.
+//! * [`Encoder`] and [`Decoder`] for pieces of it, such as the chunks of a snapshot. Large values
+//!   are encoded in parts: first their size or count, then the parts.
 //! * [`Compressor`] and [`decompress`] for LZF alone.
 //!
 //! Versions 1 to 12 of Redis (12 is Redis 7.4 and 8.0) and 80 of Valkey (9.0) are read; 9 to 12 are
-//! written. Of those types that only a module understands, the values are passed over. What can't
-//! even be passed over is refused by name: values and functions of release candidates, and types
-//! from the future.
+//! written. Values of types that only a module understands are skipped. What cannot even be skipped
+//! is refused by name: values and functions of release candidates, and types from the future.
 
 mod checksum;
 mod cursor;

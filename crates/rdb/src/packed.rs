@@ -52,7 +52,7 @@ impl Packed {
         .transpose()
     }
 
-    /// The next element, which must be there because another one is.
+    /// The next element, which must exist because it belongs to the one before.
     pub(crate) fn partner(&mut self) -> Result<Element<'_>, Malformed> {
         self.next()?.ok_or(Malformed("a packed value ends between two that belong together"))
     }

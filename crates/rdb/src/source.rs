@@ -8,10 +8,10 @@ use crate::integer::Decimal;
 use crate::length::{self, Input, StringHead};
 use crate::lzf::decompress;
 
-/// What is read from the source at once, in bytes.
+/// Bytes that are read from the reader at once.
 const BUFFER_SIZE: usize = 128 * 1024;
-/// A string that is needed whole, be it an element, a key or a packed collection, has no more
-/// bytes than this. Redis makes no listpack larger than that, and by default no string.
+/// Longest string, in bytes, that can be read whole: an element, a key or a packed collection.
+/// Redis makes no listpack larger than that, and by default no string.
 pub const WHOLE_SIZE_MAX: u64 = 1 << 30;
 
 /// Reads from `R` in large pieces.
@@ -19,7 +19,7 @@ pub const WHOLE_SIZE_MAX: u64 = 1 << 30;
 pub(crate) struct Source<R> {
     reader: R,
     buffer: Vec<u8>,
-    /// What of the buffer is not read yet.
+    /// The unread bytes of the buffer lie between here and `end`.
     start: usize,
     end: usize,
     /// From here on the buffer is not in the checksum.
@@ -52,7 +52,7 @@ impl<R: Read> Source<R> {
         self.checksum.value()
     }
 
-    /// Reads more behind an empty buffer.
+    /// Refills the buffer, which must be empty.
     fn refill(&mut self) -> Result<(), Error> {
         debug_assert_eq!(self.start, self.end);
         self.checksum();
@@ -71,7 +71,8 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// What there is of the next `size` bytes without reading more: at least one, if any is wanted.
+    /// Those of the next `size` bytes that are in the buffer, which is refilled if it is empty: at
+    /// least one, if any is wanted.
     fn some(&mut self, size: u64) -> Result<&[u8], Error> {
         if self.start == self.end && size > 0 {
             self.refill()?;
@@ -149,7 +150,7 @@ impl<R: Read> Source<R> {
         Ok(out)
     }
 
-    /// Passes a string without keeping it.
+    /// Skips a string.
     pub(crate) fn skip_string(&mut self) -> Result<(), Error> {
         match self.string_head()? {
             StringHead::Integer(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Which RDB: its version, and the types and opcodes that a version has.
+//! RDB versions, and the types and opcodes that a version has.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ impl Version {
         self.0
     }
 
-    /// Whether a Valkey wrote it that no longer shares Redis's numbers.
+    /// Whether it is a version of Valkey that no longer shares Redis's numbers.
     pub fn is_valkey(self) -> bool {
         self.0 >= VALKEY
     }
@@ -158,7 +158,7 @@ impl ValueType {
     /// The type of that code in a file of that version.
     ///
     /// Versions say little about which types a file may hold: release candidates wrote new types
-    /// under the old number. Only where two servers gave one code to two things do they decide.
+    /// under the old number. They decide only where two servers gave one code to two types.
     pub fn from_code(code: u8, version: Version) -> Option<Self> {
         Some(match code {
             0 => Self::String,
@@ -249,17 +249,17 @@ impl ValueType {
     }
 }
 
-/// Bytes where a type could stand that mean something else. (`RDB_OPCODE_` in `rdb.h`.)
+/// Bytes in the place of a type that mean something else. (`RDB_OPCODE_` in `rdb.h`.)
 pub mod opcode {
-    /// Valkey: slots of a cluster that are being imported. A name, and ranges.
+    /// Valkey: hash slots of a cluster that are being imported. A name, and ranges.
     pub const SLOT_IMPORT: u8 = 243;
-    /// Sizes of a cluster's slot: its number, its keys, those that expire.
+    /// Sizes of a cluster's hash slot: its number, its keys, those that expire.
     pub const SLOT_INFO: u8 = 244;
     /// The source of a library of functions, as a string.
     pub const FUNCTION: u8 = 245;
     /// The same of a release candidate, which nobody reads any more.
     pub const FUNCTION_PRE_GA: u8 = 246;
-    /// What a module keeps beside the keys.
+    /// A module's data beside the keys.
     pub const MODULE_AUX: u8 = 247;
     /// Seconds for which the next key was not used, as a length.
     pub const IDLE: u8 = 248;

@@ -7,10 +7,10 @@ use crate::encode::Encoder;
 use crate::error::Error;
 use crate::version::Version;
 
-/// So many bytes wait before they go to the sink.
+/// Bytes that are collected before they go to the sink.
 const BUFFER_SIZE: usize = 256 * 1024;
 
-/// Writes a file: its header at once, its checksum at the end, in between what an [`Encoder`] makes.
+/// Writes a file: first its header, then what an [`Encoder`] makes, last its checksum.
 ///
 /// ```
 /// use slimio_rdb::{Attributes, FileReader, FileWriter, Item, Value, ValueType, Version};
@@ -34,7 +34,7 @@ const BUFFER_SIZE: usize = 256 * 1024;
 /// # Ok::<(), slimio_rdb::Error>(())
 /// ```
 ///
-/// Nothing is durable before whoever owns the sink has made it so.
+/// Nothing is durable until the owner of the sink has made it so.
 #[derive(Debug)]
 pub struct FileWriter<W> {
     sink: W,
@@ -49,22 +49,23 @@ impl<W: Write> FileWriter<W> {
         Self::with(sink, Encoder::new(version))
     }
 
-    /// Begins a file with an encoder of one's own: one that does not compress, for example. What
-    /// it holds is forgotten.
+    /// Begins a file with a given encoder, for example one that does not compress. Its bytes are
+    /// discarded.
     pub fn with(sink: W, mut encoder: Encoder) -> Result<Self, Error> {
         encoder.clear();
         encoder.raw(encoder.version().to_string().as_bytes());
         Ok(Self { sink, encoder, checksum: Some(Crc64::new()), written: 0 })
     }
 
-    /// Leaves the checksum out: zero stands in its place, which readers know.
+    /// Leaves the checksum out: zero stands in its place, which readers understand.
     #[must_use]
     pub fn without_checksum(mut self) -> Self {
         self.checksum = None;
         self
     }
 
-    /// What appends to the file. Memory is bounded by what is appended between two calls.
+    /// The encoder that appends to the file. Memory is bounded by what is appended between two
+    /// calls.
     pub fn encoder(&mut self) -> Result<&mut Encoder, Error> {
         if self.encoder.size() >= BUFFER_SIZE {
             self.write_out()?;

@@ -1,4 +1,4 @@
-//! Ziplist: what listpacks replaced, up to version 9.
+//! Ziplist: the predecessor of the listpack, up to version 9.
 //!
 //! ```text
 //! | size: u32 | offset of the last element: u32 | count: u16 | element ... | 0xff |

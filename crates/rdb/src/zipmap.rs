@@ -1,4 +1,4 @@
-//! Zipmap: what small hashes were before version 4.
+//! Zipmap: the layout of small hashes before version 4.
 //!
 //! ```text
 //! | count | size | field | size | free | value | free bytes | ... | 0xff |
@@ -33,7 +33,7 @@ impl Cursor {
         Ok(Self { at: 1, expected, is_value_next: false, is_done: false })
     }
 
-    /// The next field or value of `bytes`, which are those that this was opened on.
+    /// The next field or value of `bytes`, which must be those that this was opened on.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
         if self.is_done {
             return None;

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Every piece but the last is exactly full, so an offset finds its piece by division. Pieces are
-//! shared, not copied, when the string is cloned, sent or captured by a snapshot; whoever then
-//! changes the string copies the one piece that it touches.
+//! shared, not copied, when the string is cloned, sent or captured by a snapshot. A later change of
+//! the string copies only the piece that it touches.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -24,12 +24,12 @@ pub struct Blob {
     size: usize,
 }
 
-/// Part of a piece: what one contiguous stretch of a [`Blob`] is made of.
+/// Part of a piece: one contiguous stretch of a [`Blob`].
 #[derive(Clone, Debug)]
 pub struct BlobPart {
     /// The piece, shared.
     pub piece: Piece,
-    /// The bytes of it that are meant.
+    /// The range of its bytes.
     pub range: Range<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Blob {
         Self { pieces, size }
     }
 
-    /// Gives the pieces up, in order.
+    /// Takes the string apart into its pieces, in order.
     pub fn into_pieces(self) -> Vec<Piece> {
         self.pieces
     }
@@ -106,7 +106,7 @@ impl Blob {
         }
     }
 
-    /// The whole string in one piece of memory. Meant for the small ones.
+    /// The whole string in one piece of memory. Meant for small strings.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.copy_to(0..self.size, &mut out);

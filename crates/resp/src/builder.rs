@@ -33,7 +33,7 @@ impl BlobBuilder {
         self.size - self.received
     }
 
-    /// Bytes that the piece being filled still takes: what to receive next, at most.
+    /// Bytes that still fit in the piece being filled: the most to receive next.
     pub fn wanted(&self) -> usize {
         self.remaining().min(BLOB_PIECE_SIZE - self.received % BLOB_PIECE_SIZE)
     }

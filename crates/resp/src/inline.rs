@@ -55,7 +55,8 @@ fn quoted_word(line: &[u8], start: usize) -> Option<(Vec<u8>, usize)> {
     Some((word, position))
 }
 
-/// What stands between two quotes; `position` is behind the first, the result behind the second.
+/// Appends what stands between two quotes. `position` is behind the first quote, the result behind
+/// the second.
 fn quotation(line: &[u8], mut position: usize, quote: u8, word: &mut Vec<u8>) -> Option<usize> {
     loop {
         let byte = *line.get(position)?;

@@ -1,4 +1,4 @@
-//! Bytes of a connection to requests, a piece at a time.
+//! Parses the bytes of a connection into requests, as they arrive.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// What the bytes so far amount to.
+/// The result of parsing the bytes so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// A request is complete: [`Parser::request`] names its arguments within the bytes given. When
@@ -61,8 +61,8 @@ pub enum Step {
         /// Where it begins.
         header_end: usize,
     },
-    /// Not the protocol. [Reply](ProtocolError::write), read nothing more from the client,
-    /// and close the connection when the reply has left.
+    /// The bytes break the protocol. [Reply](ProtocolError::write), read nothing more from the
+    /// client, and close the connection when the reply has left.
     Error(ProtocolError),
 }
 
@@ -145,7 +145,7 @@ enum State {
     Start,
     /// The next thing is the length of an argument.
     Length,
-    /// The next thing is an argument of so many bytes.
+    /// The next thing is an argument of this many bytes.
     Arg(usize),
     /// A large argument was asked for and has to be supplied before anything else.
     Large(usize),
@@ -153,7 +153,7 @@ enum State {
     Done,
 }
 
-/// What looking for a line gave.
+/// The result of looking for a line.
 enum Line {
     /// The line without its end lies before this position; the next one begins two behind it.
     End(usize),
@@ -194,21 +194,21 @@ impl Parser {
         &self.request
     }
 
-    /// Bytes of the buffer whose arguments are complete, while a request goes on that is not inline: they
-    /// may be [sealed](Self::seal).
+    /// Bytes of the buffer whose arguments are complete, while a request that is not inline is
+    /// incomplete: they may be [sealed](Self::seal).
     pub fn sealable(&self) -> usize {
         if self.missing > 0 { self.position } else { 0 }
     }
 
-    /// Keeps the first bytes of the buffer, as many as are [sealable](Self::sealable), with the arguments
-    /// that lie there. The buffer goes on behind them.
+    /// Keeps the first bytes of the buffer, as many as are [sealable](Self::sealable), with the
+    /// arguments that lie there. The buffer then begins behind them.
     pub fn seal(&mut self, bytes: Vec<u8>) {
         assert_eq!(bytes.len(), self.sealable(), "the arguments that are complete");
         self.request.seal(bytes);
         self.position = 0;
     }
 
-    /// Gives up the request that was handed out last, which needs its bytes still.
+    /// Takes the request that was handed out last. It still refers to its bytes.
     ///
     /// Panics unless one was handed out.
     pub fn take_request(&mut self) -> Request {
@@ -216,7 +216,7 @@ impl Parser {
         std::mem::take(&mut self.request)
     }
 
-    /// Count of arguments known to be coming and of those read so far: both zero between requests.
+    /// Whether nothing of the next request has been read.
     pub fn is_idle(&self) -> bool {
         self.state == State::Done || (self.state == State::Start && self.position == 0)
     }
@@ -328,7 +328,7 @@ impl Parser {
         Ok(Some(size as usize))
     }
 
-    /// Reads a request in the form of words in a line.
+    /// Reads an inline request.
     fn read_inline(&mut self, buffer: &[u8]) -> Result<Step, ProtocolError> {
         // `position` is how far earlier calls have looked for the end of the line.
         let Some(found) = buffer[self.position..].iter().position(|&byte| byte == b'\n') else {
@@ -346,8 +346,8 @@ impl Parser {
     }
 }
 
-/// Looks for the line that begins at `start`. Such lines are short, and looked for again from their
-/// start when they arrive in parts.
+/// Looks for the line that begins at `start`. Such lines are short: if one arrives in parts, the
+/// search starts over.
 fn find_line(buffer: &[u8], start: usize) -> Line {
     match buffer[start..].iter().position(|&byte| byte == b'\r') {
         Some(found) if start + found + 1 < buffer.len() => Line::End(start + found),

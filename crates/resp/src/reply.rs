@@ -1,4 +1,4 @@
-//! Replies to bytes.
+//! Encodes replies.
 
 use std::ops::Range;
 
@@ -66,8 +66,8 @@ impl ReplyBuf {
         Self { protocol: self.protocol, size_max: self.size_max, ..Self::default() }
     }
 
-    /// Lets it have so many bytes at most; those that are there already count. Strings that would make it
-    /// longer are left out then, and it [is cut](Self::is_cut).
+    /// Limits the reply to this many bytes, those already written included. Strings that would
+    /// exceed the limit are left out, and the reply [is cut](Self::is_cut).
     pub fn set_size_max(&mut self, size_max: Option<usize>) {
         self.size_max = size_max;
     }
@@ -145,8 +145,8 @@ impl ReplyBuf {
         (self.bytes, shared)
     }
 
-    /// Gives up everything written so far, leaving a reply of the same protocol that uses the
-    /// memory of `spare`. What is given up owns all that it refers to, so it can be sent from.
+    /// Takes everything written so far, and leaves a reply of the same protocol that uses the
+    /// memory of `spare`. The reply taken owns all that it refers to, so it can be sent from.
     #[must_use]
     pub fn take(&mut self, mut spare: ReplyBuf) -> ReplyBuf {
         spare.clear();
@@ -154,7 +154,7 @@ impl ReplyBuf {
         std::mem::replace(self, spare)
     }
 
-    /// Gives up the first `len` bytes, leaving the rest.
+    /// Takes the first `len` bytes, and leaves the rest.
     ///
     /// Panics if that is more than there is.
     #[must_use]
@@ -173,8 +173,8 @@ impl ReplyBuf {
         front
     }
 
-    /// Lets what was written so far be shared from now on: appending it to another reply copies none
-    /// of it. For replies of many parts, sealed every [`SHARED_REPLY_SIZE_MIN`] bytes or more.
+    /// Makes what was written so far shareable: appending it to another reply copies none of it.
+    /// For replies of many parts, sealed every [`SHARED_REPLY_SIZE_MIN`] bytes or more.
     pub fn seal(&mut self) {
         let start = self.shared.last().map_or(0, |shared| shared.at);
         if self.bytes.len() == start {

@@ -13,12 +13,12 @@ pub struct Request {
     /// The arguments behind those that are sealed.
     items: Vec<Item>,
     blobs: Vec<Blob>,
-    /// Those before them, of a long request. Apart, for nearly none is.
+    /// The sealed ones before them, of a long request. Boxed, because few requests are long.
     sealed: Option<Box<Sealed>>,
 }
 
-/// Arguments with the bytes that they are ranges of: neither the bytes nor their list have to move when
-/// more come.
+/// Arguments with the bytes that they are ranges of. Neither the bytes nor the list of arguments
+/// has to move when more arrive.
 #[derive(Clone, Debug, Default)]
 struct Sealed {
     parts: Vec<SealedPart>,
@@ -60,7 +60,7 @@ struct Item {
 
 const BLOB: usize = usize::MAX;
 
-/// Longest argument, in bytes, that is looked at as a number though it is a large string.
+/// Longest large string, in bytes, that is tried as a number.
 const WORD_SIZE_MAX: usize = 64;
 
 impl Request {
@@ -92,8 +92,8 @@ impl Request {
         self.sealed = None;
     }
 
-    /// Keeps the arguments so far together with the bytes that they are ranges of. Those that follow are
-    /// ranges of others.
+    /// Keeps the arguments so far together with the bytes that they are ranges of. Later arguments
+    /// are ranges of other bytes.
     pub fn seal(&mut self, bytes: Vec<u8>) {
         let items = std::mem::take(&mut self.items);
         let sealed = self.sealed.get_or_insert_default();
@@ -107,7 +107,7 @@ impl Request {
         self.sealed.as_ref().map_or(0, |sealed| sealed.parts.iter().map(|p| p.bytes.len()).sum())
     }
 
-    /// Bytes of memory that what was sealed takes.
+    /// Bytes of memory that sealed arguments take.
     #[inline]
     pub fn sealed_memory(&self) -> usize {
         self.sealed.as_ref().map_or(0, |sealed| sealed.memory())
@@ -289,7 +289,7 @@ impl<'a> Arg<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct OwnedRequest {
     buffer: Vec<u8>,
-    /// Where in it the bytes begin from which the request was parsed.
+    /// Where in `buffer` the bytes begin that the request was parsed from.
     start: usize,
     request: Request,
 }
@@ -304,8 +304,8 @@ impl OwnedRequest {
         owned
     }
 
-    /// A request with the bytes that it was received in, which begin at `start` of `buffer`. Nothing is
-    /// copied, however many arguments there are.
+    /// A request with the bytes that it was received in, which begin at `start` of `buffer`.
+    /// Nothing is copied, however many arguments there are.
     pub fn from_received(buffer: Vec<u8>, start: usize, request: Request) -> Self {
         Self { buffer, start, request }
     }

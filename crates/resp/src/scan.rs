@@ -1,8 +1,8 @@
-//! Finds the end of a reply, for whoever is a client.
+//! Finds the end of a reply, for clients.
 
 use crate::integer::parse_i64;
 
-/// Deepest nesting of aggregates in a reply that is followed.
+/// Deepest nesting of aggregates that is followed in a reply.
 const NESTING_MAX: usize = 32;
 
 /// The bytes are no reply.

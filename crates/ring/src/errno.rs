@@ -1,4 +1,4 @@
-//! What the kernel's numbers mean.
+//! Error numbers and results of the kernel.
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ impl Errno {
         Self(number)
     }
 
-    /// The number, positive: what `<errno.h>` names.
+    /// The number, positive, as `<errno.h>` names it.
     pub fn number(self) -> i32 {
         self.0
     }

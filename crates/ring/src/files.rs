@@ -51,7 +51,7 @@ impl Files {
         self.0.get(fd.0).expect("an operation keeps its descriptor open").descriptor.as_raw_fd()
     }
 
-    /// Notes that an operation has ended; closes what waited for it.
+    /// Notes that an operation has ended; closes a descriptor that waited for that.
     pub(crate) fn end(&mut self, fd: Fd) {
         let file = self.0.get_mut(fd.0).expect("an operation keeps its descriptor open");
         file.operations -= 1;

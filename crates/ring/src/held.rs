@@ -10,7 +10,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// that is dropped with nothing in flight lets go of it at once.
     ///
     /// # Errors
-    /// What the kernel says: `ENOMEM`, or `EMFILE` where no file may be open.
+    /// The kernel's error: `ENOMEM`, or `EMFILE` where no file may be open.
     ///
     /// # Panics
     /// When it holds one already.

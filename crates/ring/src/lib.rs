@@ -1,18 +1,18 @@
 //! A safe io_uring: an operation owns its memory until its completion is reaped.
 //!
-//! A [`Ring`] is handed operations, each with a payload of the caller's, and gives back
-//! [`Completion`]s. Whatever an operation needs (bytes to send, a buffer to fill, the open
-//! descriptor) moves into the ring with it and comes back with its last completion, whatever
-//! happened, so nothing the kernel may still touch can be freed.
+//! A [`Ring`] takes operations, each with a payload of the caller, and returns [`Completion`]s.
+//! Everything that an operation needs (bytes to send, a buffer to fill, the open descriptor) moves
+//! into the ring with it and comes back with its last completion, whatever happened. So nothing
+//! that the kernel may still touch can be freed.
 //!
 //! ```text
 //!   caller ── receive(fd, payload) ──► table ──► submission queue ──► kernel
 //!   caller ◄── reap() ◄── list of completions ◄── completion queue ◄────┘
 //! ```
 //!
-//! A ring sleeps when there is nothing to do, and allocates nothing per operation once it has been
-//! as busy as it gets. Where the kernel lacks a feature ([`Features`]), the ring does the same with
-//! more calls: the caller sees no difference.
+//! A ring sleeps when there is nothing to do, and allocates nothing per operation once it has
+//! reached its highest load. Where the kernel lacks a feature ([`Features`]), the ring does the
+//! same with more calls: the caller sees no difference.
 //!
 //! ```
 //! use slimio_ring::{Outcome, Ring, Setup};

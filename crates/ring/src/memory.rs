@@ -1,4 +1,4 @@
-//! What a read or write may move bytes from and to.
+//! Memory that a read or write may move bytes from and to.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_status_is_a_type_and_a_code() {
         assert_eq!(NvmeStatus::new(0), None);
-        // What the driver says beside it (more in the log, retry delay) makes it no failure.
+        // Other bits from the driver (more in the log, retry delay) make it no failure.
         assert_eq!(NvmeStatus::new(0x2000), None);
         let status = NvmeStatus::new(0x4281).expect("it is a failure");
         assert_eq!((status.kind(), status.code(), status.do_not_retry()), (2, 0x81, true));

@@ -1,6 +1,6 @@
-//! What a ring can be asked to do, and how each is put to the kernel.
+//! The operations of a ring, and how each is handed to the kernel.
 
-#![expect(unsafe_code, reason = "the kernel is handed what points to memory")]
+#![expect(unsafe_code, reason = "the kernel is handed entries that point to memory")]
 
 use io_uring::opcode;
 use io_uring::squeue::Entry;
@@ -62,8 +62,8 @@ impl<T: Copy, M: Memory> Ring<T, M, Wide> {
     /// Completes with [`Outcome::Commanded`](crate::Outcome::Commanded). A cancel does not take it back from the device.
     ///
     /// # Safety
-    /// The command moves no more bytes to or from its data than `memory` has; none without: the
-    /// driver does not check it.
+    /// The command moves no more bytes to or from its data than `memory` has, and none without
+    /// memory: the driver does not check it.
     pub unsafe fn command(
         &mut self,
         namespace: Fd,
@@ -83,8 +83,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Receives until the end of the stream, an error or a cancel: each time data arrives, a
-    /// completion with [`Outcome::Received`](crate::Outcome::Received) has it in a buffer of the ring's. While all buffers
-    /// are out, it waits for one to be given back.
+    /// completion with [`Outcome::Received`](crate::Outcome::Received) has it in a buffer of the
+    /// ring. While all buffers are out, it waits for one to be given back.
     ///
     /// # Panics
     /// When [`provide_buffers`](Self::provide_buffers) was not called.
@@ -156,7 +156,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// As [`write`](Self::write), to one of a block device's write streams (kernel 6.16), which
-    /// count from one; zero for none. What the device does not have is refused (`EINVAL`).
+    /// count from one; zero for none. A stream that the device does not have is refused (`EINVAL`).
     pub fn write_to_stream(
         &mut self,
         file: Fd,
@@ -181,20 +181,20 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(file, payload, Kind::Allocate { offset, size, mode })
     }
 
-    /// Ends both directions of a connection; what was sent is still delivered. Completes with
+    /// Ends both directions of a connection; bytes already sent are still delivered. Completes with
     /// [`Outcome::Done`](crate::Outcome::Done).
     pub fn shutdown(&mut self, socket: Fd, payload: T) -> OpId {
         self.begin(socket, payload, Kind::Shutdown)
     }
 
-    /// Does nothing, and completes with [`Outcome::Done`](crate::Outcome::Done) like any other operation: what the caller
-    /// finds out itself can be told in the ring's time.
+    /// Does nothing, and completes with [`Outcome::Done`](crate::Outcome::Done) like any other
+    /// operation: so a caller can report a result of its own in the ring's time.
     pub fn nothing(&mut self, fd: Fd, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Nothing)
     }
 
-    /// Asks for the end of an operation. Its last completion comes in any case, as usual: with
-    /// [`Errno::CANCELED`], or with what it had done before.
+    /// Asks to cancel an operation. Its last completion comes in any case: with
+    /// [`Errno::CANCELED`], or with the result that it had before.
     pub fn cancel(&mut self, op: OpId) {
         let Some(in_flight) = self.in_flight.get_mut(op.0) else { return };
         in_flight.is_cancelled = true;
@@ -271,7 +271,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         OpId(name)
     }
 
-    /// Puts an operation to the kernel: what is left of it.
+    /// Queues an operation, or the rest of one, for the kernel.
     pub(crate) fn put(&mut self, name: Name) {
         if let Some(errno) = self.refused() {
             self.end_made(name, errno);
@@ -293,7 +293,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Receive if is_multishot.multishot_receive => {
                 opcode::RecvMulti::new(fd, pool::GROUP).build()
             }
-            // The kernel could only be given a buffer now, which an idle connection would hold.
+            // The kernel would need a buffer now, and an idle connection would hold it.
             Kind::Receive => opcode::PollAdd::new(fd, Interest::Readable.events()).build(),
             Kind::ReceiveInto { bytes, limit } => {
                 let address = bytes.spare_capacity_mut().as_mut_ptr().cast();
@@ -431,7 +431,7 @@ mod tests {
             // SAFETY: four bytes are there, which belong to the operation.
             unsafe { std::ptr::copy_nonoverlapping(b"wxyz".as_ptr(), address, 4) };
         }
-        // SAFETY: so many bytes are there, which the operation keeps.
+        // SAFETY: `size` bytes are there, which the operation keeps.
         let seen = read.iter().map(|&(at, size)| unsafe { std::slice::from_raw_parts(at, size) });
         assert_eq!(seen.collect::<Vec<_>>().concat(), b"abcdabcd");
         let Kind::Read { memory, .. } = &moved[0] else { panic!("the first is a read") };

@@ -72,7 +72,7 @@ fn allocate(layout: Layout) -> NonNull<u8> {
 }
 
 impl Pool {
-    /// `count` buffers of `buffer_size` bytes; in the kernel's hands if its `submitter` is given.
+    /// `count` buffers of `buffer_size` bytes; the kernel's if its `submitter` is given.
     pub(crate) fn new(
         count: u16,
         buffer_size: u32,
@@ -121,8 +121,8 @@ impl Pool {
         Provided { index, size: size as u32 }
     }
 
-    /// Takes a buffer for `fill`, which is told where it is and how long, and says how many bytes
-    /// it has put there. `None` when no buffer is left. Only where the kernel has no ring of them.
+    /// Takes a buffer for `fill`, which gets its address and length, and returns how many bytes it
+    /// has put there. `None` when no buffer is left. Only where the kernel has no ring of them.
     pub(crate) fn fill(
         &mut self,
         fill: impl FnOnce(*mut u8, usize) -> Result<usize, Errno>,
@@ -142,7 +142,7 @@ impl Pool {
         })
     }
 
-    /// What was received into a buffer.
+    /// The bytes that were received into a buffer.
     pub(crate) fn bytes(&self, provided: &Provided) -> &[u8] {
         let index = usize::from(provided.index);
         // A buffer of another ring could pass as ours, so both are checked here, not trusted.
@@ -171,7 +171,7 @@ impl Pool {
             Source::Kernel { entries, tail } => {
                 let mask = self.is_out.len() - 1;
                 // SAFETY: the masked index is within the entries; the kernel does not read the
-                // entry before the tail has passed it. Of the first entry the tail is a part: the
+                // entry before the tail has passed it. The tail is a part of the first entry: the
                 // setters leave it alone.
                 unsafe {
                     let entry = &mut *entries.as_ptr().add(usize::from(*tail) & mask);

@@ -19,20 +19,20 @@ use crate::{Errno, Memory, NvmeStatus, Provided, Segments, TransferError, Width}
 pub struct Completion<T, M = Vec<u8>> {
     /// Which operation.
     pub op: OpId,
-    /// What the caller has called it.
+    /// The caller's payload.
     pub payload: T,
     /// Whether the operation has ended: what it owned is in `outcome`.
     pub is_last: bool,
-    /// What has come of it.
+    /// Its result.
     pub outcome: Outcome<M>,
 }
 
-/// What has come of an operation, by its kind.
+/// The result of an operation, by its kind.
 #[derive(Debug)]
 pub enum Outcome<M = Vec<u8>> {
     /// A connection, which the ring owns: [`Ring::close`] it.
     Accepted(Result<Fd, Errno>),
-    /// Bytes in a buffer of the ring's: [`Ring::give_back`] it. `None` at the end of the stream.
+    /// Bytes in a buffer of the ring: [`Ring::give_back`] it. `None` at the end of the stream.
     Received(Result<Option<Provided>, Errno>),
     /// Bytes were appended, as many as `result` says: none at the end of the stream.
     ReceivedInto {
@@ -64,7 +64,7 @@ pub enum Outcome<M = Vec<u8>> {
         /// Whether all of it was moved.
         result: Result<(), TransferError>,
     },
-    /// A command of a driver's has ended.
+    /// A driver's command has ended.
     Commanded {
         /// What was given to the operation.
         memory: Option<M>,
@@ -75,13 +75,13 @@ pub enum Outcome<M = Vec<u8>> {
     Done(Result<(), Errno>),
 }
 
-/// Why a command of a driver's was not done.
+/// Why a driver's command was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
     /// The device says so.
     Status(NvmeStatus),
     /// The kernel or the driver failed it. `EINTR` when the driver gave it up (a reset, a timeout,
-    /// or the device is gone): then nobody knows how far it came.
+    /// or the device is gone): then nobody knows how far it got.
     Os(Errno),
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Arrived {
 
 /// What a completion means for its operation.
 enum Verdict<M> {
-    /// Something has come of it, and it goes on.
+    /// It has a result, and goes on.
     Yield(Outcome<M>),
     /// It is to be put to the kernel again.
     Again,
@@ -161,7 +161,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         op
     }
 
-    /// Decides what a completion means, and notes the progress it tells of.
+    /// Decides what a completion means, and notes the progress that it reports.
     fn judge(&mut self, name: Name, arrived: Arrived) -> Verdict<M> {
         let Arrived { res, flags, .. } = arrived;
         let op = self.in_flight.get_mut(name).expect("it is in flight");
@@ -232,7 +232,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Poll { .. } if cqueue::more(flags) => {
                 Verdict::Yield(Outcome::Polled(result.map(drop)))
             }
-            // Given up by the driver, which may have handed it to the device before.
+            // A command that the driver gave up may have reached the device: it is not repeated.
             Kind::Command { .. } => Verdict::End(res),
             _ if result == Err(Errno::INTERRUPTED) => Verdict::Again,
             _ => Verdict::End(res),
@@ -249,7 +249,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 }
 
-/// What comes of an operation that has ended with `res`.
+/// The outcome of an operation that has ended with `res`.
 pub(crate) fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
     let result = returned(res).map(drop);
     match op.kind {

@@ -69,7 +69,7 @@ fn cause(number: i32, filtered: bool, disabled: Option<u8>) -> Cause {
     }
 }
 
-/// Whether a seccomp filter judges this thread's system calls.
+/// Whether a seccomp filter checks this thread's system calls.
 fn seccomp_filtered() -> bool {
     fs::read_to_string("/proc/thread-self/status").is_ok_and(|status| {
         let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));

@@ -13,7 +13,7 @@ use crate::{Errno, Memory, Ring, Width};
 /// The one entry of a ring's table of buffers.
 pub(crate) const INDEX: u16 = 0;
 
-/// What a ring has registered.
+/// The memory that a ring has registered.
 pub(crate) struct Registered {
     start: usize,
     size: usize,
@@ -34,11 +34,11 @@ impl Registered {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Registers memory with the kernel: transfers of files and commands whose memory lies within it
-    /// then go without pinning it each time. A ring has one such range, until it is dropped.
+    /// Registers memory with the kernel: transfers of files and commands whose memory lies within
+    /// it then need no pinning each time. A ring has one such range, until it is dropped.
     ///
     /// # Errors
-    /// What the kernel says: `ENOMEM` when no more may be locked (`ulimit -l`), `EFAULT` for memory
+    /// The kernel's error: `ENOMEM` when no more may be locked (`ulimit -l`), `EFAULT` for memory
     /// that a file is mapped to. Then transfers go as before.
     ///
     /// # Safety

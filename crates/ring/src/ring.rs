@@ -1,6 +1,6 @@
 //! The ring itself: what is in flight, and handing it to the kernel.
 
-#![expect(unsafe_code, reason = "the kernel is handed what points to memory")]
+#![expect(unsafe_code, reason = "the kernel is handed entries that point to memory")]
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -23,10 +23,10 @@ use crate::{Cause, Errno, Features, Memory, Narrow, Polling, Refused, Setup, Wid
 /// How long a dropped ring waits for its operations to end before it gives up their memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// How long it lets be between questions, where completions are polled for.
+/// Pause between two questions to the device while a ring is dropped that polls for completions.
 const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest that the first operation of a ring may take: what does nothing takes microseconds.
+/// Longest time for the first operation of a ring: one that does nothing takes microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 
 /// How often a submission that the kernel has no memory for is tried, a millisecond apart.
@@ -50,10 +50,10 @@ impl std::fmt::Debug for OpId {
 /// With [`Features::deferred`] it belongs to the thread that first submits to it: on another thread
 /// every submission fails. Without, it may be handed from thread to thread.
 ///
-/// Dropping it cancels what is in flight and waits for the end of it; memory that the kernel may
+/// Dropping it cancels everything in flight and waits for it to end; memory that the kernel may
 /// still write to after five seconds is leaked.
 pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
-    /// `ManuallyDrop`: closed after what is in flight has ended.
+    /// `ManuallyDrop`: closed after everything in flight has ended.
     pub(crate) uring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     pub(crate) features: Features,
     polling: Polling,
@@ -104,7 +104,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         })
     }
 
-    /// What this ring makes use of.
+    /// The features that this ring uses.
     pub fn features(&self) -> Features {
         self.features
     }
@@ -124,7 +124,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         Ok(())
     }
 
-    /// What was received into a buffer.
+    /// The bytes that were received into a buffer.
     ///
     /// # Panics
     /// When the buffer is another ring's.
@@ -186,7 +186,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// the operation that the entry's user data names.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         if self.refused.is_some() {
-            // The cancelling of something, which nobody would see.
+            // This is a cancel, whose effect nobody would see.
             return;
         }
         // SAFETY: the caller's promise.
@@ -235,10 +235,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 
-    /// Why the kernel takes nothing from this ring any more: a filter that was put on the process
-    /// while it ran, for example. Operations that it has not taken have ended with that error, and so
-    /// does every other one from now on, with the next [`reap`](Self::reap); those that it has taken
-    /// go on, and are reaped when they end, but no call waits for that.
+    /// Why the kernel takes nothing from this ring any more: for example, a filter was put on the
+    /// running process. Operations that it has not taken, and all later ones, end with that error
+    /// at the next [`reap`](Self::reap). Those that it has taken go on, and are reaped when they
+    /// end, but no call waits for them.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
     }
@@ -251,7 +251,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         match entered {
             Ok(()) => Ok(()),
             Err(errno) => {
-                // What these mean may be otherwise the next time.
+                // The cause of these may be gone the next time.
                 if !matches!(errno.number(), libc::EAGAIN | libc::EBUSY | libc::EEXIST) {
                     self.give_up(errno);
                 }
@@ -281,18 +281,18 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let entered = self.enter_once(queued, if is_rest { 0 } else { min }, timeout, must_run);
             match entered.map_err(|error| Errno::of(&error).number()) {
-                // A filter may make a call look as if it had been made.
+                // A filter may pretend that a call was made.
                 Ok(0) if queued > 0 && tries < SUBMIT_TRIES_MAX => tries += 1,
                 Ok(0) if queued > 0 => return Err(Errno::new(libc::EPROTO)),
                 // An entry that fails at once stops the kernel behind it.
                 Ok(count) if is_rest || count < queued => {}
                 Ok(_) | Err(libc::ETIME | libc::EINTR) => return Ok(()),
-                // Completions fill the queue: nothing is taken before they are.
+                // The completion queue is full: nothing is taken before completions are.
                 Err(libc::EBUSY) if tries < SUBMIT_TRIES_MAX => {
                     tries += 1;
                     self.collect();
                 }
-                // No memory for requests, which those in flight may give back.
+                // No memory for requests; those in flight may give some back.
                 Err(libc::EAGAIN) if min > 0 && tries < SUBMIT_TRIES_MAX => {
                     let since: Instant = *short_since.get_or_insert_with(Instant::now);
                     if timeout.is_some_and(|timeout| since.elapsed() >= timeout) {
@@ -307,16 +307,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Ends what the kernel has not taken, and will not: no call is made on this ring any more that
-    /// could hand it over, so what is left in the submission queue stays there unread.
+    /// Ends the operations that the kernel has not taken, and will not: no later call on this ring
+    /// can hand them over, so entries left in the submission queue stay there unread.
     fn give_up(&mut self, errno: Errno) {
         if self.refused.replace(errno).is_some() {
             return;
         }
         let may_be_taken = self.polling.submissions_idle_ms.is_some() && self.is_enabled;
         if may_be_taken && !is_planted("refused-ends-polled") {
-            // A thread of the kernel's may take it at any moment, without a call: nobody but that
-            // thread knows what it has. So all of it stays the kernel's.
+            // A kernel thread may take entries at any moment, without a call, and only that thread
+            // knows which it has taken. So all of them stay the kernel's.
             return;
         }
         let untaken = self.uring.submission().len() + self.backlog.len();
@@ -332,8 +332,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.starved.clear();
     }
 
-    /// As [`enter`](Self::enter), where a thread of the kernel's takes what is queued: it is woken if
-    /// it sleeps, and otherwise there is no call unless there is something to wait for.
+    /// As [`enter`](Self::enter), where a kernel thread takes the queued entries: it is woken if it
+    /// sleeps; otherwise a call is only made to wait for something.
     fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         loop {
             self.refill();
@@ -350,7 +350,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let mut flags = EnterFlags::empty();
             flags.set(EnterFlags::SQ_WAKEUP, must_wake);
-            // Room for the rest comes when the thread has taken some.
+            // There is room for the rest once the thread has taken some.
             flags.set(EnterFlags::SQ_WAIT, is_rest);
             match self.enter_with(flags, 0, min, timeout, must_run) {
                 Ok(_) if is_rest => {}
@@ -397,12 +397,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         unsafe { submitter.enter(queued as u32, min as u32, flags.bits(), Some(&arguments)) }
     }
 
-    /// Has the kernel run an operation that does nothing, as any other is run: that a ring can be made
-    /// does not mean that it may be used. The ring is this thread's from here on, if it is
-    /// [`Features::deferred`].
+    /// Has the kernel run an operation that does nothing, like any other: a ring that can be made
+    /// may still be refused in use. With [`Features::deferred`], it belongs to this thread from
+    /// here on.
     ///
     /// # Errors
-    /// Why it can't be used; then the ring is of no use.
+    /// Why it can't be used; the ring is then useless.
     ///
     /// # Panics
     /// When something is in flight.
@@ -417,8 +417,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             self.submit_and_wait(1, Some(left)).map_err(Refused::diagnose)?;
             self.collect_all();
             if self.arrived.pop_front().is_some() {
-                // A thread of the kernel's may have done it without a call of ours. The next time it may
-                // sleep.
+                // A kernel thread may have done it without a call. The next time it may be asleep.
                 let entered = self.enter_once(0, 0, None, true);
                 return entered.map(drop).map_err(|error| Refused::diagnose(Errno::of(&error)));
             }
@@ -428,7 +427,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Lets the kernel finish what has arrived, without waiting, and takes it from the queue.
+    /// Lets the kernel finish completions, without waiting, and takes them from the queue.
     pub(crate) fn collect_all(&mut self) {
         let submission = self.uring.submission();
         let mut must_run = submission.taskrun() || submission.cq_overflow();
@@ -436,13 +435,13 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         // Nobody else asks the device.
         must_run |= self.polling.is_ours_to_ask() && self.in_flight.len() > 0;
         if must_run && self.is_enabled && self.refused.is_none() {
-            // What it can't do now (no memory) it does next time: readiness stays.
+            // If it can't now (no memory), it does next time: readiness stays.
             drop(self.enter_once(0, 0, None, true));
         }
         self.collect();
     }
 
-    /// Takes what is in the completion queue.
+    /// Takes the entries of the completion queue.
     fn collect(&mut self) {
         let completions = self.uring.completion();
         self.arrived.extend(completions.map(|entry| {
@@ -451,7 +450,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }));
     }
 
-    /// Cancels everything and waits for its end. Returns whether it came.
+    /// Cancels everything and waits until it has ended. Returns whether it has.
     fn finish(&mut self) -> bool {
         if !self.is_enabled {
             // The kernel has not seen anything yet, and never will.
@@ -464,11 +463,11 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             let ended = if left.is_zero() {
                 return false;
             } else if self.refused.is_some() && !self.features.deferred {
-                // What the kernel has ends by itself, and shows without a call.
+                // Operations that the kernel has end by themselves, which shows without a call.
                 std::thread::sleep(DROP_ASK_PAUSE);
                 Ok(())
             } else if self.polling.is_ours_to_ask() {
-                // A wait would spin, and past any timeout; and nothing can be cancelled there.
+                // A wait would spin, even past a timeout, and nothing can be cancelled there.
                 self.submit()
             } else {
                 self.cancel_all();
@@ -489,10 +488,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
 impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
     fn drop(&mut self) {
-        // Otherwise what the kernel may still touch is leaked, and what is held stays so.
+        // Unless it is over, memory that the kernel may touch is leaked, and a file stays held.
         let is_over = self.finish();
         if self.is_holding && (is_over || is_planted("claim-dropped-in-flight")) {
-            // At once, where the kernel closes a ring some 30 ms later.
+            // Releases the file at once; the kernel closes a ring some 30 ms later.
             drop(self.uring.submitter().unregister_files());
         }
         if is_over {
@@ -500,8 +499,8 @@ impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
                 pool.unregister(&self.uring.submitter());
             }
             if self.registered.is_some() {
-                // At once, where closing the ring takes its time: others may want to lock memory. What
-                // is refused happens then.
+                // Unlocks the memory at once, as others may want to lock some; closing the ring
+                // takes time. If this is refused, closing does it.
                 drop(self.uring.submitter().unregister_buffers());
             }
             // SAFETY: neither is used again.

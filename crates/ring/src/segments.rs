@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Most pieces that one system call takes (the kernel's `UIO_MAXIOV`). Longer lists go in several.
+/// Most pieces that one system call takes (the kernel's `UIO_MAXIOV`). Longer lists take several.
 pub(crate) const IOVECS_MAX: usize = 1024;
 
 /// Bytes in several places, to be sent in order. It owns them all, by value or by a share.
@@ -37,8 +37,8 @@ struct Vectors {
     iovecs: Vec<libc::iovec>,
 }
 
-/// Owns [`Vectors`] at one address. Not a `Box`: moving that says that nobody else points there, and
-/// `Segments` moves while the kernel does.
+/// Owns [`Vectors`] at one address. Not a `Box`: moving one asserts that nobody else points there,
+/// but `Segments` moves while the kernel does.
 struct Kept(NonNull<Vectors>);
 
 // SAFETY: the pointers in `vectors` are read by the kernel only, while a send is in flight, and
@@ -57,7 +57,7 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// To be changed: no send is in flight.
+    /// For changing them: no send is in flight.
     fn get(&mut self) -> &mut Vectors {
         // SAFETY: it came from a box and is freed by the drop only; what was handed out before is not
         // used any more once it may be changed.

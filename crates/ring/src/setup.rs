@@ -1,4 +1,4 @@
-//! Makes rings: with the best setup that the kernel has, down to the oldest that will do.
+//! Makes rings: with the best setup that the kernel has, down to the oldest usable one.
 
 use io_uring::{IoUring, Probe, opcode};
 
@@ -23,17 +23,17 @@ pub struct Setup {
     pub polling: Polling,
 }
 
-/// What a ring polls for instead of a system call or an interrupt: each costs processor time while
-/// it does. With either, a ring has neither [`Features::deferred`] nor [`Features::cooperative`].
+/// What a ring polls for instead of a system call or an interrupt. Each costs processor time
+/// meanwhile. With either, a ring has neither [`Features::deferred`] nor [`Features::cooperative`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// A thread of the kernel's takes submissions, and sleeps when it had none for so long, in
-    /// milliseconds (`IORING_SETUP_SQPOLL`).
+    /// A kernel thread takes submissions, and sleeps after this many milliseconds without any
+    /// (`IORING_SETUP_SQPOLL`).
     pub submissions_idle_ms: Option<u32>,
-    /// Completions are fetched from the device when they are asked for (`IORING_SETUP_IOPOLL`): only
-    /// direct reads and writes and a driver's commands can be put to such a ring, all to devices
-    /// whose driver has queues for that. Alone, a wait ends with a completion, never with its timeout;
-    /// with a thread that takes submissions, it is that thread which asks the device, and a wait sleeps.
+    /// Completions are fetched from the device when a call asks for them (`IORING_SETUP_IOPOLL`):
+    /// such a ring takes only direct reads and writes and a driver's commands, all to devices whose
+    /// driver has queues for that. Alone, a wait ends with a completion, never with its timeout;
+    /// with a kernel thread that takes submissions, that thread asks the device, and a wait sleeps.
     pub completions: bool,
 }
 
@@ -59,13 +59,12 @@ impl Default for Setup {
     }
 }
 
-/// What the kernel's io_uring can do beyond what every ring needs. Where one is missing, the ring
+/// Features of the kernel's io_uring beyond what every ring needs. Where one is missing, the ring
 /// does the same with more system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is found out on its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is probed on its own")]
 pub struct Features {
-    /// Completions are worked on when the ring's one thread waits, not by interrupting it
-    /// (kernel 6.1).
+    /// Completions are handled when the ring's thread waits, not by interrupting it (kernel 6.1).
     pub deferred: bool,
     /// Completions do not interrupt a running thread (5.19).
     pub cooperative: bool,
@@ -98,7 +97,7 @@ impl Features {
     }
 }
 
-/// Finds out whether io_uring can be used here, and with what, by running an operation through it.
+/// Finds out whether io_uring works here, and with what, by running an operation through it.
 ///
 /// ```
 /// match slimio_ring::probe() {
@@ -114,12 +113,12 @@ pub fn probe() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// A ring that has run an operation: a filter may allow to make one and refuse to use it.
+/// A ring that has run an operation: a filter may allow making one and refuse its use.
 fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
     if !is_planted("probe-runs-nothing") {
-        // Paths to a volume have theirs hold a file.
+        // Paths to a volume let their rings hold a file.
         let file = EventFd::new().map_err(Refused::diagnose)?;
         ring.hold(&file).map_err(Refused::diagnose)?;
         ring.try_out()?;
@@ -127,7 +126,7 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     Ok(ring)
 }
 
-/// Finds out whether a ring can be had that takes commands of the NVMe driver (kernel 5.19).
+/// Finds out whether there are rings that take commands of the NVMe driver (kernel 5.19).
 ///
 /// # Errors
 /// Why not.
@@ -142,7 +141,7 @@ pub fn probe_wide() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// Finds out whether a ring can be had that polls for this.
+/// Finds out whether there are rings that poll for this.
 ///
 /// # Errors
 /// Why not.
@@ -153,10 +152,10 @@ pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
 /// A ring with entries of some width.
 type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
 
-/// Makes a ring. It is disabled: the thread that enables it is the one it belongs to.
+/// Makes a ring. It is disabled: it belongs to the thread that enables it.
 pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refused> {
     if cfg!(miri) {
-        // It has no io_uring, and stops at a call that it does not know.
+        // Miri has no io_uring, and stops at a call that it does not know.
         return Err(Refused::diagnose(Errno::new(libc::ENOSYS)));
     }
     let wanted = Features::ALL.without(setup.avoid);
@@ -200,7 +199,7 @@ pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refu
     Err(Refused::diagnose(last))
 }
 
-/// Checks that a ring has what is always needed, and finds what else the kernel has.
+/// Checks that a ring has what every ring needs, and finds the kernel's other features.
 fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
     let parameters = uring.params();
     if !parameters.is_feature_nodrop() {
@@ -228,7 +227,7 @@ fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
             return Err(Refused::too_old(missing));
         }
     }
-    // Multishot has no bit of its own: it came with the opcode that is asked for here.
+    // Multishot has no bit of its own: it came with the opcodes that are probed here.
     Ok(Features {
         deferred: true,
         cooperative: true,

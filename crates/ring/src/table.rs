@@ -17,7 +17,7 @@ impl Name {
     }
 }
 
-/// A table that allocates only when it has never been so full.
+/// A table that allocates only when it is fuller than ever before.
 pub(crate) struct Table<V> {
     entries: Vec<Place<V>>,
     free: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Who is connected.
+//! Connected clients.
 
 mod held;
 
@@ -33,24 +33,24 @@ pub(crate) struct Client {
     pub(crate) db: DbIndex,
     pub(crate) is_authenticated: bool,
     pub(crate) no_evict: bool,
-    /// Commands leave no trace of having used a key.
+    /// Commands do not update the usage (LRU or LFU) of the keys that they access.
     pub(crate) no_touch: bool,
 
     pub(crate) parser: Parser,
-    /// Bytes received that are not a whole request, or wait for their turn.
+    /// Received bytes: an incomplete request, or requests that wait for their turn.
     pub(crate) input: Vec<u8>,
-    /// Bytes with which the request came that runs, those around it among them.
+    /// Size of the buffer that holds the running request, with the bytes around it.
     pub(crate) running_size: usize,
     /// The large argument that is being received.
     pub(crate) large: Option<BlobBuilder>,
-    /// Sizes of the large arguments of the request that is being received, as announced.
+    /// Sum of the announced sizes of the large arguments of the request being received.
     pub(crate) large_size: usize,
     pub(crate) state: State,
-    /// The request that came last did not run at once: its state is to be given it.
+    /// The last request did not run at once: `Core::keep_request` must still store it.
     pub(crate) keeps_request: bool,
-    /// The turn in which it was served last, and how many requests it had in that.
+    /// The turn in which it was served last, and the requests counted for it in that turn.
     pub(crate) served: (u64, usize),
-    /// It had its share of a turn; what it has asked for beyond waits for the next.
+    /// It has used up its share of a turn; its remaining requests wait for the next one.
     pub(crate) is_behind: bool,
     /// The other end sends nothing more.
     pub(crate) is_at_end: bool,
@@ -59,52 +59,49 @@ pub(crate) struct Client {
     pub(crate) out: ReplyBuf,
     /// What they depend on.
     pub(crate) needs: Lsn,
-    /// Replies of earlier turns, with what they depend on.
+    /// Replies of earlier turns, each with the LSN it depends on.
     pub(crate) held: Held,
     /// Replies that may leave, and wait for those before them to be sent.
     pub(crate) ready: ReplyBuf,
-    /// Bytes with the network.
+    /// Bytes of replies handed to the network.
     pub(crate) sending: usize,
-    /// Bytes of memory that they take, and nothing else needs.
+    /// Bytes of memory that only they use.
     pub(crate) sending_memory: usize,
     pub(crate) replies: Replies,
     pub(crate) soft_limit_since: Option<Instant>,
-    /// Whether the client is in the list of those to be looked at when the turn ends.
+    /// Whether the client is listed to be looked at when the turn ends.
     pub(crate) is_dirty: bool,
-    /// Whether the client is in the list of those with held replies.
+    /// Whether the client is listed as having held replies.
     pub(crate) is_holding: bool,
 
     pub(crate) multi: Option<Box<Multi>>,
-    /// Databases and keys that are watched.
     pub(crate) watching: HashSet<(DbIndex, Box<[u8]>)>,
-    /// Bytes of memory that this takes.
     pub(crate) watching_memory: usize,
     /// A watched key was changed: the transaction will not run.
     pub(crate) is_stale: bool,
     /// Position of the last record that the client has written.
     pub(crate) last_write: Lsn,
-    /// Its part of the memory of all clients that are not being served.
+    /// Bytes counted for it in `Clients::memory` while it is not being served.
     counted_memory: usize,
 }
 
-/// Whether requests of a client are run.
+/// Whether a client's requests are run, or what they wait for.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// They are.
     Running,
-    /// This request is to be tried again when the log has room, a pause is over, or a long request is.
+    /// This request is retried when the log has room, or a pause or a long request ends.
     Parked(OwnedRequest),
     /// A long command is under way.
     Yielding(Box<LongCommand>),
-    /// Its request runs in steps, which are the server's own.
+    /// Its request runs in steps, driven by `core::long`.
     Long,
-    /// Another thread does something for it.
+    /// An errand runs for it on another thread.
     Away,
     /// `WAITAOF` waits.
     Waiting(Wait),
     /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
     Saving,
-    /// What it has waited for is over; its next requests run in their turn.
+    /// Its wait is over; its next requests run in their turn.
     LetGo,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
@@ -125,7 +122,7 @@ pub(crate) struct Wait {
     pub(crate) lsn: Lsn,
     /// Our own log was asked for.
     pub(crate) is_local: bool,
-    /// It can never be reached: replicas were asked for.
+    /// It can never be satisfied: replicas were asked for.
     pub(crate) never: bool,
     pub(crate) deadline: Option<Instant>,
 }
@@ -187,14 +184,14 @@ impl Client {
         }
     }
 
-    /// In whose name something is done that nobody asked for.
+    /// A stand-in client for work that no client requested, such as expiry and eviction.
     pub(crate) fn nobody(now: Instant) -> Self {
         let conn = ConnId { index: u32::MAX, generation: u32::MAX };
         Self::new(0, conn, Peer { remote: None, local: None }, now)
     }
 
-    /// Bytes of memory that requests, replies and watched keys take: what the limit to memory is about,
-    /// but for values that replies only refer to.
+    /// Bytes of memory that requests, replies and watched keys take. They count towards the memory
+    /// limit; values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {
         let received = self.input.capacity() + self.running_size + self.large_received();
         let received = received + self.parser.request().sealed_memory();
@@ -211,12 +208,12 @@ impl Client {
         size_of::<Self>() + requests + replies + self.watching_memory
     }
 
-    /// Bytes of memory that the requests of a transaction take that is being queued.
+    /// Bytes of memory that the queued requests of a transaction take.
     fn multi_memory(&self) -> usize {
         self.multi.as_ref().map_or(0, |multi| multi.memory())
     }
 
-    /// Bytes that were received of the large arguments of a request that has not run yet.
+    /// Bytes received so far of the large arguments of a request that has not run yet.
     fn large_received(&self) -> usize {
         self.large_size - self.large.as_ref().map_or(0, BlobBuilder::remaining)
     }
@@ -230,15 +227,15 @@ impl Client {
         matches!(self.state, State::Closing)
     }
 
-    /// Lets nothing more of this client be run; what it was told still leaves.
+    /// Runs no more requests of this client; replies already written still leave.
     pub(crate) fn close_after_replies(&mut self) {
         self.state = State::Closing;
         self.input = Vec::new();
         self.large = None;
     }
 
-    /// Leaves out what was written since `before` if the client wants no reply. What is left out
-    /// once ends when its request does.
+    /// Drops the reply written since `before` if the client wants none. `CLIENT REPLY SKIP` ends
+    /// together with its request.
     pub(crate) fn leave_out(&mut self, before: usize) {
         if self.replies == Replies::On {
             return;
@@ -282,8 +279,8 @@ impl Client {
         self.peer.remote.is_none_or(|a| a.ip().to_canonical().is_loopback())
     }
 
-    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its end. `is_stale` says whether it may
-    /// tell that a watched key was changed; `argv_size`, bytes of the arguments of the request that runs.
+    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its newline. `is_stale`: whether to
+    /// show that a watched key was changed. `argv_size`: bytes of the running request's arguments.
     pub(crate) fn describe(&self, now: Instant, is_stale: bool, argv_size: usize) -> String {
         let mut flags = String::new();
         if matches!(self.state, State::Waiting(_) | State::Parked(_)) {
@@ -351,12 +348,11 @@ pub(crate) struct Clients {
     by_index: Vec<Option<Box<Client>>>,
     count: usize,
     next_id: u64,
-    /// Bytes of memory that they take, but for the one that is being served.
+    /// Bytes of memory that they take, without the client being served.
     memory: usize,
 }
 
 impl Clients {
-    /// Connected clients.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -396,8 +392,8 @@ impl Clients {
         self.count -= 1;
     }
 
-    /// Bytes of memory that requests, replies and watched keys of all take, but for the one that is
-    /// being served.
+    /// Bytes of memory that requests, replies and watched keys of all clients take, without the
+    /// client being served.
     pub(crate) fn memory(&self) -> usize {
         self.memory
     }
@@ -406,17 +402,17 @@ impl Clients {
         self.by_index.get(conn.index as usize)?.as_deref().filter(|c| c.conn == conn)
     }
 
-    /// To change nothing that takes memory.
+    /// For changes that do not affect [`Client::memory`], which is not counted again.
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Client> {
         self.by_index.get_mut(conn.index as usize)?.as_deref_mut().filter(|c| c.conn == conn)
     }
 
-    /// All but the one that is being served.
+    /// All clients but the one being served.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.by_index.iter().filter_map(|client| client.as_deref())
     }
 
-    /// All but the one that is being served, to change nothing that takes memory.
+    /// All clients but the one being served, for changes that do not affect [`Client::memory`].
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.by_index.iter_mut().filter_map(|client| client.as_deref_mut())
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What says what time it is.
+/// The source of the wall-clock time.
 #[derive(Clone, Debug)]
 pub enum WallClock {
     /// The system.
     System,
-    /// Milliseconds since 1970, as somebody else sets them.
+    /// Milliseconds since 1970, set from outside.
     Given(Arc<AtomicI64>),
 }
 

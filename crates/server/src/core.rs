@@ -6,7 +6,7 @@
 //!                                        reply ─► held until its LSN may leave ─► net
 //! ```
 //!
-//! Nothing here does I/O on sockets: what is wanted of them is put down as a [`Wish`], and replies
+//! Nothing here does I/O on sockets: what the network is to do is noted as a [`Wish`], and replies
 //! leave through [`Core::flush`].
 
 mod call;
@@ -57,7 +57,7 @@ const SPARE_MAX: usize = 256;
 /// Largest of them, in bytes.
 const SPARE_SIZE_MAX: usize = 64 << 10;
 
-/// Something that is wanted of the network.
+/// Something that the network is to do.
 #[derive(Debug)]
 pub(crate) enum Wish {
     /// Receive the next bytes into this memory.
@@ -99,17 +99,17 @@ pub(crate) struct Settings {
     /// How long eviction may keep a command waiting.
     pub(crate) eviction_time: Duration,
     pub(crate) save_points: Vec<SavePoint>,
-    /// Writes are refused after a `BGSAVE` failed that `save` asks for.
+    /// Writes are refused while `save` is set and the last `BGSAVE` failed.
     pub(crate) stops_writes: bool,
     /// Strings in snapshots are compressed.
     pub(crate) compresses: bool,
     pub(crate) rewrite_percentage: u64,
     pub(crate) rewrite_size_min: u64,
-    /// Most bytes of the log that its directive allows.
+    /// Most bytes of the log that `log-size-max` allows.
     pub(crate) log_size_max: u64,
-    /// 0: a part of the data set.
+    /// In bytes; 0: a share of the data set.
     pub(crate) snapshot_memory_limit: u64,
-    /// Bytes per second that a snapshot goes through while commands are served; 0: no limit.
+    /// Bytes per second that a snapshot takes while commands are served; 0: no limit.
     pub(crate) snapshot_rate: u64,
     /// Bytes per second that the check of snapshots reads; 0: it is off.
     pub(crate) check_rate: u64,
@@ -172,7 +172,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Notes how the volume is reached, and why not in a better way. Returns whether that is new.
+    /// Notes how the volume is reached, and why not in a better way. Says whether the path is new.
     pub(crate) fn set_io_path(&mut self, io_path: &str, why_not_better: &str) -> bool {
         let is_new = self.io_path != io_path;
         io_path.clone_into(&mut self.io_path);
@@ -183,7 +183,7 @@ impl Facts {
     }
 }
 
-/// The data set is being read from the log.
+/// The data set is being recovered from the volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loading {
     pub(crate) since: Instant,
@@ -191,23 +191,22 @@ pub(crate) struct Loading {
     pub(crate) progress: Progress,
 }
 
-/// The server is to end, with the log made durable.
+/// The server is to end, after making the log durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shutdown {
     /// Whether to take a snapshot before; `None`: if `save` is configured.
     pub(crate) save: Option<bool>,
     /// End also when that fails.
     pub(crate) is_forced: bool,
-    /// Who asked for it, and is to be told when it fails.
+    /// The client that asked for it, and is told when it fails.
     pub(crate) by: Option<ConnId>,
 }
 
-/// The command thread's state.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) facts: Facts,
-    /// Tells where the device puts what is written, where it tells that apart.
+    /// Reports where the device places writes, if it distinguishes placements.
     pub(crate) placement: Option<Box<dyn slimio_storage::PlacementMonitor>>,
     pub(crate) table: &'static CommandTable<Entry>,
     pub(crate) keyspace: Keyspace,
@@ -222,7 +221,7 @@ pub(crate) struct Core {
     pub(crate) latency: Latency,
     pub(crate) snapshots: Snapshots,
     pub(crate) loading: Option<Loading>,
-    /// While it is set, no request is run, but for those that are answered while data are read.
+    /// While it is set, no request is run, but for those that are allowed during recovery.
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
     expiry: timers::Expiry,
@@ -237,7 +236,7 @@ pub(crate) struct Core {
     lap: Instant,
     /// The same in CPU time, with `command-cpu-tracking`.
     cpu_lap: CpuLap,
-    /// CPU time of the turn, likewise, if it was measured from its beginning.
+    /// CPU time of the turn, likewise; valid only if it was measured from the turn's beginning.
     turn_cpu: CpuLap,
     is_turn_timed: bool,
     next_cron: Instant,
@@ -252,18 +251,17 @@ pub(crate) struct Core {
     pause: pause::Pause,
     pub(crate) errands: Errands,
     yielding: VecDeque<ConnId>,
-    /// Those of them whose next step waits for room in the log: nobody is woken for them alone.
+    /// Those whose next step waits for room in the log: they do not keep the thread from sleeping.
     short_of_room: VecDeque<ConnId>,
-    /// Clients that had their share of a turn, and have asked for more.
+    /// Clients that have used up their share of a turn and have more requests.
     behind: VecDeque<ConnId>,
-    /// Count of turns.
     turn: u64,
-    /// The request that runs in steps and is one point in time.
+    /// The long request, which runs in steps and is one point in time.
     long: Option<Box<long::Long>>,
     /// Clients whose requests wait until it is over.
     held_up: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
-    /// Clients that have waited and go on.
+    /// Clients whose wait is over, and whose next requests have not run yet.
     let_go: VecDeque<ConnId>,
 
     effects: Effects,
@@ -275,10 +273,10 @@ pub(crate) struct Core {
     spare: Vec<Vec<u8>>,
     pub(crate) freeing: Freeing,
     memory: memory::Memory,
-    /// Bytes of payload that the record of what runs now may have: what it has asked for.
+    /// Most bytes of payload of the running command's record: as much as it asked room for.
     log_size_max: u64,
-    /// Where the log ended when the data set was found empty there: as long as it does, nothing has
-    /// changed since.
+    /// End of the log when the data set was last found empty: while the log still ends there,
+    /// nothing has changed since.
     emptied_at: Option<Lsn>,
 }
 
@@ -287,10 +285,10 @@ pub(crate) struct Core {
 pub(crate) struct Transaction {
     changes: Vec<Change>,
     needs: Lsn,
-    /// Bytes that deletions of keys whose time is over may add to its record, beside what its
-    /// writes have asked for.
+    /// Bytes that deletions of expired keys may add to its record, beyond what its writes have
+    /// asked for.
     room: u64,
-    /// The log is to be turned off or on behind it.
+    /// The log is to be turned on or off after it.
     turns_log: bool,
 }
 
@@ -378,14 +376,14 @@ impl Core {
         }
     }
 
-    /// Looks at the clocks.
+    /// Reads the clocks.
     pub(crate) fn tick(&mut self) {
         self.now = Instant::now();
         self.begin_lap(self.now);
         self.now_ms = self.wall_clock.now_ms();
     }
 
-    /// The sockets were looked at: a turn begins.
+    /// Begins a turn: the sockets were just polled.
     pub(crate) fn begin_turn(&mut self) {
         self.tick();
         self.turn += 1;
@@ -395,7 +393,7 @@ impl Core {
         }
     }
 
-    /// All is done that was to be done before the next look at the sockets.
+    /// Ends a turn: everything due before the next poll of the sockets is done.
     pub(crate) fn end_turn(&mut self) {
         if std::mem::take(&mut self.is_turn_timed) {
             self.stats.turn_cpu_max = self.stats.turn_cpu_max.max(self.turn_cpu.end());
@@ -409,7 +407,7 @@ impl Core {
         self.snapshots.saved_at_s = self.now_ms / 1000;
     }
 
-    /// What comes now is a command's, or a part of one.
+    /// Begins to time a command, or a part of one.
     pub(crate) fn begin_lap(&mut self, now: Instant) {
         self.lap = now;
         if self.settings.is_cpu_tracked {
@@ -417,7 +415,7 @@ impl Core {
         }
     }
 
-    /// Takes directives that were changed at run time into force.
+    /// Applies directives that were changed at run time.
     pub(crate) fn configured(&mut self, names: &[&'static str]) {
         self.settings = Settings::of(&self.config);
         for &name in names {
@@ -443,12 +441,10 @@ impl Core {
         }
     }
 
-    /// Count of databases.
     pub(crate) fn db_count(&self) -> usize {
         self.keyspace.config().db_count
     }
 
-    /// All databases.
     pub(crate) fn dbs(&self) -> impl Iterator<Item = DbIndex> + use<> {
         (0..self.db_count()).map(|db| DbIndex(db as u16))
     }

@@ -1,11 +1,11 @@
-//! CPU time of the command thread: what its work takes, without what keeps it from working.
+//! CPU time of the command thread: the time that its work takes, without the time it has to wait.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime_dynamic};
 
-/// CPU time of the calling thread so far; none where a filter keeps the kernel from telling. A system
-/// call, of some 0.3 µs.
+/// CPU time of the calling thread so far; zero where a system-call filter refuses to tell. Costs a
+/// system call of some 0.3 µs.
 pub(crate) fn thread_cpu_time() -> Duration {
     // The other function of this name panics where the call is refused.
     match clock_gettime_dynamic(DynamicClockId::Known(ClockId::ThreadCPUTime)) {
@@ -15,14 +15,13 @@ pub(crate) fn thread_cpu_time() -> Duration {
     }
 }
 
-/// Laps of CPU time, one per stretch of a command.
+/// Laps of CPU time, one per command or part of one.
 #[derive(Debug, Default)]
 pub(crate) struct CpuLap {
     began: Duration,
 }
 
 impl CpuLap {
-    /// A lap begins now.
     pub(crate) fn begin(&mut self) {
         self.began = thread_cpu_time();
     }

@@ -1,5 +1,5 @@
 //! Work that may wait for a disk, done by a thread of its own while its client waits: the command
-//! thread never does.
+//! thread never waits for one.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::clients::{Client, State};
 use crate::core::Core;
 use crate::net::ConnId;
 
-/// What came of an errand: `OK`, or the error to reply with.
+/// The outcome of an errand: `OK`, or the error to reply with.
 pub(crate) type Outcome = Result<(), String>;
 
 /// The errands under way, done one after the other in the order in which they were asked for.
@@ -41,7 +41,7 @@ impl Errands {
         self.wake.as_ref().map(|wake| wake.as_fd())
     }
 
-    /// Hands `work` to the thread; says whether it could.
+    /// Hands `work` to the thread; returns whether it could.
     fn start(&mut self, conn: ConnId, work: impl FnOnce() -> Outcome + Send + 'static) -> bool {
         let Some(wake) = &self.wake else { return false };
         if self.jobs.is_none() {
@@ -49,7 +49,7 @@ impl Errands {
             let (jobs, receiver) = channel::<Job>();
             let run = move || {
                 for (conn, work) in receiver {
-                    // Nobody takes it when the server has ended meanwhile.
+                    // Fails only if the server has ended meanwhile.
                     let _ = sender.send((conn, work()));
                     // The counter cannot overflow, so this cannot fail.
                     let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
@@ -63,8 +63,8 @@ impl Errands {
 }
 
 impl Core {
-    /// Does `work` on a thread of its own and replies with what came of it. Within a transaction,
-    /// and where no thread can be had, it is done at once.
+    /// Does `work` on a thread of its own and replies with the outcome. Within a transaction, or if
+    /// no thread can be had, it is done at once.
     pub(crate) fn do_errand(
         &mut self,
         client: &mut Client,
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Lets those go on whose errand is done.
+    /// Answers the clients whose errands are done.
     pub(crate) fn end_errands(&mut self) {
         if let Some(wake) = &self.errands.wake {
             // Empty when another turn was quicker.

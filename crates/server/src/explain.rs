@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use slimio_device::{DeviceError, OpenError};
 use slimio_storage::Error;
 
-/// Where nothing better is known.
+/// The remedy when nothing better is known.
 const LOOK_AT_DEVICE: &str = "check the device and the kernel's messages (dmesg)";
 
 /// What is wrong with a volume, and what can be done about it.
@@ -76,7 +76,7 @@ pub fn open_remedy(error: &OpenError) -> &'static str {
     }
 }
 
-/// What the kernel refused to somebody who wanted to do that, with a remedy where there is one.
+/// Says that the kernel refused the operation `doing`, with a remedy where there is one.
 pub fn explain_system(doing: &str, error: &io::Error) -> String {
     match error.raw_os_error().and_then(system_remedy) {
         Some(remedy) => format!("cannot {doing}: {error}; {remedy}"),

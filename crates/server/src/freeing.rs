@@ -1,4 +1,4 @@
-//! The thread that frees what is large, so that nobody waits for it.
+//! The thread that frees large values, so that nobody waits for it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -7,18 +7,17 @@ use std::sync::mpsc::{Sender, channel};
 
 use slimio_keyspace::Garbage;
 
-/// Gives garbage to a thread of its own. Without the thread, it is freed where it is.
+/// Gives garbage to a thread of its own. Without the thread, the caller frees it.
 #[derive(Debug)]
 pub(crate) struct Freeing {
     sender: Option<Sender<(u64, Box<dyn Any + Send>)>>,
-    /// What was given, in values and databases.
+    /// Count of values and databases handed over.
     given: u64,
-    /// What the thread has freed of that.
+    /// How many of them the thread has freed.
     freed: Arc<AtomicU64>,
 }
 
 impl Freeing {
-    /// Starts the thread.
     pub(crate) fn start() -> Self {
         let (sender, receiver) = channel::<(u64, Box<dyn Any + Send>)>();
         let freed = Arc::new(AtomicU64::new(0));
@@ -41,7 +40,7 @@ impl Freeing {
         }
     }
 
-    /// Drops what is no data, but as large.
+    /// Drops something large that is not data.
     pub(crate) fn drop_elsewhere(&self, large: Box<dyn Any + Send>) {
         self.send(0, large);
     }
@@ -56,7 +55,6 @@ impl Freeing {
         self.given.saturating_sub(self.freed.load(Ordering::Relaxed))
     }
 
-    /// Values and databases that have been freed.
     pub(crate) fn freed(&self) -> u64 {
         self.freed.load(Ordering::Relaxed)
     }

@@ -11,7 +11,7 @@ use slimio_keyspace::{DbIndex, Touched};
 use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
-/// Changes that are forgotten at a time.
+/// Most changes that are forgotten at a time.
 const FORGET_MAX: usize = 4096;
 
 /// Whether bytes that depend on the log up to `needs` may leave, when replies up to `releasable`
@@ -23,7 +23,7 @@ pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
 /// What has been changed by records that are not durable yet. Kept under `always` only.
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
-    /// By hash of key and database: two keys of one hash wait for each other's records, no more.
+    /// By hash of key and database: two keys with the same hash only wait for each other's records.
     keys: HashMap<u64, Lsn, BuildHasherDefault<AlreadyHashed>>,
     /// The same in the order of the log, to be forgotten from the front.
     order: VecDeque<(Lsn, u64)>,
@@ -59,7 +59,7 @@ struct DbChanges {
 }
 
 impl Undurable {
-    /// Begins to be kept: what was appended before is in no table.
+    /// Starts the table. Records appended before are not in it: everything depends on them.
     pub(crate) fn begin(&mut self, db_count: usize, appended: Lsn) {
         *self = Self { floor: appended, ..Self::default() };
         self.dbs.resize(db_count, DbChanges::default());
@@ -82,14 +82,14 @@ impl Undurable {
         }
     }
 
-    /// Makes room for as many changes, so that noting them takes the same time each.
+    /// Reserves memory for this many changes, so that noting each takes the same time.
     pub(crate) fn reserve(&mut self, changes: usize) {
         self.keys.reserve(changes);
         self.order.reserve(changes);
     }
 
-    /// Forgets what has become durable, though no more than some of it at a time: to have it there still
-    /// delays nobody.
+    /// Forgets changes that have become durable, a bounded number at a time: an entry that is still
+    /// there delays nobody.
     pub(crate) fn forget(&mut self, durable: Lsn) {
         for _ in 0..FORGET_MAX {
             let Some((lsn, hash)) = self.order.front().copied() else { return };
@@ -104,7 +104,7 @@ impl Undurable {
         }
     }
 
-    /// Whether no key has an undurable record, so that none need be looked for.
+    /// Whether no key has an undurable record, so that none needs a lookup.
     pub(crate) fn has_no_keys(&self) -> bool {
         self.keys.is_empty()
     }
@@ -134,7 +134,7 @@ impl Undurable {
     }
 }
 
-/// Hash of a key of that hash and of its database.
+/// Hash of a key and its database, from the key's own hash.
 pub(crate) fn mix(db: DbIndex, hash: u64) -> u64 {
     hash ^ u64::from(db.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

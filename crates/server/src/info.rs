@@ -15,7 +15,7 @@ use crate::clients::{Client, State};
 use crate::core::{Core, MemoryUse};
 use crate::limits::open_files_limit;
 
-/// A section: its name, whether it is shown unasked, and what fills it.
+/// A section: its name, whether it is shown by default, and the function that fills it.
 type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
 
 /// In the order in which they are shown.
@@ -36,7 +36,7 @@ const SECTIONS: &[Section] = &[
     ("Keyspace", true, keyspace),
 ];
 
-/// The sections asked for, by their names in lower case; none asks for the usual ones.
+/// Renders the sections asked for, by their names in lower case; none means the default ones.
 pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> String {
     let memory = core.memory_use(Some(client));
     let has = |name: &str| asked.iter().any(|a| a == name);
@@ -61,7 +61,7 @@ struct Text {
     out: String,
     /// What the log has room for, which only its owner can ask.
     room: Option<Room>,
-    /// How memory stands, which is added up once.
+    /// Memory in use, added up once.
     memory: MemoryUse,
 }
 
@@ -184,7 +184,7 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.field("client_output_buffer_limit_disconnections", stats.output_limit_disconnections);
 }
 
-/// Counters of what there is none of here: who reads them finds that nothing has happened.
+/// Counters of features that do not exist here: always 0.
 const ABSENT: &[&str] = &[
     "pubsub_channels",
     "pubsub_patterns",
@@ -265,7 +265,7 @@ fn latencystats(text: &mut Text, core: &Core, _: &Client) {
             .iter()
             .map(|&percentile| {
                 let us = latency.value_at_percentile(percentile) as f64 / 1000.0;
-                // As Redis writes it: six places, and none that is zero.
+                // As Redis writes it: six places, without trailing zeros.
                 let name = format!("{percentile:.6}");
                 let name = name.trim_end_matches('0').trim_end_matches('.');
                 format!("p{name}={us:.3}")

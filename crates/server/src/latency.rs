@@ -1,8 +1,8 @@
-//! The latency monitor: what has delayed clients for `latency-monitor-threshold` or longer, by kind.
+//! The latency monitor: delays of clients by `latency-monitor-threshold` or longer, by kind.
 //!
-//! The kinds have Redis's names: a command (`command`, `fast-command`), expiry (`expire-cycle`), the
-//! log under `always` (`aof-fsync-always`) and under `everysec` when replies had to wait for it
-//! (`aof-write-pending-fsync`).
+//! The kinds have Redis's names: a command (`command`, `fast-command`), expiry (`expire-cycle`),
+//! the log under `always` (`aof-fsync-always`) and under `everysec` when replies had to wait for it
+//! (`aof-write-pending-fsync`); and a name of our own, `snapshot-step`.
 
 mod report;
 
@@ -32,14 +32,13 @@ pub(crate) struct Series {
     pub(crate) ms_max: u64,
 }
 
-/// The latency monitor.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
     by_event: BTreeMap<&'static str, Series>,
 }
 
 impl Latency {
-    /// Notes a delay, if it is as long as `threshold`; `None` notes nothing.
+    /// Notes a delay of at least `threshold`; `None` notes nothing.
     pub(crate) fn note(
         &mut self,
         event: &'static str,
@@ -66,7 +65,7 @@ impl Latency {
         }
     }
 
-    /// Every kind of which there is a sample, sorted by name.
+    /// Every kind that has samples, sorted by name.
     pub(crate) fn events(&self) -> impl ExactSizeIterator<Item = (&'static str, &Series)> {
         self.by_event.iter().map(|(name, series)| (*name, series))
     }

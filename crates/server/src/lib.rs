@@ -6,8 +6,8 @@
 //!   bytes ◄──────── replies held until ◄─── durable LSN ───┘
 //! ```
 //!
-//! One thread runs commands; [`Server::run`] is that thread. Beside it are the keeper (segments and
-//! superblock of the log) and one that frees large values.
+//! One thread runs commands; [`Server::run`] is that thread. Beside it run the keeper (segments and
+//! superblock of the log), the snapshot thread, one for errands, and one that frees large values.
 
 pub mod config;
 pub mod exchange;
@@ -40,17 +40,17 @@ pub use server::{Server, make_volume};
 
 use std::sync::OnceLock;
 
-/// The version of Redis whose behaviour this is.
+/// The version of Redis whose behaviour this server has.
 pub const REDIS_VERSION: &str = "7.0.15";
 
 /// The program's allocator, which only the program knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator {
-    /// What it is called, for INFO.
+    /// Its name, for INFO.
     pub name: &'static str,
-    /// What it counts; `None` if it does not.
+    /// Its counts; `None` if it does not count.
     pub bytes: fn() -> Option<AllocatorBytes>,
-    /// What it has to say of itself, for `MEMORY MALLOC-STATS`.
+    /// Its own statistics, for `MEMORY MALLOC-STATS`.
     pub report: fn() -> String,
 }
 
@@ -59,7 +59,7 @@ pub struct Allocator {
 pub struct AllocatorBytes {
     /// What the program has asked for, rounded up to the allocator's classes.
     pub allocated: u64,
-    /// Pages with any of that.
+    /// Pages that hold any of it.
     pub active: u64,
     /// Those and the allocator's own, as far as they are in RAM.
     pub resident: u64,
@@ -67,7 +67,7 @@ pub struct AllocatorBytes {
 
 static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
 
-/// Tells the server of the program's allocator.
+/// Tells the server about the program's allocator.
 pub fn set_allocator(allocator: Allocator) {
     // The first one stays.
     let _ = ALLOCATOR.set(allocator);

@@ -1,4 +1,4 @@
-//! Limits of this process, from where no filter keeps them.
+//! Limits of this process, from a source that no system-call filter blocks.
 
 /// How many files may be open now, and how far that can be raised; `u64::MAX` where there is no
 /// limit. `None` where the kernel does not tell.

@@ -1,4 +1,4 @@
-//! The loop of the command thread: sleep, take what came, run it, log it, let replies leave.
+//! The loop of the command thread: sleep, take events, run requests, log them, let replies leave.
 
 mod end;
 mod load;
@@ -32,12 +32,12 @@ const LOG: WatchId = WatchId(0);
 const KEEPER: WatchId = WatchId(1);
 /// The process is asked to end.
 const STOP: WatchId = WatchId(2);
-/// Something that was done for a client by another thread is done.
+/// An errand is done.
 const ERRAND: WatchId = WatchId(3);
 /// The snapshot thread has finished something, or can take more.
 const SNAPSHOT: WatchId = WatchId(4);
 
-/// How long one wait for the log alone may take, while no client can have anything new to say.
+/// Longest wait for the log alone, while no client can have anything new to say.
 const LOG_WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// A server with open sockets.
@@ -93,24 +93,24 @@ impl Server {
         &self.addresses
     }
 
-    /// Ends the server, with the log made durable, as soon as the socket is readable. What can be read
-    /// from it is taken: an end that is given up has to be asked for again.
+    /// Ends the server, with the log made durable, as soon as the socket is readable. What can be
+    /// read from it is taken: a shutdown that is given up has to be asked for again.
     pub fn stop_when_readable(&mut self, socket: OwnedFd) {
         self.stop = Some(socket);
     }
 
-    /// Takes what has asked for the end, so that it asks once.
+    /// Empties the stop socket, so that it asks only once.
     fn take_asked(&self) {
         if let Some(socket) = &self.stop
             && !is_planted("asked-for-ever")
         {
-            // Where a filter refuses this, it asks again in each turn.
+            // If a system-call filter refuses this, the socket asks again in each turn.
             let _ = rustix::net::recv(socket, &mut [0; 64], RecvFlags::DONTWAIT);
         }
     }
 
-    /// Takes the time of day from another clock than the system's. Keys expire by it; how long
-    /// something takes is measured all the same.
+    /// Takes the time of day from another clock than the system's. Keys expire by it; durations are
+    /// not measured with it.
     pub fn set_wall_clock(&mut self, clock: WallClock) {
         self.core.set_wall_clock(clock);
     }
@@ -190,7 +190,7 @@ impl Server {
             log::debug!("listening on {address}");
         }
         if core.config.yes("appendonly") {
-            // What comes behind it is for who looks into it.
+            // The details behind it are logged at a lower level.
             let path = facts.io_path.split("; ").next().unwrap_or_default();
             log::info!(
                 "volume {}, appendfsync {}; log through {path}, sockets through {}",
@@ -223,20 +223,20 @@ impl Server {
 
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
-        // Before the next look at the sockets: what has come up since the last one, at the end of a
-        // snapshot for example.
+        // Wishes that came up after the last one, at the end of a snapshot for example, go out
+        // before the sockets are polled.
         self.core.grant(&mut *self.net);
         let timeout = self.core.timeout();
         self.core.end_turn();
-        // What the command thread has waited for itself wakes it no second time.
+        // A completion that the command thread waited for itself does not wake it a second time.
         if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
             self.net.expect(LOG);
         }
         self.net.wait(timeout);
         self.core.begin_turn();
-        // Those who have waited are first.
+        // The clients left over from the last turn are first.
         self.core.serve_behind();
-        // What comes for a large argument belongs there from now on.
+        // From now on, bytes of a large argument go into its memory.
         self.core.grant(&mut *self.net);
         let had_events = self.take_events();
         let now = self.core.now;
@@ -247,7 +247,7 @@ impl Server {
         self.core.drive_long();
         self.core.run_timers();
         self.core.serve_let_go();
-        // With one client, it is seen first whether there is anything to do but wait.
+        // With one client, see first whether there is anything to do but wait.
         let is_lone = self.core.clients.len() == 1;
         let only_writers = self.core.only_writers_wait();
         self.core.leave_room_for_snapshot();
@@ -285,7 +285,7 @@ impl Server {
         }
     }
 
-    /// Deals with everything that has happened; whether anything has.
+    /// Handles all events; returns whether there were any.
     fn take_events(&mut self) -> bool {
         let mut had_events = false;
         while let Some(event) = self.net.next() {
@@ -324,7 +324,7 @@ impl Server {
                     }
                 }
                 Event::Ready(ERRAND) => self.core.end_errands(),
-                // What they tell of is taken in once per turn.
+                // Their results are taken once per turn.
                 Event::Ready(_) => {}
             }
             if !self.core.wishes.is_empty() {
@@ -369,7 +369,7 @@ impl Server {
         self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
         self.core.note_if_empty();
-        // Some of it may have been changed while the data set was loaded, which had no log, and another
+        // Directives may have been changed during recovery, when there was no log, and another
         // keyspace in its place.
         let of_volume = ["appendfsync", "snapshot-check-rate"];
         let may_differ =
@@ -391,7 +391,7 @@ impl Server {
 pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Result<(), String> {
     let failed = |what: &str| format!("cannot make a volume in {}: {what}", storage.name);
     if storage.exists && !replace {
-        // Also when no copy of its superblock can be read: the rest may still be of worth.
+        // Also when no copy of its superblock can be read: the rest may still be worth something.
         return Err(failed(
             "there is one already, or what is left of it; use --force to replace it",
         ));
@@ -410,17 +410,17 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
     format(&mut *storage.media, &options).map_err(|error| failed(&explain(&error)))
 }
 
-/// Tenths of a device's extents that the data set may have in memory, unless somebody says otherwise:
-/// then its WAL-snapshot, a point in time of it and the next snapshot fit beside each other, and a
-/// tenth is left for the log.
+/// Default limit of the data set's memory on a device, in tenths of its extents: its WAL-snapshot,
+/// an on-demand snapshot and the next snapshot then fit beside each other, and a tenth is left for
+/// the log.
 const MEMORY_TENTHS: u64 = 3;
 
-/// What `maxmemory` is on a device of so many blocks, in bytes.
+/// Default of `maxmemory` on a device with this many LBAs in its extents, in bytes.
 fn memory_max(extent_lbas: u64) -> u64 {
     extent_lbas / 10 * MEMORY_TENTHS * LBA_SIZE as u64
 }
 
-/// Segments of the log that a device has room for at least.
+/// Least number of log segments that fit on a device.
 const SEGMENTS_OF_DEVICE: u64 = 64;
 
 /// Size of a segment of the log, in bytes: on a device a power of two, so that it and the extents
@@ -447,7 +447,7 @@ fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), Config
         }
     }
     if let Some(refused) = explain_refused_calls(&[Purpose::Epoll]) {
-        // Some of it would show only when the first client comes.
+        // Some refusals would show only when the first client comes.
         return Err(ConfigError(format!("cannot serve sockets: {refused}")));
     }
     let net = EpollNet::new().map_err(|errno: Errno| {
@@ -456,7 +456,7 @@ fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), Config
     Ok((Box::new(net), "epoll", why_not))
 }
 
-/// A number that nobody outside can know: the standard library seeds its hash maps so.
+/// A number that nobody outside can know: the standard library's seed for hash maps.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

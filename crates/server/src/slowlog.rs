@@ -22,13 +22,13 @@ const SECRETS: [&str; 4] = ["requirepass", "masterauth", "masteruser", "tls-key-
 #[derive(Debug)]
 pub(crate) struct SlowCommand {
     pub(crate) id: u64,
-    /// When it had run, in seconds since 1970.
+    /// When it ended, in seconds since 1970.
     pub(crate) at_s: i64,
     pub(crate) took: Duration,
     pub(crate) args: Vec<Vec<u8>>,
     pub(crate) address: String,
     pub(crate) client_name: Vec<u8>,
-    /// What the reply to it depends on: nobody is shown the entry before that may leave.
+    /// What its reply depends on: the entry is shown only when that reply may leave.
     pub(crate) needs: Lsn,
 }
 
@@ -37,7 +37,6 @@ impl SlowCommand {
     pub(crate) const UNSETTLED: Lsn = Lsn(u64::MAX);
 }
 
-/// The slow log.
 #[derive(Debug, Default)]
 pub(crate) struct SlowLog {
     entries: VecDeque<SlowCommand>,
@@ -71,7 +70,7 @@ impl SlowLog {
         self.truncate(len_max);
     }
 
-    /// Gives the commands of the transaction that has just ended what its reply depends on.
+    /// Sets what the entries of the transaction that has just ended depend on.
     pub(crate) fn settle(&mut self, needs: Lsn) {
         let unsettled = self.entries.iter_mut().take_while(|e| e.needs == SlowCommand::UNSETTLED);
         unsettled.for_each(|entry| entry.needs = needs);

@@ -13,7 +13,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// Most different codes of error replies that are counted apart.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Longest time that the histogram of a command's times tells from longer ones, in nanoseconds.
+/// Longest time that a command's histogram tells from longer ones, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 1_000_000_000;
 /// Significant digits of the times in it.
 const LATENCY_DIGITS: u8 = 2;
@@ -30,7 +30,6 @@ pub(crate) struct CommandStats {
 }
 
 impl CommandStats {
-    /// Counts a call.
     pub(crate) fn count(&mut self, took: Duration, is_tracking: bool) {
         let nanoseconds = took.as_nanos() as u64;
         self.calls += 1;
@@ -67,7 +66,7 @@ pub(crate) struct Stats {
     pub(crate) undelivered: u64,
     /// Most CPU time that a command took without a break, with `command-cpu-tracking`.
     pub(crate) command_cpu_max: Duration,
-    /// Most CPU time of one turn, in which nobody is served but who had asked before it; likewise.
+    /// Most CPU time of one turn, which serves only clients that had asked before it; likewise.
     pub(crate) turn_cpu_max: Duration,
     /// Flushes of the log under `everysec` that came so late that replies had to wait.
     pub(crate) delayed_flushes: u64,
@@ -96,7 +95,7 @@ impl Stats {
         self.by_command.resize(commands, CommandStats::default());
     }
 
-    /// Notes where the counters stand, if the last time is long enough ago.
+    /// Samples the counters, if the last sample is long enough ago.
     pub(crate) fn sample(&mut self, now: Instant) {
         let is_due = self.samples.back().is_none_or(|(at, _)| now - *at >= SAMPLE_EVERY);
         if is_due {

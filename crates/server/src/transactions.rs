@@ -20,9 +20,9 @@ pub(crate) struct Multi {
     pub(crate) size: usize,
     /// Bytes of memory that they take, but for their list.
     memory: usize,
-    /// Bytes of payload that what they do takes in the log at most; `None` if none of them writes.
+    /// Most bytes of payload that their effects take in the log; `None` if none of them writes.
     pub(crate) log_size_max: Option<u64>,
-    /// What those of them are for that write.
+    /// What the writes among them are for.
     pub(crate) purpose: Purpose,
     /// Whether any of them may write.
     pub(crate) writes: bool,
@@ -38,7 +38,6 @@ impl Multi {
         self.requests.push(request);
     }
 
-    /// Bytes of memory that it takes.
     pub(crate) fn memory(&self) -> usize {
         let list = self.requests.capacity() * size_of::<OwnedRequest>();
         size_of::<Self>() + list + self.memory
@@ -63,11 +62,11 @@ struct Watcher {
     seen: Seen,
 }
 
-/// What is under a watched key, for whoever watches it.
+/// The state of a watched key, as its watcher last saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
-    /// A key that had expired already: that it goes is no change.
+    /// A key that had expired already: its deletion is no change.
     Expired,
     Key,
 }
@@ -120,7 +119,7 @@ impl Watches {
         }
     }
 
-    /// Tells those who watch what was changed, `current` included.
+    /// Tells the clients that watch a changed key, `current` included.
     pub(crate) fn touched<'a>(
         &mut self,
         touched: impl Iterator<Item = Touched<'a>>,
@@ -151,7 +150,7 @@ impl Watches {
                         }
                     }
                 }
-                // Emptied, or another one has taken its place.
+                // It was emptied, or swapped with another one.
                 Touched::Db(changed) => {
                     for ((db, key), watchers) in &mut self.keys {
                         if *db != changed {

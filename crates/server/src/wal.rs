@@ -19,8 +19,8 @@ use slimio_storage::{
     StagedRecord, Volume,
 };
 
-/// A log write that takes less time than this on average is waited for by the command thread while
-/// nobody but writers would wait meanwhile: left to itself, it takes two wake-ups more.
+/// If log writes take less time than this on average, and only writers would wait meanwhile, the
+/// command thread waits for them itself: otherwise a write takes two wake-ups more.
 const QUICK_MAX: Duration = Duration::from_micros(500);
 
 /// For how long a device whose last write was quick is trusted not to hang.
@@ -29,7 +29,7 @@ const TRUSTED_FOR: Duration = Duration::from_millis(100);
 /// How often it is tried whether the device has become quick.
 const TRY_AGAIN_EVERY: Duration = Duration::from_millis(200);
 
-/// How long to let be what the kernel had no memory for, before it is handed over again.
+/// How long to wait before an operation that the kernel had no memory for is handed over again.
 const UNTAKEN_PAUSE: Duration = Duration::from_millis(1);
 
 /// The log, open.
@@ -43,13 +43,13 @@ pub(crate) struct Wal {
     is_queued: bool,
     /// Mean time of the log writes that the command thread has waited for, recent ones weighing more.
     write_time: Duration,
-    /// Until when a device whose last one was quick is trusted not to hang.
+    /// Until when a device whose last write was quick is trusted not to hang.
     trusted_until: Option<Instant>,
-    /// When it waited for the last one.
+    /// When the last such write ended.
     written_at: Option<Instant>,
-    /// For how many it has waited, those aside for which all clients did.
+    /// How many it has waited for, without those that all clients waited for.
     own_writes: u64,
-    /// Whether what is appended outlived the process at once when that was last looked at.
+    /// Whether appended records outlived the process at once when last checked.
     was_kept: bool,
 }
 
@@ -76,28 +76,28 @@ impl Wal {
         Ok((wal, slot_paths))
     }
 
-    /// Descriptors that tell when [`turn`](Self::turn) has something to take in: the device's, if
-    /// it has one, and the keeper's.
+    /// Descriptors that tell when [`reap`](Self::reap) has something to take: the device's, if it
+    /// has one, and the keeper's.
     pub(crate) fn readiness(&self) -> (Option<BorrowedFd<'_>>, BorrowedFd<'_>) {
         (self.path.readiness(), self.keeper.wake.as_fd())
     }
 
-    /// Puts a record, made of parts one after the other, at the end of the log. There must be [room](Self::room).
+    /// Appends a record that is made of these parts in a row. There must be [room](Self::room).
     pub(crate) fn append(&mut self, db: DbIndex, payload: &[&[u8]]) -> Lsn {
         self.log.append(db.0, payload)
     }
 
-    /// Puts a record that was made beside the log at its end. There must be [room](Self::room).
+    /// Appends a record that was made beside the log. There must be [room](Self::room).
     pub(crate) fn append_staged(&mut self, record: StagedRecord) -> Lsn {
         self.log.append_staged(record)
     }
 
-    /// Whether a record with so many bytes of payload may be appended.
+    /// Whether a record with this many bytes of payload may be appended.
     pub(crate) fn room(&mut self, payload_size: u64) -> Room {
         self.log.room(payload_size)
     }
 
-    /// Takes in what the device and the keeper have finished.
+    /// Reaps what the device and the keeper have finished.
     pub(crate) fn reap(&mut self, now: Instant) {
         self.log.reap(&mut *self.path, now);
         while self.is_busy
@@ -108,7 +108,7 @@ impl Wal {
         }
     }
 
-    /// Submits what is due, and gives the keeper its next job. What is submitted rests until
+    /// Submits what is due, and gives the keeper its next job. What is submitted stays queued until
     /// [`kick`](Self::kick) or [`wait`](Self::wait).
     pub(crate) fn drive(&mut self, now: Instant) {
         debug_assert!(self.log.has_place(), "what was appended has no place in the log");
@@ -122,7 +122,7 @@ impl Wal {
         }
     }
 
-    /// Says it once when the log's buffers no longer outlive the process.
+    /// Logs it once when the log's buffers no longer outlive the process.
     fn tell_of_faults(&mut self) {
         let was_kept = std::mem::replace(&mut self.was_kept, self.log.are_buffers_kept());
         if was_kept && !self.was_kept {
@@ -142,8 +142,8 @@ impl Wal {
         }
     }
 
-    /// Hands over what was submitted and waits for it, when it is a single operation and the device is
-    /// quick; returns whether it did. Otherwise it rests as before.
+    /// Hands over what was submitted and waits for it, when it is a single operation and the device
+    /// is quick; returns whether it did. Otherwise it stays queued.
     pub(crate) fn wait_if_quick(&mut self, now: Instant) -> bool {
         let is_due = self.written_at.is_none_or(|at| now >= at + TRY_AGAIN_EVERY);
         let is_quick = self.write_time < QUICK_MAX || is_due;
@@ -152,12 +152,12 @@ impl Wal {
         }
         self.wait_for_write(QUICK_MAX, true, now);
         self.own_writes += 1;
-        // What is left to submit is what came while the log had no room for it.
+        // Submits what came while the log had no room for it.
         self.drive(Instant::now());
         true
     }
 
-    /// Log writes that the command thread has waited for, those aside for which all clients did.
+    /// Log writes that the command thread waited for, without those that all clients waited for.
     pub(crate) fn own_writes(&self) -> u64 {
         self.own_writes
     }
@@ -165,9 +165,9 @@ impl Wal {
     /// Hands over what was submitted, and sleeps until the device has finished something, for `timeout`
     /// at most.
     ///
-    /// Where that costs a wake-up less, and with `only_writers` to keep waiting, a single write to a
-    /// device that was quick a moment ago is a plain system call, which nothing cuts short: a device
-    /// that hangs just then keeps everybody waiting.
+    /// If that saves a wake-up, and `only_writers` would wait, a single write to a device that was
+    /// quick a moment ago is a plain system call, which nothing cuts short: a device that hangs
+    /// just then keeps everybody waiting.
     pub(crate) fn wait_for_write(&mut self, timeout: Duration, only_writers: bool, now: Instant) {
         if !self.has_single() {
             return self.wait(Some(timeout), now);
@@ -182,12 +182,12 @@ impl Wal {
         self.written_at = Some(ended);
         let took = if self.is_in_flight() { Duration::MAX } else { ended - began };
         self.trusted_until = (took < QUICK_MAX).then(|| ended + TRUSTED_FOR);
-        // However long one took, a few quick ones make up for it.
+        // However long one write took, a few quick ones make up for it.
         self.write_time = self.write_time * 7 / 8 + took.min(QUICK_MAX * 8) / 8;
     }
 
     /// Hands over what was submitted, and sleeps until the device has finished something. Without a
-    /// timeout, a device that hangs keeps the thread.
+    /// timeout, a device that hangs blocks the thread.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>, now: Instant) {
         self.is_queued = false;
         self.log.wait(&mut *self.path, timeout);
@@ -207,7 +207,7 @@ impl Wal {
         self.is_queued && self.path.in_flight() == 1
     }
 
-    /// Whether something is with the device.
+    /// Whether an operation is in flight.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.path.in_flight() > 0
     }
@@ -222,7 +222,7 @@ impl Wal {
         &mut self.log
     }
 
-    /// Whether what commands do is appended.
+    /// Whether the effects of commands are appended.
     pub(crate) fn takes_records(&self) -> bool {
         matches!(self.log.log_state(), LogState::On | LogState::Resuming)
     }

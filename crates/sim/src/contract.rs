@@ -1,4 +1,4 @@
-//! What every [`Device`] must do, as checks that run over any of them.
+//! The contract of every [`Device`], as checks that run on any of them.
 //!
 //! A model of a device that passes these, and a real one that does, are interchangeable for the
 //! code above. What a power cut does to a device is not part of it: only the model can lose power.
@@ -16,11 +16,11 @@ use crate::Random;
 /// Blocks that a device under test has at least.
 pub const CONTRACT_LBAS: u64 = 512;
 
-/// Longest that something takes that must happen.
+/// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checks everything. `make` makes a new device with at least [`CONTRACT_LBAS`] blocks each time;
-/// what they hold does not matter.
+/// their contents do not matter.
 ///
 /// # Panics
 /// When the device breaks the contract.
@@ -42,7 +42,7 @@ pub fn check_all(mut make: impl FnMut() -> Box<dyn Device>) {
     }
 }
 
-/// A buffer filled with bytes that tell `seed` and place.
+/// A buffer filled with bytes that depend on `seed` and place.
 fn pattern(lbas: usize, seed: u64) -> Buffer {
     let mut buffer = Buffer::zeroed(lbas);
     let mut random = Random::new(seed);
@@ -126,7 +126,7 @@ fn buffers_come_home(device: &mut dyn Device) {
     assert!(run(device, Op::Flush).buffer.is_none());
 }
 
-/// More than a path has at hand, of several lengths, all in flight at once.
+/// More than a path has pooled, of several lengths, all in flight at once.
 fn its_own_buffers_do_as_well(device: &mut dyn Device) {
     let count = (device.geometry().in_flight_max as usize).min(POOLED_COUNT + 2);
     for round in 0..2 {
@@ -153,7 +153,7 @@ fn its_own_buffers_do_as_well(device: &mut dyn Device) {
             assert!(buffer[..] == expected(lba, lbas)[..], "{lbas} at {lba}, read");
         }
     }
-    // Longer than those at hand may be.
+    // Longer than pooled ones may be.
     let lbas = POOLED_LBAS + 1;
     let mut buffer = device.buffer(lbas);
     buffer.copy_from_slice(&pattern(lbas, 3));
@@ -235,7 +235,7 @@ fn deallocated_blocks_can_be_used_again(device: &mut dyn Device) {
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
     let empty = LbaRange { start: Lba(25), end: Lba(25) };
     assert_eq!(run(device, Op::Deallocate { range: empty }).result, Ok(()));
-    // What is in them is undefined, but it can be read, and what is beside them is untouched.
+    // Their contents are undefined but can be read, and the blocks beside them are untouched.
     let found = read(device, 20, 30);
     assert!(found[..5 * LBA_SIZE] == pattern(30, 1)[..5 * LBA_SIZE]);
     assert!(found[25 * LBA_SIZE..] == pattern(30, 1)[25 * LBA_SIZE..]);
@@ -361,7 +361,7 @@ fn may_be_dropped_in_flight(make: &mut dyn FnMut() -> Box<dyn Device>) {
             device.kick();
         }
         drop(device);
-        // Memory that was given up while a read could still fill it would be in use again now.
+        // Memory that was freed while a read could still fill it would be in use again now.
         let fresh: Vec<Buffer> = (0..most as usize).map(|_| Buffer::zeroed(16)).collect();
         reads_what_was_written(&mut *make());
         assert!(fresh.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));

@@ -20,12 +20,12 @@ pub(crate) struct Pending {
     pub(crate) space: usize,
     pub(crate) lba: u64,
     pub(crate) data: Vec<Block>,
-    /// Its completion was reaped.
+    /// Whether its completion was reaped.
     pub(crate) is_reaped: bool,
 }
 
 impl Pending {
-    /// What a deallocation leaves.
+    /// A deallocation, as a write of the bytes that it leaves.
     pub(crate) fn deallocated(id: u64, space: usize, start: u64, end: u64) -> Self {
         let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
         let data = vec![block; (end - start) as usize];
@@ -38,7 +38,7 @@ impl Pending {
         }
     }
 
-    /// Applies the bytes of it that `kept` says.
+    /// Applies only the bytes for which `kept` is true.
     fn apply_torn(&self, blocks: &mut Blocks, kept: impl Fn(usize) -> bool) {
         for (index, block) in self.data.iter().enumerate() {
             let key = (self.space, self.lba + index as u64);
@@ -57,10 +57,10 @@ impl Pending {
     }
 }
 
-/// What a block that was never written is full of.
+/// The byte that fills a block that was never written.
 pub(crate) const FRESH: u8 = 0x5A;
 
-/// What a deallocated block is full of.
+/// The byte that fills a deallocated block.
 const DEALLOCATED: u8 = 0xDD;
 
 /// A space that has become shorter: a power cut may undo that until a flush has covered it.
@@ -76,7 +76,7 @@ pub(crate) struct Shrunk {
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub(crate) space_lbas: Vec<u64>,
-    /// What a power cut may undo, in order.
+    /// Shortened spaces that a power cut may undo, in order.
     pub(crate) shrunk: Vec<Shrunk>,
     /// A space that was being made longer, and how long it was to become.
     pub(crate) growing: Option<(usize, u64)>,
@@ -85,7 +85,7 @@ pub struct Crash {
     pub(crate) cached: Vec<Pending>,
     /// Submitted, but not completed.
     pub(crate) flying: Vec<Pending>,
-    /// For each page of mapped memory, what was in it at one time or another; the last is now.
+    /// For each page of mapped memory, its contents over time; the last are those of now.
     pub(crate) pages: Vec<Vec<Block>>,
     pub(crate) seed: u64,
 }
@@ -93,25 +93,25 @@ pub struct Crash {
 /// How many images a crash gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Up to so many writes that may or may not have survived, every subset is an image.
+    /// With up to this many writes that may or may not have survived, every subset is an image.
     pub exhaustive_max: usize,
-    /// Above that: so many random subsets, besides none, all, each alone and all but each.
+    /// Above that, this many random subsets, besides none, all, each alone and all but each.
     pub random_count: usize,
     /// Tear the last write that survives in every way, and all that survive in some way.
     pub torn: bool,
 }
 
-/// A medium as the next life finds it.
+/// A medium as the next process finds it.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub(crate) space_lbas: Vec<u64>,
     pub(crate) shrunk: Vec<Shrunk>,
     pub(crate) stable: Blocks,
     pub(crate) cached: Vec<Pending>,
-    /// What the kernel still has of a process that died: it lands at any time until the claim is free,
-    /// or never.
+    /// Writes that the kernel still has of a process that died: they land at any time until the
+    /// claim is free, or never.
     pub(crate) late: Vec<Pending>,
-    /// What mapped memory holds; empty when there is none, or when it is gone.
+    /// The contents of mapped memory; empty when there is none, or when it is gone.
     pub mapped: Vec<u8>,
     /// How the image came about, for messages.
     pub origin: String,
@@ -152,7 +152,7 @@ impl Crash {
         images
     }
 
-    /// What is stable when each of the writes that survive is torn in a way of its own.
+    /// The stable blocks when each of the writes that survive is torn in a way of its own.
     fn all_torn(&self, survivors: &[&Pending], index: usize) -> Blocks {
         let mut random = Random::new(self.seed ^ (index as u64) << 32);
         let mut torn = self.stable.clone();
@@ -167,7 +167,7 @@ impl Crash {
     fn power_image(&self, mut stable: Blocks, index: usize, mut origin: String) -> Image {
         let mut space_lbas = self.lengths(index, &mut origin);
         let mut random = Random::new(self.seed ^ (index as u64) << 16);
-        // From the newest on: what was undone before it can't have lasted.
+        // From the newest back: one is undone only if all newer ones are.
         for shrunk in self.shrunk.iter().rev() {
             if space_lbas[shrunk.space] != shrunk.now || random.coin() {
                 break;
@@ -187,8 +187,8 @@ impl Crash {
         }
     }
 
-    /// How long spaces are: one that was being made longer is as before, as it was to become, or
-    /// something between.
+    /// The lengths of the spaces: one that was being made longer is as long as before, as it was to
+    /// become, or in between.
     fn lengths(&self, index: usize, origin: &mut String) -> Vec<u64> {
         let mut space_lbas = self.space_lbas.clone();
         if let Some((space, lbas)) = self.growing {
@@ -199,8 +199,8 @@ impl Crash {
         space_lbas
     }
 
-    /// Every way in which the medium may look after the process died at this moment. What has not
-    /// landed by then may do so later, until the [claim](crate::SimDisk::claim) is free.
+    /// Every way in which the medium may look after the process died at this moment. Writes that
+    /// have not landed by then may do so later, until the [claim](crate::SimDisk::claim) is free.
     pub fn process_images(&self, limits: &Limits) -> Vec<Image> {
         let mapped: Vec<u8> = self.pages.iter().flat_map(|page| now(page).to_vec()).collect();
         let image =
@@ -208,7 +208,7 @@ impl Crash {
                 space_lbas: self.lengths(index, &mut origin),
                 shrunk: self.shrunk.clone(),
                 stable: self.stable.clone(),
-                // Completed as far as the kernel is concerned: a flush in the next life covers them.
+                // Completed as far as the kernel is concerned: the next flush covers them.
                 cached: self.cached.iter().cloned().chain(landed).map(Pending::reaped).collect(),
                 late: late.to_vec(),
                 mapped: mapped.clone(),
@@ -265,7 +265,7 @@ impl Pending {
     }
 }
 
-/// Which of `len` writes survived, in every way or in a choice of them.
+/// Which of `len` writes survived, in all combinations or some of them.
 fn subsets(len: usize, limits: &Limits, seed: u64) -> Vec<Vec<bool>> {
     if len <= limits.exhaustive_max {
         return (0..1_u64 << len)

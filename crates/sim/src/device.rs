@@ -13,7 +13,7 @@ pub struct SimDevice {
     disk: SimDisk,
     space: usize,
     flying: Vec<Flying>,
-    /// Polls until what was kicked is handed over.
+    /// Polls left until kicked operations are handed over.
     untaken_polls: u32,
 }
 
@@ -53,7 +53,7 @@ impl SimDevice {
         Self { disk, space, flying: Vec::new(), untaken_polls: 0 }
     }
 
-    /// Completes some of what is in flight: with `at_least_one`, one or more.
+    /// Completes some operations in flight: with `at_least_one`, one or more.
     fn complete(&mut self, at_least_one: bool, completions: &mut Vec<Completion>) {
         let disk = self.disk.clone();
         let mut medium = disk.lock();

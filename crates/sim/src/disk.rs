@@ -14,18 +14,18 @@ pub enum Order {
     Fifo,
     /// The newest; a poll completes all.
     Lifo,
-    /// Drawn; a poll completes some.
+    /// A random one; a poll completes some.
     Random,
 }
 
-/// What a disk is like.
+/// How a disk behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// Decides everything that is left open.
+    /// Decides everything that the rest leaves open.
     pub seed: u64,
     /// Completion order.
     pub order: Order,
-    /// What a completed write is worth.
+    /// Whether completed writes are stable.
     pub write_cache: WriteCache,
     /// Operations in flight on each path.
     pub in_flight_max: u32,
@@ -63,9 +63,9 @@ pub(crate) struct Medium {
     space_lbas: Vec<u64>,
     /// Spaces that became shorter, where no flush has covered that yet.
     shrunk: Vec<Shrunk>,
-    /// What a process that died has in flight.
+    /// Writes that a process that died has in flight.
     late: Vec<Pending>,
-    /// What a read finds.
+    /// The contents that a read finds.
     current: Blocks,
     stable: Blocks,
     cached: Vec<Pending>,
@@ -104,7 +104,7 @@ impl SimDisk {
         })))
     }
 
-    /// The disk that the next life finds. Its mapped memory, if any, must be given to it again.
+    /// The disk that the next process finds. Its mapped memory, if any, must be given to it again.
     pub fn from_image(config: SimConfig, image: &Image) -> Self {
         let disk = Self::new(config);
         let mut medium = disk.lock();
@@ -122,15 +122,15 @@ impl SimDisk {
         let ids = ids.chain(image.shrunk.iter().map(|shrunk| shrunk.id));
         medium.next_id = ids.max().map_or(0, |newest| newest + 1);
         medium.cached.clone_from(&image.cached);
-        // What outlived the process is there, whether it is mapped again or not.
+        // Memory that outlived the process is there, whether it is mapped again or not.
         medium.note_pages(&image.mapped);
         drop(medium);
         disk
     }
 
-    /// Takes the medium for a process, as the owner of a volume does: when this returns, nothing of a
-    /// process before is in flight. What of that has landed by now is the image's choice; the rest
-    /// never will.
+    /// Takes the medium for a process, as the owner of a volume does: when this returns, nothing of
+    /// an earlier process is in flight. Which of its writes have landed by now is the image's
+    /// choice; the rest never will.
     pub fn claim(&self) {
         self.lock().late.clear();
     }
@@ -146,7 +146,7 @@ impl SimDisk {
         medium.space_lbas.len() - 1
     }
 
-    /// Spaces that there are.
+    /// Number of spaces.
     pub fn space_count(&self) -> usize {
         self.lock().space_lbas.len()
     }
@@ -165,14 +165,14 @@ impl SimDisk {
         medium.sample_mapped();
     }
 
-    /// What mapped memory holds now; empty when there is none.
+    /// The contents of mapped memory now; empty when there is none.
     pub fn mapped_now(&self) -> Vec<u8> {
         let medium = self.lock();
         let mapped = medium.mapped.as_ref();
         mapped.map_or_else(Vec::new, |mapped| mapped.read_all().expect("it can be read"))
     }
 
-    /// Changes what is wrong with the disk.
+    /// Changes the faults of the disk.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.lock().faults);
     }
@@ -205,7 +205,7 @@ impl SimDisk {
         self.lock().ops
     }
 
-    /// What a read finds in a block, faults aside.
+    /// The contents that a read finds in a block, faults aside.
     pub fn peek(&self, space: usize, lba: u64) -> Vec<u8> {
         self.lock().block(space, lba).to_vec()
     }
@@ -228,7 +228,7 @@ impl SimDisk {
 }
 
 impl Medium {
-    /// Counts an operation; true when it does not happen any more.
+    /// Counts an operation; true when the disk has crashed, so that it does not happen.
     pub(crate) fn step(&mut self) -> bool {
         if self.crash.is_none() && self.crash_after.is_some() {
             self.sample_mapped();
@@ -253,7 +253,7 @@ impl Medium {
         let mut flying = self.flying.clone();
         flying.extend(self.late.iter().cloned());
         flying.extend(self.deallocating.iter().map(|&(id, space, start, end)| {
-            // What has become of it is as open as with a write.
+            // Its result is as open as that of a write.
             Pending::deallocated(id, space, start, end)
         }));
         self.crash = Some(Crash {
@@ -298,7 +298,7 @@ impl Medium {
         let others: u64 = self.space_lbas.iter().sum::<u64>() - before;
         let is_full = self.faults.full || others + lbas > self.config.lbas_max;
         if self.step() || self.faults.gone {
-            // Nobody knows how far it came.
+            // Nobody knows how far it got.
             if let Some(crash) = self.crash.as_mut().filter(|_| was_alive && !is_full) {
                 crash.growing = (lbas > before).then_some((space, lbas));
             }
@@ -328,7 +328,7 @@ impl Medium {
         Ok(())
     }
 
-    /// That a space is no longer than this is stable.
+    /// Makes it stable that a space is no longer than this.
     fn settle_length(&mut self, space: usize, lbas: u64) {
         self.shrunk.retain(|shrunk| shrunk.space != space);
         self.stable.retain(|&(other, lba), _| other != space || lba < lbas);
@@ -339,7 +339,7 @@ impl Medium {
         self.current.get(&(space, lba)).map_or([FRESH; LBA_SIZE], |block| **block)
     }
 
-    /// A write was submitted. Returns its id.
+    /// Begins a write, and returns its id.
     ///
     /// # Panics
     /// When it overlaps another in flight.
@@ -381,7 +381,7 @@ impl Medium {
         self.next_id - 1
     }
 
-    /// What a flush of a space, submitted now, must cover.
+    /// The ids that a flush of a space, submitted now, must cover.
     pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
         let is_covered = |other: usize| other == space || !self.config.flushes_one_space;
         let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));
@@ -418,7 +418,7 @@ impl Medium {
         Ok(())
     }
 
-    /// What is stable now is not undone by an older write that may still be cached.
+    /// Keeps older writes that are still cached from undoing a newer stable one.
     fn supersede(&mut self, newer: &Pending) {
         let range = newer.lba..newer.lba + newer.data.len() as u64;
         let mut kept = Vec::new();
@@ -500,8 +500,8 @@ impl Medium {
     }
 }
 
-/// Of so many operations one sees a write of a dead process land, where nobody has waited for that:
-/// soon, behind the recovery, or long behind it.
+/// One in this many operations sees a write of a dead process land, if nobody has waited for that:
+/// soon, after the recovery, or long after it.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
 /// "No such device".

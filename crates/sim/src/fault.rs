@@ -1,4 +1,4 @@
-//! Faults that are asked for. They lie over the data, so they can be lifted.
+//! Faults that a test asks for. They lie over the data, so they can be lifted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,17 +15,17 @@ pub struct Faults {
     pub lost: HashSet<(usize, u64)>,
     /// Writes that start at the first block complete, but happen at the second.
     pub misdirected: HashMap<(usize, u64), u64>,
-    /// The next so many writes succeed, those after them fail.
+    /// This many more writes succeed, later ones fail.
     pub writes_until_failure: Option<u64>,
-    /// The next so many flushes succeed, those after them fail.
+    /// This many more flushes succeed, later ones fail.
     pub flushes_until_failure: Option<u64>,
-    /// The next so many deallocations succeed, those after them fail half done.
+    /// This many more deallocations succeed, later ones fail half done.
     pub deallocations_until_failure: Option<u64>,
     /// Writes that start at one of these blocks do not complete before this is lifted.
     pub held: HashSet<(usize, u64)>,
     /// Flushes do not complete before this is lifted.
     pub holds_flushes: bool,
-    /// What is kicked is handed over at the poll behind so many, or at a wait without a timeout.
+    /// Kicked operations are handed over after this many polls, or at a wait without a timeout.
     pub untaken_polls: u32,
     /// Space can't grow.
     pub full: bool,
@@ -33,7 +33,7 @@ pub struct Faults {
     pub gone: bool,
 }
 
-/// Takes one off a countdown; true when it has run out.
+/// Counts down by one; true when it has run out.
 pub(crate) fn count_down(left: &mut Option<u64>) -> bool {
     match left {
         None => false,

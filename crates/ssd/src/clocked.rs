@@ -1,23 +1,23 @@
 //! A drive with clocks: when each of its dies and channels is free again.
 //!
-//! Every die does one thing at a time, and every channel moves one page at a time. What the host asks
-//! for queues behind what its die has been given before, the collector's work included: that is how
-//! garbage collection is felt.
+//! Every die does one thing at a time, and every channel moves one page at a time. A host's request
+//! queues behind the work that its die already has, the collector's included: that is how hosts
+//! feel garbage collection.
 //!
 //! ```text
 //! write    channel |transfer|            read   die     |read|
 //!          die               |program|          channel      |transfer|
 //! ```
 //!
-//! Source of the model: a time for each die at which it is free, as in MoatLab/FEMU,
-//! `hw/femu/bbssd/ftl.c`; the latency of a request is that of its slowest page.
+//! Source of the model: MoatLab/FEMU, `hw/femu/bbssd/ftl.c`, where each die has a time at which it
+//! is free; the latency of a request is that of its slowest page.
 
 use std::time::Duration;
 
 use crate::{Config, ConfigError, Ftl, FtlError, Geometry, NandPage, Observer, Timing};
 
-/// A [`Ftl`] whose work takes time. Times are counted from when the drive was made, and requests are
-/// expected in the order of theirs.
+/// A [`Ftl`] whose work takes time. Times count from when the drive was made, and requests are
+/// expected in the order of their times.
 #[derive(Clone, Debug)]
 pub struct Clocked {
     ftl: Ftl,
@@ -25,7 +25,7 @@ pub struct Clocked {
 }
 
 impl Clocked {
-    /// A drive that holds nothing and has nothing to do.
+    /// An empty, idle drive.
     ///
     /// # Errors
     /// When such a drive can't work.
@@ -33,7 +33,7 @@ impl Clocked {
         Ok(Self::of(Ftl::new(config)?))
     }
 
-    /// A drive that has nothing to do.
+    /// An idle drive with this mapping.
     pub fn of(ftl: Ftl) -> Self {
         let dies = Dies::new(ftl.config().geometry, ftl.config().timing);
         Self { ftl, dies }
@@ -44,7 +44,7 @@ impl Clocked {
         &self.ftl
     }
 
-    /// The mapping, for what takes no time.
+    /// The mapping, for operations that take no time.
     pub fn ftl_mut(&mut self) -> &mut Ftl {
         &mut self.ftl
     }
@@ -72,8 +72,8 @@ impl Clocked {
         Ok(work.end())
     }
 
-    /// Reads `count` blocks from `lba` on, asked for at `now`. Returns when the last of them is there;
-    /// blocks that hold nothing are there at once.
+    /// Reads `count` blocks from `lba` on, asked for at `now`. Returns when the last of them has
+    /// been read; blocks that hold nothing take no time.
     pub fn read(&mut self, now: Duration, lba: u64, count: u64) -> Duration {
         let mut work = self.dies.begin(now);
         for page in (lba..lba.saturating_add(count)).filter_map(|lba| self.ftl.page_of(lba)) {
@@ -82,7 +82,7 @@ impl Clocked {
         work.end()
     }
 
-    /// Lets blocks hold nothing. It takes no time: the mapping is in the drive's memory.
+    /// Deallocates blocks. It takes no time: the mapping is in the drive's memory.
     ///
     /// # Errors
     /// As [`Ftl::deallocate`].
@@ -90,7 +90,7 @@ impl Clocked {
         self.ftl.deallocate(lba, count)
     }
 
-    /// Lets a handle go on in a fresh unit, at `now`.
+    /// Sends a handle on to a fresh unit, at `now`.
     ///
     /// # Errors
     /// As [`Ftl::start_fresh_unit`].
@@ -98,7 +98,7 @@ impl Clocked {
         self.ftl.start_fresh_unit(handle, &mut self.dies.begin(now))
     }
 
-    /// When all that was asked for until now is over.
+    /// When everything asked for so far is done.
     pub fn idle_at(&self) -> Duration {
         let last = self.dies.die_free.iter().chain(&self.dies.channel_free).max();
         Duration::from_nanos(last.copied().unwrap_or(0))
@@ -143,7 +143,7 @@ impl Dies {
         Work { dies: self, now, end: now }
     }
 
-    /// Has a die work for so long, not before `from`. Returns when that is over.
+    /// Keeps a die busy for `time`, not before `from`. Returns when it is done.
     fn work(&mut self, die: u32, from: u64, time: u64) -> u64 {
         let free = &mut self.die_free[die as usize];
         *free = from.max(*free) + time;
@@ -151,7 +151,7 @@ impl Dies {
         *free
     }
 
-    /// Moves a page over a die's channel, not before `from`. Returns when it is over.
+    /// Moves a page over a die's channel, not before `from`. Returns when it is done.
     fn transfer(&mut self, die: u32, from: u64) -> u64 {
         if self.transfer == 0 {
             return from;
@@ -174,11 +174,11 @@ impl Dies {
     }
 }
 
-/// One request, and what it sets off.
+/// One request, and the collector's work that it sets off.
 struct Work<'a> {
     dies: &'a mut Dies,
     now: u64,
-    /// When what the host has asked for is over.
+    /// When the host's part of it is done.
     end: u64,
 }
 
@@ -263,7 +263,7 @@ mod tests {
         let lbas = drive.ftl().config().lba_count;
         let mut now = micros(0);
         let mut slowest = micros(0);
-        // Each second block twice: what is collected is half valid.
+        // Every second block is written twice, so victims are half valid.
         for step in (1..=2).cycle().take(8) {
             for lba in (0..lbas).step_by(step) {
                 let end = drive.write(now, lba, 1, 0).expect("it is within the drive");
@@ -272,7 +272,7 @@ mod tests {
             }
         }
         assert!(drive.ftl().counters().copied_bytes() > 0, "it has collected");
-        // A die copies some of 16 pages of a unit and erases, but never waits for two units.
+        // A die copies some of its 16 pages of a unit and erases, but never waits for two units.
         assert!(slowest > Timing::PAPER.erase, "{slowest:?}");
         assert!(slowest < 2 * Timing::PAPER.erase + 40 * micros(240), "{slowest:?}");
     }
@@ -292,8 +292,8 @@ mod tests {
         assert_eq!(run(), run());
     }
 
-    /// Where nothing is copied, a log beside a snapshot is as fast with a handle for each as with one for
-    /// both: its writes find as many dies at work.
+    /// Where nothing is copied, a log beside a snapshot is as fast with a handle for each as with
+    /// one for both: its writes meet the same number of busy dies.
     #[test]
     fn handles_of_their_own_cost_no_time_by_themselves() {
         const TURNS: u32 = 20_000;

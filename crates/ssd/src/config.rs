@@ -1,4 +1,4 @@
-//! How a drive is made, and whether such a drive can work.
+//! A drive's configuration, and whether a drive can work with it.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use slimio_device::LBA_SIZE;
 
 use crate::Geometry;
 
-/// Most handles of a drive, as NVMe has them for one endurance group of common drives.
+/// Most handles of a drive: what common NVMe drives have in one endurance group.
 pub const HANDLES_MAX: u16 = 128;
 
-/// Most NAND pages: their numbers, and one that means none, have 32 bits.
+/// Most NAND pages: page numbers have 32 bits, and one of them means none.
 const PAGES_MAX: u64 = u32::MAX as u64;
 
 /// The share of the paper's drive that is not exported, in percent of its NAND.
 pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 
-/// Units that a drive exports whose units have no size of their own: as many as the paper's.
+/// Units that a drive exports when no unit size is given: as many as the paper's.
 const UNITS_DEFAULT: u64 = 180;
 
 /// Numbers of dies to choose from: the paper's, or fewer.
@@ -26,9 +26,9 @@ const DIES: [u64; 7] = [64, 32, 16, 8, 4, 2, 1];
 /// 3.2.4, "Flexible Data Placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// What different handles wrote may share a unit once it is copied: one frontier for all copies.
+    /// Data of different handles may share a unit once it is copied: one frontier takes all copies.
     Initial,
-    /// What different handles wrote never shares a unit: a frontier for the copies of each.
+    /// Data of different handles never shares a unit: each handle has a frontier for its copies.
     Persistent,
 }
 
@@ -39,8 +39,8 @@ pub enum Victims {
     Greedy,
     /// The one that was filled first; LRU cleaning in the models.
     Fifo,
-    /// The one with the highest (1 - u) / (1 + u) times its age, where u is the valid share of it and
-    /// its age counts from when it was filled. Source: Rosenblum and Ousterhout, "The Design and
+    /// The one with the highest (1 - u) / (1 + u) times its age, where u is its valid share and its
+    /// age counts from when it was filled. Source: Rosenblum and Ousterhout, "The Design and
     /// Implementation of a Log-Structured File System", 1992, 3.6.
     CostBenefit,
 }
@@ -48,22 +48,22 @@ pub enum Victims {
 /// Whether the collector fills units of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frontiers {
-    /// It does: what was copied once is apart from what was just written.
+    /// Yes: copies are apart from what was just written.
     Separate,
-    /// It writes where the host writes, as the analytic models have it. With one handle only.
+    /// No: it writes where the host writes, as in the analytic models. With one handle only.
     Shared,
 }
 
 /// When the collector works, in free reclaim units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// With so many free or fewer, a write that needs a unit waits until there are more. At least 1:
-    /// the collector needs one itself.
+    /// With this many free units or fewer, a write that needs a unit waits until there are more. At
+    /// least 1: the collector needs one itself.
     pub foreground_units: u32,
-    /// With so many free or fewer, a unit is collected now and then beside the host's writes, if it
-    /// pays; 0 for never.
+    /// With this many free units or fewer, the collector takes a unit now and then beside the
+    /// host's writes, if it pays; 0 for never.
     pub background_units: u32,
-    /// A unit pays in the background when so many of its pages, of each 1000, are not valid.
+    /// A unit pays in the background when at least this many per 1000 of its pages are not valid.
     pub background_invalid_permille: u32,
 }
 
@@ -72,8 +72,8 @@ impl Thresholds {
     pub const LAST_MOMENT: Self =
         Self { foreground_units: 1, background_units: 0, background_invalid_permille: 1000 };
 
-    /// Those of the paper's drive: in the background below a quarter free, of units of which an eighth
-    /// is not valid; in the foreground below a twentieth.
+    /// Those of the paper's drive: in the background when at most a quarter is free, of units of
+    /// which an eighth is not valid; in the foreground when at most a twentieth is free.
     ///
     /// Source: lass-lab/ConfFDP, `hw/femu/fdp/fdpftl.c`.
     pub const fn paper(unit_count: u32) -> Self {
@@ -85,7 +85,8 @@ impl Thresholds {
         }
     }
 
-    /// The same, but in the background with this share of the `unit_count` units free; 0 for never.
+    /// The same, but in the background when at most this share of the `unit_count` units is free; 0
+    /// for never.
     #[must_use]
     pub fn in_background_below(self, share: f64, unit_count: u32) -> Self {
         Self { background_units: (f64::from(unit_count) * share).round() as u32, ..self }
@@ -114,7 +115,7 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// Everything at once: for counting alone.
+    /// Nothing takes time: for counting alone.
     pub const NONE: Self = Self {
         read: Duration::ZERO,
         program: Duration::ZERO,
@@ -122,13 +123,13 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// Those of the emulator behind the paper, where a page takes 25 µs over its channel.
+    /// Those of the paper's emulator, where a page takes 25 µs over its channel.
     ///
     /// Source: lass-lab/ConfFDP, `femu-scripts/run-fdp.sh`.
     pub const PAPER_EMULATOR: Self = Self { transfer: Duration::from_micros(25), ..Self::PAPER };
 }
 
-/// How a drive is made.
+/// A drive's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Its NAND.
@@ -172,16 +173,16 @@ impl Config {
         Self::sized(size, None, SPARE_PERCENT_DEFAULT)
     }
 
-    /// A drive that exports `size` bytes, of whose NAND `spare_percent` are not exported. Its reclaim
-    /// units have `unit_size` bytes, or a 180th of `size`, which is rounded down then as with
-    /// [`scaled`](Self::scaled). Otherwise it is the paper's.
+    /// A drive that exports `size` bytes and does not export `spare_percent` of its NAND. Its
+    /// reclaim units have `unit_size` bytes; without one, a 180th of `size`, which is then rounded
+    /// down as in [`scaled`](Self::scaled). Otherwise it is the paper's drive.
     pub fn sized(size: u64, unit_size: Option<u64>, spare_percent: u32) -> Self {
         let pages = size / LBA_SIZE as u64;
         let unit_pages = if let Some(unit_size) = unit_size {
             (unit_size / LBA_SIZE as u64).max(1)
         } else {
             let about = (pages / UNITS_DEFAULT).max(16);
-            // A unit has a few pages of each die, or it is no superblock any more.
+            // A unit needs a few pages of each die, or it is no superblock.
             let dies = DIES.into_iter().find(|dies| about >= dies * 4).unwrap_or(1);
             about / dies * dies
         };
@@ -206,9 +207,9 @@ impl Config {
         Self { geometry, lba_count, thresholds, ..Self::paper() }
     }
 
-    /// A drive as the analytic models have it: `user_units` units of `unit_pages` pages are exported,
-    /// of `unit_count` that data may lie in; one frontier, collection at the last moment. The unit
-    /// that is kept back for the collector comes on top.
+    /// A drive as in the analytic models: of the `unit_count` units that data may lie in, each of
+    /// `unit_pages` pages, it exports `user_units`; one frontier, collection at the last moment.
+    /// The unit that is kept free for the collector comes on top.
     pub fn model(user_units: u32, unit_count: u32, unit_pages: u32, victims: Victims) -> Self {
         let geometry = Geometry {
             channels: 1,
@@ -244,16 +245,16 @@ impl Config {
         u32::from(self.handles) + u32::from(of_collector)
     }
 
-    /// Units that the drive must have beside those that its blocks fill: each frontier may be half
-    /// empty, those that are kept free are, and one more makes that there is something to collect.
+    /// Units that the drive needs beside those that its blocks fill: each frontier, which may be
+    /// half empty; those kept free; and one more, so that there is something to collect.
     pub fn spare_units_min(&self) -> u32 {
         self.frontier_count() + self.thresholds.foreground_units + 1
     }
 
-    /// Whether such a drive can work.
+    /// Checks that a drive can work with this configuration.
     ///
     /// # Errors
-    /// Why it can't.
+    /// The reason why it can't.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Geometry { channels, dies_per_channel, blocks_per_die, pages_per_block, .. } =
             self.geometry;
@@ -306,19 +307,19 @@ impl Config {
     }
 }
 
-/// Why a drive can't be made so.
+/// Why a drive can't be made with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// Something there must be at least one of.
+    /// A count is 0 that must be at least 1.
     Nothing {
-        /// Of which there is none.
+        /// What the drive has none of.
         what: &'static str,
     },
     /// More pages than can be numbered.
     TooLarge,
     /// The dies can't be shared out among units.
     UnevenUnits {
-        /// Dies there are.
+        /// Dies of the drive.
         dies: u32,
         /// Dies of each unit.
         unit_dies: u32,
@@ -330,7 +331,7 @@ pub enum ConfigError {
         /// Pages of a unit.
         unit_pages: u64,
     },
-    /// None, or more than there can be.
+    /// No handles, or more than [`HANDLES_MAX`].
     Handles {
         /// Handles asked for.
         handles: u16,
@@ -339,7 +340,7 @@ pub enum ConfigError {
     MoreHandlesThanUnits {
         /// Handles asked for.
         handles: u16,
-        /// Units there are.
+        /// Units of the drive.
         units: u32,
     },
     /// One frontier for several handles.
@@ -351,11 +352,11 @@ pub enum ConfigError {
     NothingKeptFree,
     /// Too little NAND beyond what is exported.
     NoSpare {
-        /// Units there are.
+        /// Units of the drive.
         units: u32,
         /// Of those, units that are not exported.
         spare: u32,
-        /// Units that must not be.
+        /// Units that must not be exported.
         needed: u32,
         /// The drive.
         config: Box<Config>,

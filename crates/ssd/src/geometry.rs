@@ -1,7 +1,7 @@
 //! What a drive is made of: channels, dies, erase blocks, NAND pages, reclaim units.
 //!
 //! ```text
-//! channel 0   die 0: | block 0 | block 1 | ...       a reclaim unit: block b of so many dies,
+//! channel 0   die 0: | block 0 | block 1 | ...       a reclaim unit: block b of its dies,
 //!             die 8: | block 0 | block 1 | ...       filled page by page across channels first
 //! channel 1   die 1: ...
 //! ```
@@ -73,8 +73,8 @@ impl Geometry {
         self.unit_count() as u64 * self.unit_pages() as u64
     }
 
-    /// The die that a NAND page lies in. Pages of a unit go round its dies, and dies that follow one
-    /// another are on different channels.
+    /// The die that a NAND page lies in. Pages of a unit go round its dies, and consecutive dies
+    /// are on different channels.
     pub const fn die_of(&self, page: u32) -> u32 {
         let dies = self.unit_dies();
         let groups = self.die_count() / dies;

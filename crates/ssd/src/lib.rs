@@ -1,10 +1,10 @@
-//! An SSD in memory: what is inside one, exact in its counters.
+//! An SSD in memory: its inner workings, with exact counters.
 //!
 //! [`Ftl`] is the flash translation layer alone: a mapping of logical blocks to NAND pages, reclaim
 //! units, handles and the collector. It does no I/O, holds no data and reads no clock: the same
-//! writes and deallocations give the same state and the same [`Counters`]. What happens to the NAND
-//! it tells an [`Observer`] as it happens. [`Clocked`] adds when: every die and channel has a clock.
-//! [`EmulatedDrive`] adds the bytes, and is a device like any other.
+//! writes and deallocations give the same state and the same [`Counters`]. It tells an [`Observer`]
+//! what happens to the NAND, as it happens. [`Clocked`] adds time: every die and channel has a
+//! clock. [`EmulatedDrive`] adds the bytes, and is a device like any other.
 //!
 //! ```
 //! use slimio_ssd::{Config, Ftl};
@@ -21,7 +21,7 @@
 //! # Ok::<(), slimio_ssd::ConfigError>(())
 //! ```
 //!
-//! What a host asked of a device, recorded for a replay, is in [`trace`].
+//! [`trace`] holds what a host asked of a device, recorded for a replay.
 
 mod clocked;
 mod config;

@@ -1,8 +1,8 @@
-//! A recorded trace through a drive: what the drive would have written for it.
+//! Replays a recorded trace on a drive: what the drive would have written for it.
 //!
-//! Times of the trace do not matter here, only its order. A write that covers a part of a page writes
-//! that page; a deallocation frees the pages that it covers whole, as a drive may ignore the rest.
-//! Zeros that the host did not send, and that it wants to stay mapped, are written like data.
+//! Times of the trace do not matter here, only its order. A write that covers a part of a page
+//! writes that page; a deallocation frees the pages that it covers whole, as a drive may ignore the
+//! rest. Write-zeroes requests are written like data: the host wants the blocks to stay mapped.
 
 mod separation;
 
@@ -22,8 +22,8 @@ use separation::Census;
 pub enum Precondition {
     /// Nothing: it is new, or was deallocated as a whole.
     Empty,
-    /// Every block was written once, from the first to the last, through handle 0. What is counted
-    /// begins behind that.
+    /// Every block was written once, from the first to the last, through handle 0. Counting begins
+    /// after that.
     Written,
 }
 
@@ -32,12 +32,12 @@ pub enum Precondition {
 pub struct Replay {
     /// The drive.
     pub config: Config,
-    /// The handle of each of the trace's streams; those behind the last are on handle 0.
+    /// The handle of each of the trace's streams; streams beyond the last are on handle 0.
     pub handles: Vec<u16>,
     /// What the drive holds at the beginning.
     pub precondition: Precondition,
-    /// Times every address and length of the trace: for the whole experiment on so much larger a
-    /// drive, with pieces that grow with it. 1 replays it as it was recorded.
+    /// Factor for every address and length of the trace: the whole experiment on a drive that is
+    /// this many times larger, with pieces that grow with it. 1 replays it as it was recorded.
     pub stretch: u64,
 }
 
@@ -48,7 +48,7 @@ pub struct Point {
     pub time_ns: u64,
     /// Bytes that the host has written.
     pub host_bytes: u64,
-    /// Bytes that the media have been written.
+    /// Bytes written to the media.
     pub media_bytes: u64,
     /// Share of the exported blocks that hold something.
     pub utilization: f64,
@@ -64,13 +64,13 @@ impl Point {
     }
 }
 
-/// What became of a trace.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The drive over time: at the beginning, whenever a hundredth of its capacity was written, and
     /// at the end.
     pub points: Vec<Point>,
-    /// Bytes that the host had written when something began, and what.
+    /// For each mark, the bytes that the host had written before it, and its text.
     pub marks: Vec<(u64, String)>,
     /// What the drive counted, a precondition included.
     pub counters: Counters,
@@ -100,7 +100,7 @@ impl Outcome {
 pub enum ReplayError {
     /// The trace can't be read to its end.
     Trace(TraceError),
-    /// No drive can be made so.
+    /// No drive can be made with this configuration.
     Config(ConfigError),
     /// The drive exports less than the recorded device had.
     TooSmall {
@@ -145,7 +145,7 @@ impl Replay {
     /// Replays a trace to its end.
     ///
     /// # Errors
-    /// When the trace is not whole, or the drive can't be made or is not one for this trace.
+    /// When the trace is not whole, or the drive can't be made or does not suit the trace.
     pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
         let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
         let exported_bytes = self.config.lba_count * LBA_SIZE as u64;
@@ -168,7 +168,7 @@ struct Run {
     census: Census,
     handles: [u16; STREAMS_MAX as usize],
     stretch: u64,
-    /// What the precondition cost.
+    /// Host, media and erased bytes of the precondition.
     before: (u64, u64, u64),
     look_every: u64,
     time_ns: u64,
@@ -228,7 +228,7 @@ impl Run {
         }
     }
 
-    /// Checked against the drive as a whole, so it does not overflow.
+    /// The whole device was checked against the drive, so this does not overflow.
     fn stretched(&self, range: ByteRange) -> ByteRange {
         ByteRange { start: range.start * self.stretch, end: range.end * self.stretch }
     }

@@ -1,7 +1,7 @@
 //! How a user names an emulated drive.
 //!
 //! ```text
-//! emulated:4G                                    in memory's stead, gone with the process
+//! emulated:4G                                    in a temporary file, gone with the process
 //! emulated:/data/drive,size=4G,ru=64M            in a file, there again at the next start
 //! emulated:/data/drive,size=4G,ru=64M,fdp=off    the same without data placement
 //! ```
@@ -19,7 +19,7 @@ use crate::{Clock, Config, DataPlace, DriveOptions, Isolation, Timing, Victims};
 /// What the name of an emulated drive begins with.
 pub const PREFIX: &str = "emulated:";
 
-/// Options by name, with what they take.
+/// Options by name, with their values.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
                        isolation=persistent|initial, victims=greedy|fifo|cost-benefit, \
                        background=PERCENT, timing=paper|channels|none, cache=SIZE, deallocate=MILLISECONDS";
@@ -37,11 +37,11 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl DriveOptions {
-    /// The drive that `spec` names: what stands behind [`PREFIX`], a size or a file, then options, all
+    /// The drive that `spec` names: the text behind [`PREFIX`], a size or a file, then options, all
     /// separated by commas.
     ///
     /// # Errors
-    /// When something of it is not known or can't be.
+    /// When an option is unknown, or a value is impossible.
     pub fn parse(spec: &str, clock: Clock) -> Result<Self, SpecError> {
         let mut parts = spec.split(',');
         let first = parts.next().unwrap_or_default();
@@ -104,12 +104,12 @@ impl Given {
         self.spare_percent.unwrap_or(SPARE_PERCENT_DEFAULT)
     }
 
-    /// The drive that is there and was `made` so. Where something else is asked for, that is what the
-    /// result says, and opening it is refused.
+    /// The drive that exists and was `made` this way. Where the options ask for something else, the
+    /// result says so, and opening it is refused.
     fn over(&self, mut made: Made, data: DataPlace, clock: Clock) -> DriveOptions {
         let config = &made.config;
         let (size, unit_size) = (config.exported_size(), config.geometry.unit_size());
-        // Without a size of the units, that of the drive was rounded when it was made.
+        // Without a unit size, the drive's size was rounded when it was made.
         let is_rounded =
             |given| self.unit_size.is_none() && Config::scaled(given).exported_size() == size;
         let given_size = self.size.filter(|given| !is_rounded(*given)).unwrap_or(size);
@@ -126,7 +126,7 @@ impl Given {
         self.rest_over(made, data, clock)
     }
 
-    /// A drive made so, but for what the options say beside its size.
+    /// A drive `made` this way, changed by the options other than its size.
     fn rest_over(&self, made: Made, data: DataPlace, clock: Clock) -> DriveOptions {
         let Made { mut config, .. } = made;
         let has_fdp = self.has_fdp.unwrap_or(made.has_fdp || self.handles.is_some());
@@ -196,7 +196,7 @@ fn unit_size(text: &str) -> Result<u64, SpecError> {
     is_whole.then_some(size).ok_or_else(why)
 }
 
-/// A size in bytes: a number, and one of the powers of 1024 by its letter.
+/// A size in bytes: a number, and the letter of a power of 1024.
 fn parse_size(text: &str) -> Result<u64, SpecError> {
     let lower = text.to_ascii_lowercase();
     let short = lower.trim_end_matches("ib").trim_end_matches('b');

@@ -1,20 +1,20 @@
 //! What a host wrote to a device and deallocated there: a trace, recorded once and replayed often.
 //!
-//! It holds addresses and times, no data: some bytes for each write. Little-endian:
+//! It holds addresses and times, no data: a few bytes for each write. Little-endian:
 //!
 //! ```text
 //! | magic | version | text length | device bytes | checksum | text | block | block | ... | end |
 //! |  8 B  |   4 B   |     4 B     |     8 B      |   8 B    |
 //!
 //! block: | length of the payload, 4 B | events, 4 B | checksum, 8 B | payload |
-//! end:   the same with a length and a number of zero, its payload the events in all blocks, 8 B
+//! end:   the same with zero length and zero events; its payload is the events in all blocks, 8 B
 //! ```
 //!
-//! The text says how the trace was made, a line `name: value` each. In a payload an event is a tag
-//! (kind, and stream times eight), then numbers of seven bits a byte: nanoseconds since the event
-//! before; of a range, where it begins relative to the end of the last one of that stream, and its
-//! length, both in sectors of 512 bytes. A trace without its end was not finished, and is refused:
-//! nobody knows what is missing.
+//! The text says how the trace was made, in lines `name: value`. In a payload an event is a tag
+//! (its kind, plus eight times its stream), then numbers of seven bits a byte: the nanoseconds
+//! since the event before; for a range, its start relative to the end of that stream's last range,
+//! and its length, both in sectors of 512 bytes. A trace without its end was not finished, and is
+//! refused: nobody knows what is missing.
 
 mod reader;
 mod tape;
@@ -28,23 +28,23 @@ pub use writer::TraceWriter;
 
 /// Streams that an event may name: 0 to 30.
 pub const STREAMS_MAX: u8 = 31;
-/// What ranges are multiples of, in bytes.
+/// Both ends of a range are multiples of this, in bytes.
 pub const SECTOR_SIZE: u64 = 512;
 /// Longest text of a header, in bytes.
 pub const TEXT_SIZE_MAX: usize = 64 << 10;
 
 const MAGIC: &[u8; 8] = b"SLIMTRCE";
 const VERSION: u32 = 1;
-/// Of the header's fields in front of its text.
+/// Size of the header's fields in front of its text.
 const HEADER_SIZE: usize = 32;
-/// Of the fields in front of a block's payload.
+/// Size of the fields in front of a block's payload.
 const BLOCK_HEADER_SIZE: usize = 16;
 /// A block is written when its payload has reached this.
 const PAYLOAD_SIZE: usize = 64 << 10;
 /// Longest payload: one event may reach beyond [`PAYLOAD_SIZE`], a mark being the longest.
 const PAYLOAD_SIZE_MAX: usize = PAYLOAD_SIZE + TEXT_SIZE_MAX + 64;
 
-/// What a trace was made of, and on what.
+/// How a trace was made, and of which device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
     /// Size of the device, in bytes. No range reaches beyond it.
@@ -79,7 +79,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// So many bytes from `start` on.
+    /// `size` bytes from `start` on.
     pub fn new(start: u64, size: u64) -> Self {
         Self { start, end: start + size }
     }
@@ -106,7 +106,7 @@ pub enum TraceEvent {
         /// Where.
         range: ByteRange,
     },
-    /// The device shall make this range zeros without being sent them.
+    /// The device shall fill this range with zeros that the host does not send.
     WriteZeros {
         /// Where.
         range: ByteRange,
@@ -118,14 +118,14 @@ pub enum TraceEvent {
     },
     /// What was written shall be stable.
     Flush,
-    /// Something began or ended, in words.
+    /// A note in words that something began or ended.
     Mark(String),
 }
 
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// Nanoseconds since the trace began; never less than the record's before.
+    /// Nanoseconds since the trace began; never less than in the record before.
     pub time_ns: u64,
     /// What happened.
     pub event: TraceEvent,

@@ -16,14 +16,14 @@ use crate::checksum::{Salt, chain, hash, mix};
 use crate::layout::{self, batch as at, put_u32, put_u64, record, u16_at, u32_at, u64_at};
 use crate::{Lsn, VolumeId};
 
-/// How a batch lies in the log.
+/// How a batch is placed in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// Whole blocks of its own.
     Plain,
-    /// One block, the first of a pair that grows by turns.
+    /// One block, the first of a tail pair.
     TailFirst,
-    /// One block, the second of such a pair.
+    /// One block, the second of a tail pair.
     TailSecond,
 }
 
@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// What a batch says about itself.
+/// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) epoch: u64,
@@ -117,14 +117,14 @@ pub(crate) fn read_open_half(bytes: &[u8], volume_id: VolumeId) -> Option<(u64, 
     is_right.then_some((epoch, Lsn(first_lsn)))
 }
 
-/// Whether a batch of another volume starts here, as far as its magic can be believed.
+/// Whether a batch of another volume starts here, judging by its magic.
 pub(crate) fn is_foreign(bytes: &[u8], volume_id: VolumeId) -> bool {
     bytes[at::MAGIC..at::MAGIC + 4] == layout::BATCH_MAGIC
         && u32_at(bytes, at::VOLUME) != volume_id.0 as u32
 }
 
-/// The header at the start of `bytes`, as far as it can be believed without its records: the whole
-/// batch must pass [`is_whole`] too. `batch_size_max` bounds what it may claim, in bytes.
+/// The header at the start of `bytes`, checked as far as that works without its records: the whole
+/// batch must pass [`is_whole`] too. `batch_size_max` limits the size that it may claim, in bytes.
 pub(crate) fn read_header(
     bytes: &[u8],
     volume_id: VolumeId,
@@ -151,8 +151,8 @@ fn any_header(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     })
 }
 
-/// The header of no batch, which a mapped buffer holds to say how far the log is durable: it has no
-/// records, and is whole by its own checksum.
+/// A header without records, in which a mapped buffer notes how far the log is durable. It is whole
+/// by its own checksum.
 pub(crate) fn read_witness(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     let header = any_header(bytes, volume_id).filter(|header| header.records_size == 0)?;
     let salt = Salt::new(volume_id, header.epoch);
@@ -189,15 +189,15 @@ pub(crate) fn write_record(
     seal_record(bytes, salt, start, hash)
 }
 
-/// Writes what a record says about a payload that is there, and returns the hash of both. It counts when
-/// it is [sealed](seal_record).
+/// Writes the head of a record whose payload is in place, and returns the hash of both. The record
+/// counts once it is [sealed](seal_record).
 pub(crate) fn write_record_head(bytes: &mut [u8], db: u16, flags: u32, payload_size: usize) -> u64 {
     put_u32(bytes, record::LENGTH, payload_size as u32 | flags);
     bytes[record::DB..record::DB + 2].copy_from_slice(&db.to_le_bytes());
     hash(&bytes[record::LENGTH..record::SIZE + payload_size])
 }
 
-/// Writes the checksum of a record of that hash which begins at `start`, and returns it.
+/// Writes the checksum of a record that has this hash and starts at `start`, and returns it.
 pub(crate) fn seal_record(bytes: &mut [u8], salt: Salt, start: Lsn, hash: u64) -> u64 {
     let checksum = salt.seal_hash(start.0, hash);
     put_u64(bytes, record::CHECKSUM, checksum);

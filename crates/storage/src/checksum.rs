@@ -1,9 +1,9 @@
-//! The checksum of everything on the volume: XXH3, mixed with where and whose it is.
+//! The checksum of everything on the volume: XXH3, mixed with the volume, the epoch and the place.
 //!
 //! A record or batch is checksummed together with the volume's id, its epoch and its LSN. They are
 //! mixed into the finished hash rather than used as its seed, which would cost a derived secret for
-//! every input above 240 bytes. What is right in itself, but stale or of another volume, then does
-//! not verify where it is found.
+//! every input above 240 bytes. So bytes that are intact, but stale or of another volume, do not
+//! verify where they are found.
 
 use twox_hash::XxHash3_64;
 
@@ -14,14 +14,14 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// Spreads every bit over all; reversible, so that two different inputs never give the same.
+/// Spreads every bit over all; reversible, so that two different inputs never give the same output.
 pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^ (x >> 32)
 }
 
-/// Whose and when: one for each volume and epoch.
+/// What is mixed into checksums: one salt for each volume and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salt(u64);
 

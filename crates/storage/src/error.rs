@@ -1,4 +1,4 @@
-//! What can be wrong with a volume.
+//! Errors of a volume, and why a log is latched.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::{Area, Lsn, SlotName};
 /// The kernel's number of an input/output error.
 pub(crate) const EIO: i32 = 5;
 
-/// Why a volume can't be made, opened or read; by what its owner can do about it.
+/// Why a volume can't be made, opened or read; grouped by what its owner can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// A path of the volume could not be opened.
@@ -34,9 +34,9 @@ pub enum Error {
     },
     /// The volume was last written on another device: look for that one, or accept this one.
     OtherDevice {
-        /// What that one is.
+        /// Identity of that device.
         made_on: String,
-        /// What this one is; empty where nothing tells.
+        /// Identity of this device; empty where it is unknown.
         found: String,
     },
     /// No copy of the superblock can be read: restore the volume from a backup.
@@ -44,7 +44,7 @@ pub enum Error {
         /// One line for each copy: what is wrong with it.
         copies: Vec<String>,
     },
-    /// An area is shorter than the superblock says: it was cut off from outside.
+    /// An area is shorter than the superblock says: something else truncated it.
     Truncated {
         /// Which area, as its name.
         area: &'static str,
@@ -55,12 +55,12 @@ pub enum Error {
     },
     /// The log can't be read to its end. It may be salvaged up to `lsn`.
     Damaged {
-        /// Up to where the log is whole.
+        /// The log is whole up to here.
         lsn: Lsn,
         /// Where and why, as a sentence.
         what: String,
     },
-    /// A snapshot can't be read. The others, and what of this one is whole, can.
+    /// A snapshot can't be read. The others can, and so can the intact chunks of this one.
     SnapshotDamaged {
         /// The slot that it is in.
         slot: SlotName,
@@ -69,15 +69,15 @@ pub enum Error {
     },
     /// There is no on-demand snapshot to recover from.
     NoOnDemandSnapshot,
-    /// A chunk of a snapshot is whole, but who loads it refused it: another version wrote it, or a
-    /// bug.
+    /// A chunk of a snapshot is whole, but its loader refused it: another version wrote it, or
+    /// there is a bug.
     ChunkRefused {
         /// Its place among the snapshot's chunks, from 0, if one alone is the reason.
         index: Option<u64>,
         /// Why, as the end of a sentence.
         why: String,
     },
-    /// A record is whole, but who applies it refused it: another version wrote it, or a bug.
+    /// A record is whole, but could not be applied: another version wrote it, or there is a bug.
     Refused {
         /// The record.
         lsn: Lsn,
@@ -86,7 +86,7 @@ pub enum Error {
     },
     /// The device failed while `doing` something. Nothing was decided.
     Device {
-        /// What was being done, as the end of "while".
+        /// What was being done, as the words after "while".
         doing: &'static str,
         /// How it failed.
         error: DeviceError,
@@ -165,14 +165,14 @@ impl From<OpenError> for Error {
     }
 }
 
-/// Why the log has stopped for good: the first failure of the log or the superblock.
+/// Why the log is latched: the first failure of the log or the superblock.
 ///
-/// What was not durable then never is; replies that wait for it must not leave.
+/// Records that were not durable then never will be; replies that wait for them must not leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latch {
     /// What failed.
     pub cause: LatchCause,
-    /// How.
+    /// How it failed.
     pub error: DeviceError,
 }
 
@@ -185,8 +185,7 @@ pub enum LatchCause {
     LogFlush,
     /// An update of the superblock.
     Superblock,
-    /// What the mapped buffers held before it was written: the file or device that they are mapped from
-    /// lost it.
+    /// The mapped buffers: their file or device lost records before they were written.
     LogBuffers,
 }
 

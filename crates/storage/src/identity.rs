@@ -1,18 +1,19 @@
-//! Which device a volume is on: a copy of it is not the volume, and a name may be another's today.
+//! Which device a volume is on: a copy of a volume is not that volume, and a device's name may
+//! belong to another device today.
 
 use slimio_planted::is_planted;
 
 use crate::layout::superblock as at;
 use crate::{Error, Media, Superblock};
 
-/// What the device of a volume is, as its superblock keeps it; empty where nothing tells.
+/// The identity of a volume's device, as its superblock stores it; empty where it is unknown.
 pub(crate) fn of(media: &dyn Media) -> String {
     let found = media.identity().unwrap_or_default();
     let printable = found.chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
     printable.take(at::IDENTITY_SIZE).collect()
 }
 
-/// Reads it from the bytes of a superblock.
+/// Reads the identity from the bytes of a superblock.
 pub(crate) fn decode(bytes: &[u8]) -> Result<String, String> {
     let field = &bytes[at::IDENTITY..at::IDENTITY + at::IDENTITY_SIZE];
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
@@ -20,11 +21,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<String, String> {
     text.map(str::to_owned).ok_or_else(|| "its device has no proper name".into())
 }
 
-/// Looks whether the volume was last written on this device. Returns the other one's identity, if it
-/// is another's and that is accepted.
+/// Checks that the volume was last written on this device. If it was another one, and that is
+/// accepted, returns the other one's identity.
 ///
 /// # Errors
-/// [`Error::OtherDevice`] when it is another's.
+/// [`Error::OtherDevice`] when it was another one and that is not accepted.
 pub(crate) fn check(
     superblock: &Superblock,
     media: &dyn Media,

@@ -12,17 +12,17 @@ use crate::{
 /// What is on a volume.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What is where the superblock's copies should be.
+    /// What was found in the places of the superblock's copies.
     pub copies: Vec<SuperblockCopy>,
     /// The superblock in force, if there is one.
     pub superblock: Option<Superblock>,
     /// The segments of the log in order, each with its slot.
     pub segments: Vec<(u64, u32)>,
-    /// The snapshots that are held, each with what is wrong with it.
+    /// The snapshots that are held, each with what is wrong with it, if anything.
     pub slots: Vec<(SlotSummary, Result<(), Error>)>,
-    /// The slots that are missing: opening the volume makes those again that hold nothing it needs.
+    /// The slots that are missing. Opening the volume makes those again that held nothing it needs.
     pub missing_slots: Vec<SlotName>,
-    /// What opening the volume would find, were its device accepted: a copy is read like any other.
+    /// What opening the volume would find if its device were accepted; copies are read like others.
     pub log: Result<Report, Error>,
 }
 
@@ -34,7 +34,7 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let superblock = in_force(&copies);
     if let Some(superblock) = &superblock {
-        // Whether that can be is what opening it would find, below.
+        // If that fails, examining the volume below reports it.
         let _ = load_extents(media, superblock);
     }
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
@@ -140,9 +140,9 @@ pub fn check_slot(
     Ok(())
 }
 
-/// Reads what opening the volume would read, and hands it to `sink`; nothing is written, and nothing
-/// is ready for more afterwards. A copy on another device is read like any other. With the on-demand
-/// snapshot as the root, the log is not looked at, so that it need not be there.
+/// Reads what opening the volume would read, and hands it to `sink`. Nothing is written, and no log
+/// is opened for appending. A copy on another device is read like any other. With the on-demand
+/// snapshot as the root, the log is not read, so it may be missing.
 ///
 /// # Errors
 /// As [`recover`](crate::recover), but never [`Error::OtherDevice`].

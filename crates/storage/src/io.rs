@@ -1,15 +1,15 @@
-//! One operation at a time, for those who may block.
+//! One operation at a time, for callers that may block.
 
 use std::time::Duration;
 
 use slimio_device::{Buffer, Completion, Device, DeviceError, Op, Token};
 
-/// Runs one operation to its end and gives its buffer back. Nothing else may be in flight.
+/// Runs one operation to its end and returns its buffer. Nothing else may be in flight.
 pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, DeviceError> {
     assert_eq!(device.in_flight(), 0, "this path is used for one thing at a time");
     let mut completions = Vec::new();
     if device.submit(Token(0), op).is_err() {
-        // An empty queue that takes nothing is a device that is gone.
+        // If an empty queue takes nothing, the device is gone.
         return Err(DeviceError::Io { errno: EIO });
     }
     wait_for_one(device, &mut completions);
@@ -26,7 +26,7 @@ pub(crate) fn wait_for_one(device: &mut dyn Device, completions: &mut Vec<Comple
     }
 }
 
-/// As [`wait_for_one`], with `idle` called again and again meanwhile.
+/// As [`wait_for_one`], calling `idle` repeatedly meanwhile.
 pub(crate) fn wait_idling(
     device: &mut dyn Device,
     completions: &mut Vec<Completion>,
@@ -43,7 +43,7 @@ pub(crate) fn wait_idling(
 /// Longest time between two calls of `idle`.
 const IDLE_EVERY: Duration = Duration::from_millis(10);
 
-/// Waits until nothing is in flight; what came of it is dropped.
+/// Waits until nothing is in flight; results are dropped.
 pub(crate) fn drain(device: &mut dyn Device) {
     let mut completions = Vec::new();
     while device.in_flight() > 0 {

@@ -1,7 +1,7 @@
-//! Who owns the superblock and makes room for the log.
+//! The keeper, which owns the superblock and makes room for the log.
 //!
-//! The invariant: what a job releases or hands out depends on a superblock that is durable in both
-//! of its copies before the job's outcome is told.
+//! The invariant: whatever a job releases or hands out depends on a superblock that is durable in
+//! both of its copies before the job's outcome is told.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::{Area, Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, 
 /// Blocks written at once when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
 
-/// Bytes of free slots in a file that keep their blocks in any case, to be written over: a durable
-/// write to a hole is slow, and zeroing one again is work.
+/// Bytes of free slots in a file that always keep their blocks, to be overwritten: a durable write
+/// to a hole is slow, and zeroing a slot again costs work.
 const FREE_SIZE_KEPT: u64 = 1 << 30;
 
 /// Owner of the superblock: prepares segments ahead of the log and releases those behind it.
@@ -27,9 +27,9 @@ pub struct Keeper {
     /// Checksum of `superblock`.
     checksum: u64,
     needs_zeroing: bool,
-    /// What the areas are made of, on a device. Its map goes along with each update.
+    /// The extent pool, on a device. Its map is written with each update.
     pool: Option<Pool>,
-    /// For each slot of the log's area whether its blocks have been written to, and not given back.
+    /// For each slot of the log's area, whether its blocks were written and not given back since.
     written_slots: Vec<bool>,
 }
 
@@ -52,8 +52,8 @@ impl std::fmt::Debug for KeeperPaths {
 pub enum Job {
     /// Prepare one more segment.
     Prepare,
-    /// The data set was empty where the log starts from now on: what is before is free, and there
-    /// is no root.
+    /// The log starts from here on, where the data set was empty: everything before is free, and
+    /// there is no root.
     Release(LogStart),
     /// Take a complete snapshot into its role.
     Adopt(Adoption),
@@ -61,10 +61,10 @@ pub enum Job {
     EndLog(Lsn),
 }
 
-/// A complete snapshot, and what becomes of the log with it.
+/// A complete snapshot, and how the log goes on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adoption {
-    /// The snapshot: stable, as all records are that it needs.
+    /// The snapshot. It is stable, and all records that it needs are durable.
     pub summary: SlotSummary,
     /// Where the log starts when it goes on from this snapshot.
     pub start: Option<LogStart>,
@@ -72,43 +72,43 @@ pub struct Adoption {
     pub continues_log: bool,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The segment may be written: the superblock that says so is durable.
     Prepared {
         /// Its sequence.
         segment: u64,
-        /// Which piece of the log's area it is.
+        /// Which slot of the log's area it is in.
         wal_slot: u32,
-        /// The superblock in force.
+        /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
     /// No segment could be prepared. Nothing has changed.
     PrepareFailed(DeviceError),
-    /// The log starts there; what was before may be used again.
+    /// The log starts there; everything before may be used again.
     Released {
         /// Where it starts.
         start: LogStart,
         /// Which snapshots there are now.
         snapshots: Box<Snapshots>,
-        /// The superblock in force.
+        /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
-    /// The snapshot is in its role; whom it replaced is a reserve.
+    /// The snapshot is in its role; the slot that it replaced is a reserve.
     Adopted {
         /// What was adopted.
         adoption: Adoption,
         /// Which snapshots there are now.
         snapshots: Box<Snapshots>,
-        /// The superblock in force.
+        /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
     /// The log has ended.
     LogEnded {
         /// Which snapshots there are, and where the log has ended.
         snapshots: Box<Snapshots>,
-        /// The superblock in force.
+        /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
     /// The superblock could not be updated: the log must be latched.
@@ -118,7 +118,7 @@ pub enum Outcome {
 impl Keeper {
     /// `superblock` is on the device, with this checksum.
     pub(crate) fn new(superblock: Superblock, checksum: u64, media: &dyn Media) -> Self {
-        // Some may have been given back by a former process: that shows when they are used.
+        // An earlier process may have given some back; that is noticed when they are used.
         let written_slots = vec![true; superblock.wal_slots.len()];
         let (needs_zeroing, pool) = (media.fresh_blocks_need_zeroing(), media.pool().cloned());
         Self { superblock, checksum, needs_zeroing, pool, written_slots }
@@ -162,12 +162,12 @@ impl Keeper {
         }
     }
 
-    /// A slot that holds nothing: one used before, or a new one at the area's end, written over
-    /// where that is needed.
+    /// A slot that holds nothing: one used before, or a new one at the area's end. Its blocks are
+    /// zeroed where that is needed.
     fn free_slot(&mut self, wal: &mut dyn Device) -> Result<usize, DeviceError> {
         let slots = &self.superblock.wal_slots;
         let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
-        // On a device one that has its extents already: there may be no others.
+        // On a device, prefer a slot that already has its extents: there may be no free ones.
         let is_ready = |&slot: &usize| self.has_extents(slot as u64);
         let ready = free().find(is_ready).filter(|_| !is_planted("extents-passed-over"));
         let wal_slot = ready.or_else(|| free().next()).unwrap_or(slots.len());
@@ -183,7 +183,7 @@ impl Keeper {
             self.written_slots.resize(self.written_slots.len().max(wal_slot + 1), false);
             self.written_slots[wal_slot] = true;
         } else if !is_planted("given-back-unfilled") {
-            // A hole would meet a full disk only when the log is there.
+            // Otherwise a hole would hit a full disk only when the log gets there.
             wal.fill_holes(range)?;
         }
         Ok(wal_slot)
@@ -234,7 +234,7 @@ impl Keeper {
         })
     }
 
-    /// What an update of the superblock has come to.
+    /// The outcome of a job, from the result of its update of the superblock.
     fn outcome(
         &self,
         updated: Result<(), DeviceError>,
@@ -246,7 +246,7 @@ impl Keeper {
         }
     }
 
-    /// Lets the log start there, with one update of the superblock, and then frees what is before.
+    /// Lets the log start there, with one update of the superblock, then gives back what is before.
     fn start_log_at(
         &mut self,
         paths: &mut KeeperPaths,
@@ -263,14 +263,16 @@ impl Keeper {
     }
 
     /// Slots that hold nothing once the log starts there, and whose space is to be given back: in
-    /// order, as long ranges of slots.
+    /// order, as ranges as long as possible.
     fn surplus_slots(&self, start: LogStart) -> Vec<Range<u64>> {
         let slots = &self.superblock.wal_slots;
         let is_free = |segment: Option<u64>| segment.is_none_or(|segment| segment < start.segment);
         let free = (0..).zip(slots).filter(|(_, segment)| is_free(**segment)).map(|(slot, _)| slot);
         let mut free: Vec<u64> = if self.pool.is_some() {
-            // One that is in its last segment needs another to let go of that, and a snapshot may take
-            // all that is free. What an extent lacks to be free as a whole may have been free before.
+            // A log in its last segment needs another one before it can release that, and a
+            // snapshot may take all free extents: so one free slot keeps its extents. Slots that
+            // were free before are included: together with them an extent may now be free as a
+            // whole.
             let used = slots.iter().flatten().filter(|&&segment| segment >= start.segment).count();
             let free: Vec<u64> = free.collect();
             let is_alone = used < 2 && !is_planted("last-segment-alone");
@@ -280,7 +282,7 @@ impl Keeper {
             free.filter(|&slot| self.written_slots[slot as usize]).collect()
         };
         if self.pool.is_none() {
-            // As many as the log had will be needed again. Those beyond are given back.
+            // The log will need as many slots again as it had. Those beyond are given back.
             let used = slots.iter().flatten().count();
             let kept =
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);
@@ -299,12 +301,12 @@ impl Keeper {
                     // An extent may reach beyond the last slot.
                     range.end = Lba(u64::MAX);
                 }
-                // Nothing follows from it here: the pool has what there is.
+                // The result does not matter here: the pool knows what is free.
                 drop(wal.release(range));
                 continue;
             }
-            // A device may refuse: that is its loss. The range may be used again as soon as this
-            // returns, so it must be over by then.
+            // A device may refuse to deallocate, which does no harm. The range may be used again as
+            // soon as this returns, so the operation must be over by then.
             drop(io::run(wal, Op::Deallocate { range }));
             self.written_slots[run.start as usize..run.end as usize].fill(false);
         }
@@ -319,7 +321,7 @@ impl Keeper {
     /// Changes the superblock and makes that durable.
     ///
     /// # Errors
-    /// When it could not be written: what is in force is then not known.
+    /// When it could not be written: it is then unknown which superblock is in force.
     pub(crate) fn update(
         &mut self,
         device: &mut dyn Device,
@@ -328,7 +330,7 @@ impl Keeper {
         let version = self.superblock.version();
         self.update_once(device, change)?;
         if self.superblock.version() > version && !is_planted("upgrade-half") {
-            // An older program must not find copies of its own version, and take them for what counts.
+            // An older program must not find copies of its own version and take them for current.
             self.update_once(device, |_| {})?;
         }
         Ok(())
@@ -361,10 +363,10 @@ impl Keeper {
     }
 }
 
-/// Writes zeros over blocks, whose data will have `lifetime`, and makes them stable.
+/// Zeroes blocks whose data will have `lifetime`, and makes them stable.
 ///
-/// Piece by piece, each stable before the next: a device's flush takes as long as what it has not
-/// kept yet, whoever wrote that, and the log's durable writes flush all the time.
+/// Piece by piece, each stable before the next: a flush has to write out everything in the device's
+/// cache, whoever wrote it, and the log's durable writes flush all the time.
 pub(crate) fn zero(
     device: &mut dyn Device,
     lifetime: Lifetime,

@@ -95,7 +95,7 @@ pub mod superblock {
     pub(crate) const VERSION: usize = 8;
     pub(crate) const COPY_SIZE: usize = 12;
     pub(crate) const CHECKSUM: usize = 16;
-    /// The checksum covers everything from here on, and what is before itself.
+    /// The checksum covers everything from here on, and the bytes before itself.
     pub(crate) const CHECKED: usize = 24;
     pub(crate) const PARENT: usize = 24;
     pub(crate) const SEQUENCE: usize = 32;
@@ -130,10 +130,10 @@ pub mod superblock {
     pub(crate) const IDENTITY: usize = 1024;
     pub(crate) const IDENTITY_SIZE: usize = 256;
     pub(crate) const EXTENTS: usize = 2048;
-    /// What an extent's entry has above this bit is its area; below, its place in that.
+    /// An extent's entry has its area above this bit, and its place in that area below.
     pub(crate) const EXTENT_AREA_SHIFT: u32 = 13;
     pub(crate) const MAP: usize = 4096;
-    /// What a map entry holds in its top byte when the log has the slot; the rest is the sequence.
+    /// The top byte of a map entry when the log has the slot; the rest is the segment's sequence.
     pub(crate) const MAP_WAL: u64 = 1;
     pub(crate) const MAP_KIND_SHIFT: u32 = 56;
 

@@ -10,8 +10,8 @@
 //!                     (which slot holds which segment, where the log starts, epoch, cut)
 //! ```
 //!
-//! The invariant: what was acknowledged under the policy in force comes back from [`recover`], as a
-//! prefix of what was appended, in order, without gaps. Nothing here has a thread or reads a clock:
+//! The invariant: records acknowledged under the policy in force come back from [`recover`], as a
+//! prefix of those appended, in order, without gaps. Nothing here has a thread or reads a clock:
 //! devices and time are arguments.
 
 mod batch;

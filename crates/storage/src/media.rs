@@ -1,4 +1,4 @@
-//! How a volume reaches what it is stored on.
+//! How a volume reaches its storage.
 
 use slimio_device::{Buffer, Device, OpenError, PlacementId};
 
@@ -50,10 +50,10 @@ impl Area {
     }
 }
 
-/// What dies together, and should lie together on the media.
+/// The lifetime of data: data that dies together should be placed together on the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lifetime {
-    /// The superblock: written over all the time.
+    /// The superblock: overwritten all the time.
     Superblock,
     /// The log: its segments die one by one, behind a snapshot.
     Wal,
@@ -72,13 +72,12 @@ impl Lifetime {
         self as usize
     }
 
-    /// What writes carry: a number of the lifetime's, which a medium turns into one of its device's
-    /// placements.
+    /// The number in its writes, which a medium turns into one of its device's placements.
     pub(crate) fn placement(self) -> PlacementId {
         PlacementId(self as u16)
     }
 
-    /// The lifetime that a write carries; that of the log for a number that none has.
+    /// The lifetime of a write with this number; that of the log for an unknown number.
     pub fn of(placement: PlacementId) -> Self {
         Self::ALL.get(usize::from(placement.0)).copied().unwrap_or(Self::Wal)
     }
@@ -94,16 +93,16 @@ impl Lifetime {
     }
 }
 
-/// What is known of where a device puts what is written.
+/// What is known of where a device puts writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlacementReport {
-    /// Placements that the device has for writes; none where it does not tell them apart.
+    /// Placements that the device has for writes; 0 where it does not tell them apart.
     pub placement_count: usize,
     /// The device's placement for each [`Lifetime`], and the bytes that this process has sent there.
     pub lifetimes: [(PlacementId, u64); 4],
-    /// What the device has counted, for whoever wrote to it; `None` where it does not say.
+    /// The device's own counters, whoever wrote to it; `None` where it reports none.
     pub counted: Option<DeviceCounts>,
-    /// Why it does not say; empty where it does.
+    /// Why it reports none; empty where it does.
     pub why_not_counted: String,
 }
 
@@ -134,24 +133,24 @@ impl DeviceCounts {
     }
 }
 
-/// Tells where a device puts what is written. Never blocks: the device is asked elsewhere.
+/// Tells where a device puts writes. Never blocks: the device is asked elsewhere.
 pub trait PlacementMonitor: Send {
-    /// What is known now.
+    /// What is known at present.
     fn report(&self) -> PlacementReport;
 }
 
-/// What holds a volume: a directory of files, or one device cut in areas.
+/// The medium of a volume: a directory of files, or one device cut in areas.
 ///
 /// The owner of a medium holds its lock: two programs never have the same volume open.
 pub trait Media {
-    /// What the areas are made of, on one device; `None` where each is a file of its own. Paths to
-    /// them are [made by it](Pool::path), and the superblock has its map.
+    /// The extent pool, on one device; `None` where each area is a file of its own. The pool
+    /// [makes](Pool::path) the paths to areas, and the superblock has its map.
     fn pool(&self) -> Option<&Pool> {
         None
     }
 
-    /// Opens a path to the extents that nobody has, as the superblock that was read says, one after
-    /// the other. `None` where areas are files.
+    /// Opens a path to all free extents, one after the other, by the superblock that was read.
+    /// `None` where areas are files.
     ///
     /// # Errors
     /// When it can't be opened.
@@ -159,8 +158,7 @@ pub trait Media {
         Ok(None)
     }
 
-    /// What tells the device from every other one, whatever its name is today; `None` for files, and
-    /// where nothing does.
+    /// What identifies the device, whatever its name is today; `None` for files, and if unknown.
     fn identity(&self) -> Option<String> {
         None
     }
@@ -182,49 +180,50 @@ pub trait Media {
     /// Durable when this returns.
     ///
     /// # Errors
-    /// When there is no room, or something is there that is not to be overwritten.
+    /// When there is no room, or something is there that must not be overwritten.
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError>;
 
     /// The log's buffers as the last process left them, each of `size` bytes, in order. Empty where
     /// there are none, or where nothing can be mapped.
     ///
     /// # Errors
-    /// When they exist but can't be read: what is in them may have been acknowledged.
+    /// When they exist but can't be read: their records may have been acknowledged.
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Makes `count` empty buffers of `size` bytes for the log; what the old ones held is gone.
-    /// Private memory where nothing can be mapped.
+    /// Makes `count` empty buffers of `size` bytes for the log; the contents of the old ones are
+    /// gone. Private memory where nothing can be mapped.
     ///
     /// # Errors
     /// When there is no room for them.
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Whether what is stored in these buffers outlives the process, once it is stored. Buffers that
-    /// were [opened](Self::open_buffers) are used again only where it does.
+    /// Whether bytes stored in these buffers outlive the process. [Opened](Self::open_buffers)
+    /// buffers are used again only where they do.
     fn buffers_outlive_process(&self) -> bool;
 
-    /// Whether blocks that were never written must be before the log uses them: in a file, the
-    /// first write to a block costs a commit of the file system's journal.
+    /// Whether blocks that were never written must be zeroed before the log uses them: in a file,
+    /// the first write to a block costs a commit of the file system's journal.
     fn fresh_blocks_need_zeroing(&self) -> bool;
 
-    /// How it is reached now, and why not in a better way, as [`Storage`] has them from before a path was
-    /// opened: some may have been had only in a lesser way. `None` where nothing like that can happen.
+    /// How the medium is reached now, and why not in a better way. [`Storage`] has the same from
+    /// before a path was opened; some paths may only have opened in a worse way. `None` where that
+    /// can't happen.
     fn io_path(&self) -> Option<(String, String)> {
         None
     }
 }
 
-/// What holds a volume, and how it is reached.
+/// The medium of a volume, and how it is reached.
 pub struct Storage {
-    /// Where the data are.
+    /// The medium.
     pub media: Box<dyn Media>,
     /// Whether there is a volume; if not, one is to be made.
     pub exists: bool,
     /// Where it is, for people.
     pub name: String,
-    /// Whether it is reached in the best way that was asked for.
+    /// Whether it is reached in the best of the ways asked for.
     pub is_best: bool,
-    /// Where the device puts what is written; `None` where there is nothing to tell.
+    /// Where the device puts writes; `None` where there is nothing to tell.
     pub placement: Option<Box<dyn PlacementMonitor>>,
     /// How it is reached, for people.
     pub io_path: String,

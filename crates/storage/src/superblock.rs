@@ -2,7 +2,7 @@
 //!
 //! Two copies are at the head of the area and two at its end. An update with an even sequence
 //! writes copies 0 and 2, one with an odd sequence 1 and 3, one after the other, each durable. So
-//! whatever an interrupted update leaves, the superblock before it stands in both of its copies.
+//! whatever an interrupted update leaves, both copies of the superblock before it are intact.
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 use slimio_planted::is_planted;
@@ -16,11 +16,11 @@ use crate::unfinished::is_mark;
 use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, identity, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
-/// together with it, so nothing of another volume is ever taken for its own.
+/// together with it, so data of another volume is never taken for its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct VolumeId(pub u128);
 
-/// Where the log starts: what is before it is not needed.
+/// Where the log starts; nothing before is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct LogStart {
     /// Sequence of the segment that the first batch is in.
@@ -48,7 +48,7 @@ pub struct Cut {
     pub parent: u64,
 }
 
-/// What can't be changed after formatting.
+/// The geometry of a volume; it can't be changed after formatting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VolumeGeometry {
     /// Blocks of the superblock's area.
@@ -61,7 +61,7 @@ pub struct VolumeGeometry {
     pub wal_slots_max: u32,
 }
 
-/// What a copy holds.
+/// The contents of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Counts updates.
@@ -70,12 +70,12 @@ pub struct Superblock {
     pub parent: u64,
     /// Name of the volume.
     pub volume_id: VolumeId,
-    /// What can't be changed.
+    /// The volume's geometry.
     pub geometry: VolumeGeometry,
     /// Counts recoveries.
     pub epoch: u64,
-    /// The epoch whose mapped buffers count. It stays behind `epoch` while a recovery has not yet
-    /// brought what only they hold to the log.
+    /// The epoch whose mapped buffers count. It stays behind `epoch` until a recovery has brought
+    /// to the log what only these buffers hold.
     pub buffers_epoch: u64,
     /// Where the log starts.
     pub start: LogStart,
@@ -85,21 +85,21 @@ pub struct Superblock {
     pub snapshots: Snapshots,
     /// For each slot of the log's area, the sequence of the segment that it holds.
     pub wal_slots: Vec<Option<u64>>,
-    /// What the areas are made of, on a device; `None` where each is a file.
+    /// The extents of a device, each with its area; `None` where each area is a file.
     pub extents: Option<ExtentMap>,
-    /// What the device is that the volume was last written on, whatever its name is; empty for
-    /// files, and where nothing tells.
+    /// Identity of the device that the volume was last written on, whatever its name is; empty for
+    /// files, and where it is unknown.
     pub identity: String,
 }
 
-/// What was found where a copy should be.
+/// What was found in the place of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperblockCopy {
     /// A superblock, with its checksum.
     Valid(Box<Superblock>, u64),
     /// Never written.
     Empty,
-    /// In its place is the mark of a volume that is being made.
+    /// The mark of a volume that is being made.
     Unfinished,
     /// Another program's format, or damage that looks like it.
     OtherVersion(u32),
@@ -107,7 +107,7 @@ pub enum SuperblockCopy {
     Damaged {
         /// What is wrong with it.
         why: String,
-        /// It starts as a superblock does.
+        /// Whether it starts as a superblock does.
         has_magic: bool,
     },
 }
@@ -128,7 +128,7 @@ impl SuperblockCopy {
 }
 
 impl Superblock {
-    /// The bytes of a copy, and their checksum.
+    /// Encodes a copy, and returns its bytes and their checksum.
     pub(crate) fn encode(&self) -> (Vec<u8>, u64) {
         assert!(self.wal_slots.len() <= layout::WAL_SLOTS_MAX as usize, "the map has a limit");
         let mut bytes = vec![0; at::SIZE];
@@ -248,14 +248,14 @@ impl Superblock {
         if superblock.sequence == u64::MAX {
             return Err("no other can follow it".into());
         }
-        // What this version does not know must be zero: encoding again gives the same bytes.
+        // Bytes that this version does not know must be zero: encoding again gives the same bytes.
         if superblock.encode().0 != bytes {
             return Err("it holds something that this version does not know".into());
         }
         Ok(superblock)
     }
 
-    /// The version of the format that it is in.
+    /// The format version that it is written in.
     pub(crate) fn version(&self) -> u32 {
         match self.extents {
             _ if self.snapshots.is_any_fuzzy() => layout::FORMAT_VERSION_FUZZY,
@@ -275,7 +275,7 @@ impl Superblock {
         segments
     }
 
-    /// The log starts there; segments before are free, and `change` is made to the snapshots.
+    /// Lets the log start there: frees the segments before, and makes `change` to the snapshots.
     pub(crate) fn start_log_at(&mut self, start: LogStart, change: impl FnOnce(&mut Snapshots)) {
         self.start = start;
         for wal_slot in &mut self.wal_slots {
@@ -294,7 +294,7 @@ impl Superblock {
         if self.sequence.is_multiple_of(2) { [0, 2] } else { [1, 3] }
     }
 
-    /// Writes this superblock into some copies, one after the other, each durable.
+    /// Writes this superblock into the given copies, one after the other, each durable.
     pub(crate) fn write_copies(
         &self,
         device: &mut dyn Device,
@@ -345,7 +345,7 @@ impl VolumeGeometry {
     }
 }
 
-/// Where a copy is, in an area of that many blocks.
+/// Where a copy is, in an area of `super_lbas` blocks.
 pub(crate) fn copy_lba(copy: usize, super_lbas: u64) -> Lba {
     let from_end = (SUPERBLOCK_COPIES - copy) as u64;
     match copy {
@@ -354,7 +354,7 @@ pub(crate) fn copy_lba(copy: usize, super_lbas: u64) -> Lba {
     }
 }
 
-/// Reads what is where the copies should be.
+/// Reads the places of all copies.
 ///
 /// # Errors
 /// When the area is too short to hold them.

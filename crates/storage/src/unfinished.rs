@@ -1,9 +1,9 @@
 //! The mark of a volume that is being made.
 //!
-//! It stands where the superblock's first copy will be, from before anything that was there is
-//! overwritten until the new superblock is in all its copies. So whatever ends the making of a volume
-//! before its end, what is left says of itself that nothing in it counts: no server has ever been
-//! told that it is a volume, and nothing was acknowledged on it.
+//! It is written where the superblock's first copy will be. It is there from before any old data is
+//! overwritten until the new superblock is in all its copies. So wherever the making of a volume is
+//! interrupted, the mark says that nothing in it counts: no server was ever told that it is a
+//! volume, and nothing was acknowledged on it.
 
 use slimio_device::{Buffer, Device, DeviceError, Lba, Op};
 
@@ -12,7 +12,7 @@ use crate::layout::{self, put_u32, put_u64, u32_at, u64_at, unfinished as at};
 use crate::superblock::{SuperblockCopy, read_copies};
 use crate::{Error, Lifetime, io};
 
-/// Puts the mark in its place. Durable when this returns; torn, it is none.
+/// Writes the mark. Durable when this returns; a torn mark does not count.
 pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> {
     let mut buffer = Buffer::zeroed(1);
     buffer[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::UNFINISHED_MAGIC);
@@ -24,15 +24,15 @@ pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> 
     io::run(superblock_path, Op::Write { lba: Lba(0), buffer, placement, durable: true }).map(drop)
 }
 
-/// Whether bytes begin as the mark does, and it is whole.
+/// Whether bytes start with a whole mark.
 pub(crate) fn is_mark(bytes: &[u8]) -> bool {
     bytes[at::MAGIC..at::MAGIC + 8] == layout::UNFINISHED_MAGIC
         && u32_at(bytes, at::VERSION) == layout::FORMAT_VERSION
         && u64_at(bytes, at::CHECKSUM) == hash(&bytes[..at::CHECKSUM])
 }
 
-/// Whether the superblock's area is that of a volume whose making was begun and never came to its
-/// end, so that there is nothing to lose and it may be made anew. Nothing is written.
+/// Whether the superblock's area is that of a volume whose making was begun and never finished, so
+/// that there is nothing to lose and it may be made anew. Nothing is written.
 ///
 /// # Errors
 /// When the area is too short to hold a superblock.
@@ -40,9 +40,9 @@ pub fn is_unfinished(superblock_path: &mut dyn Device) -> Result<bool, Error> {
     Ok(is_unfinished_by(&read_copies(superblock_path)?))
 }
 
-/// The same, of the copies that were read.
+/// The same, from copies that were read already.
 pub(crate) fn is_unfinished_by(copies: &[SuperblockCopy]) -> bool {
-    // A volume that was to be replaced counts as long as a copy of its superblock does.
+    // The volume to be replaced counts as long as a copy of its superblock does.
     let counts = |copy: &SuperblockCopy| {
         matches!(copy, SuperblockCopy::Valid(..) | SuperblockCopy::OtherVersion(_))
     };

@@ -1,7 +1,7 @@
 //! A volume that another process has open, read beside it.
 //!
-//! Only the superblock, whose copies say themselves whether they are whole, and snapshot slots,
-//! which that process must have promised to leave alone meanwhile. No lock is taken and nothing is
+//! Only the superblock is read, whose copies tell whether they are whole, and snapshot slots, which
+//! that process must have promised to leave alone meanwhile. No lock is taken and nothing is
 //! written. Files are read through the kernel's cache; a block device past it, as it is written.
 
 use std::fs::{File, OpenOptions};
@@ -114,7 +114,7 @@ impl Media for Beside {
     }
 }
 
-/// A file or a block device that is only read, at once when that is submitted.
+/// A file or a block device opened for reading. A read completes when it is submitted.
 struct ReadOnly {
     file: File,
     lba_count: u64,
@@ -141,7 +141,7 @@ impl ReadOnly {
     }
 }
 
-/// What the kernel says when a file is open for reading only.
+/// The kernel's error when a file is open for reading only.
 const NOT_FOR_WRITING: DeviceError = DeviceError::Io { errno: 9 };
 
 impl Device for ReadOnly {

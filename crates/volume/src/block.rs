@@ -5,8 +5,8 @@
 //! 0                        1 MiB                65 MiB
 //! ```
 //!
-//! What an extent is, a piece of the log or of a snapshot slot, is said by the superblock: no area has
-//! a share of its own.
+//! The superblock says whether an extent is a piece of the log or of a snapshot slot: no area has a
+//! share of its own.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -33,14 +33,14 @@ const EXTENTS_START: u64 = BUFFERS_START + BUFFERS_LBAS;
 /// Fewest blocks of an extent: 1 MiB.
 const EXTENT_LBAS_MIN: u64 = (1 << 20) / LBA_SIZE as u64;
 
-/// Whether a path names a device: one of blocks, or an NVMe generic one.
+/// Whether a path names a device: a block device, or an NVMe generic one.
 pub(crate) fn is_device(path: &Path) -> bool {
     let is_block = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     is_block || is_character_device(path)
 }
 
-/// Makes a volume of a device that is ours alone, whose writes, deallocations and flushes are recorded
-/// where `trace` says.
+/// Makes a volume of a device that is ours alone. If `trace` names a file, its writes,
+/// deallocations and flushes are recorded there.
 ///
 /// # Errors
 /// When it is too small, holds something else, or can't be read or recorded.
@@ -88,7 +88,7 @@ fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, St
     (device.describe() + recorded, notes.collect::<Vec<_>>().join("; "))
 }
 
-/// The extents of a device with so many blocks. One without room for all areas is refused.
+/// The extents of a device with this many LBAs. A device without room for all areas is refused.
 pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Pool, OpenError> {
     let wal_lbas_max = wal_size_max / LBA_SIZE as u64;
     Pool::new(lba_count, EXTENTS_START, EXTENT_LBAS_MIN, wal_lbas_max)
@@ -98,7 +98,7 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
-    /// What is written and by which lifetime, where that is recorded.
+    /// The trace of operations and of the lifetimes of writes, if they are recorded.
     tape: Option<Arc<Tape>>,
     outlives_process: bool,
     pool: Pool,
@@ -124,7 +124,7 @@ impl Media for BlockMedia {
             Area::Superblock | Area::Wal => self.device.open_path()?,
         };
         let path = self.recorded(path);
-        // Above the extents: where a snapshot begins is told by its place in the area.
+        // Above the extents: a snapshot's beginning is known by its place in the area.
         let placements = self.placements.of_path(area);
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))
     }

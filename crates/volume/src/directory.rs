@@ -103,14 +103,14 @@ struct DirectoryMedia {
 }
 
 impl DirectoryMedia {
-    /// Removes what a first start has left, so that every file is made from its beginning: nobody
-    /// knows of which the length, or the name, would outlive power.
+    /// Removes what an unfinished first start has left, so that every file is made from its
+    /// beginning: nobody knows which lengths and names would outlive power loss.
     fn clear_unfinished(&mut self) -> Result<(), OpenError> {
         if self.found == Found::Volume {
             return Ok(());
         }
-        // It may have been killed when the directory had its name but that was not durable, or when what
-        // tells of it in the superblock's file was not: its mark, and zeros over what was to be replaced.
+        // It may have been killed when the directory's name was not durable, or when the contents
+        // of the superblock's file were not: its mark, and zeros over what was to be replaced.
         if !is_planted("own-name-unflushed") {
             self.directory.flush_own_name()?;
         }
@@ -119,8 +119,8 @@ impl DirectoryMedia {
         }
         let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
         let others = slots.into_iter().chain([NEW_BUFFERS, BUFFERS, Area::Wal.name()]);
-        // The superblock's file goes last: without it, the others are taken for a volume's. Its mark
-        // stays, which is only made when its file is durable.
+        // The superblock's file goes last: without it, the others are taken for a volume's. A
+        // marked one stays: the mark is only made when the file is durable.
         let superblock = (self.found == Found::Empty).then_some(Area::Superblock.name());
         let mut names: Vec<_> = others.chain(superblock).collect();
         if is_planted("superblock-cleared-first") {
@@ -134,8 +134,8 @@ impl DirectoryMedia {
         Ok(())
     }
 
-    /// Takes the buffers from others: earlier versions made them readable to whoever could enter the
-    /// directory.
+    /// Takes the buffers' file from other users: earlier versions made it readable to whoever could
+    /// enter the directory.
     fn narrow_buffers(&self) {
         let path = self.directory.file_path(BUFFERS);
         let narrow = || {
@@ -167,7 +167,7 @@ impl DirectoryMedia {
         (self.directory.describe(), notes.join("; "))
     }
 
-    /// Private buffers.
+    /// Makes the log's buffers in private memory, for the reason `why`.
     fn private_buffers(
         &mut self,
         why: String,
@@ -175,8 +175,8 @@ impl DirectoryMedia {
         size: usize,
     ) -> Result<Vec<Buffer>, OpenError> {
         log::warn!("the log's buffers are in private memory: {why}");
-        // Whoever comes next finds that there is nothing to miss. Where that can't be written, what
-        // the old ones hold is of an epoch that counts no more.
+        // An empty file tells the next start that nothing is missing. If it can't be written, the
+        // old buffers are of an epoch that no longer counts.
         match self.directory.create_mapped(BUFFERS, 0) {
             Err(OpenError::NoSpace { .. }) | Ok(_) => {}
             Err(error) => return Err(error),
@@ -215,7 +215,7 @@ impl Media for DirectoryMedia {
                 self.directory.create_file(area.name(), lbas)?;
             }
         }
-        // From here on its absence is a loss.
+        // From here on, its absence means a loss.
         if !self.directory.has_file(BUFFERS) {
             self.directory.create_mapped(BUFFERS, 0)?;
         }
@@ -233,7 +233,7 @@ impl Media for DirectoryMedia {
             });
         }
         file.check_readable(&self.directory.file_path(BUFFERS))?;
-        // What is in them can be read; whether they are stored to again is another matter.
+        // Their contents can be read; whether they are mapped for writing again is another matter.
         self.outlives_process = self.directory.why_not_mapped(BUFFERS).is_none();
         Ok(file.buffers(size))
     }
@@ -249,7 +249,7 @@ impl Media for DirectoryMedia {
             }
             // A full file system is no reason not to start.
             Err(error) => {
-                // Where there is no memory either, this error is the one to tell.
+                // If there is no memory either, this error is the one to report.
                 self.private_buffers(error.to_string(), count, size).map_err(|_| error)
             }
         }
@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// What is flushed is opened for that.
+    /// A flush shows in that the file is opened for it.
     #[test]
     fn what_was_left_is_durable_before_anything_of_it_goes() {
         let above = tempfile::tempdir().expect("a directory");

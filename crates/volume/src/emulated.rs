@@ -5,7 +5,7 @@ use std::path::Path;
 use slimio_device::{OpenError, WholeDevice};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, PREFIX};
 
-/// What names the drive, if `path` names one.
+/// The drive's specification, if `path` names one.
 pub(crate) fn spec(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix(PREFIX)
 }

@@ -1,8 +1,8 @@
 //! The concrete volumes: a directory of files, a device, or an emulated SSD, made into what storage
 //! works on.
 //!
-//! Everything else takes what holds a volume as a `&mut dyn Media`, and a path as a
-//! `&mut dyn Device`: only a binary, or a test in its place, comes here.
+//! Everything else takes a volume's medium as a `&mut dyn Media`, and a path as a
+//! `&mut dyn Device`: only binaries, and tests in their place, use this crate.
 
 mod beside;
 mod block;
@@ -20,9 +20,9 @@ use std::path::Path;
 use slimio_device::{OpenError, PathOptions, WholeDevice, open_whole};
 use slimio_storage::Storage;
 
-/// Opens the volume at `path`, which is this process's alone until the result is dropped. A
-/// directory or the file of an emulated SSD (`emulated:…`) that is missing is made if `create`. What is
-/// there and is no volume is refused.
+/// Opens the volume at `path`, which is this process's alone until the result is dropped. A missing
+/// directory or file of an emulated SSD (`emulated:…`) is made if `create`. Anything there that is
+/// no volume is refused.
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///
@@ -44,8 +44,8 @@ pub fn open(
     }
 }
 
-/// Refuses the name of a device that is not there: a directory made in its place would be in memory,
-/// and what is in it gone with the machine.
+/// Refuses the name of a missing device: a directory made in its place would be in memory, and lost
+/// with the machine.
 fn check_no_device(path: &Path) -> Result<(), OpenError> {
     let full = std::path::absolute(path).unwrap_or_default();
     let mut above = full.ancestors().skip(1);
@@ -56,8 +56,8 @@ fn check_no_device(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Takes a device that is this process's alone, whatever it is, as a volume. One that holds something
-/// else is refused. `path` is what it is called.
+/// Opens the volume on any device that is this process's alone. A device that holds something else
+/// is refused. `path` is its name.
 ///
 /// # Errors
 /// As [`open`].
@@ -69,7 +69,7 @@ pub fn open_on(
     block::make_volume(path, device, wal_size_max, None)
 }
 
-/// As [`open`], of a device, whose writes, deallocations and flushes are recorded in a new file at
+/// As [`open`], of a device. Its writes, deallocations and flushes are recorded in a new file at
 /// `trace`, each write with its lifetime as the stream.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Which of a device's placements each lifetime gets, and what became of it.
+//! Which of a device's placements each lifetime gets, and what the device has counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,18 +13,18 @@ use slimio_storage::{Area, DeviceCounts, Lifetime, PlacementMonitor, PlacementRe
 /// How often the device is asked for its counters: one admin command each time.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// A handle whose reclaim unit has less than this part of it left is brought to a fresh one before a
-/// snapshot begins: what stays empty is next to nothing, and no unit holds the end of one snapshot
-/// and a little of the next. With more left, what would stay empty costs more than what is mixed.
+/// A handle whose reclaim unit has less than one part in this many left gets a fresh unit before a
+/// snapshot begins: next to nothing stays empty, and no unit holds the end of one snapshot and a
+/// little of the next. With more left, the empty space would cost more than the mixing.
 const FRESH_UNIT_BELOW: u64 = 64;
 
 const LIFETIMES: usize = Lifetime::ALL.len();
 
-/// The placement of each lifetime, by its index. With fewer placements than lifetimes, those share
-/// that die soonest after one another: the log and WAL-snapshots first, then these and the
-/// superblock; on-demand snapshots, which may live for weeks, are the last to share.
+/// The placement of each lifetime, by its index. With fewer placements than lifetimes, the
+/// lifetimes that die soonest after one another share: the log and WAL-snapshots first, then these
+/// and the superblock; on-demand snapshots, which may live for weeks, are the last to share.
 ///
-/// The first placement is where a device puts what names none: nothing long-lived goes there.
+/// The first placement is where a device puts writes that name none: nothing long-lived goes there.
 fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     let [superblock, wal, wal_snapshot, snapshot] = match placements.len() {
         0 => return [PlacementId::default(); LIFETIMES],
@@ -36,7 +36,7 @@ fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     [superblock, wal, wal_snapshot, snapshot].map(|index: usize| placements[index])
 }
 
-/// The index of the placement that each lifetime gets on a device that has so many, in the order of
+/// The index of the placement that each lifetime gets on a device with this many, in the order of
 /// [`Lifetime::ALL`].
 pub fn placements_of_lifetimes(placement_count: u16) -> [u16; LIFETIMES] {
     let placements: Vec<PlacementId> = (0..placement_count).map(PlacementId).collect();
@@ -48,7 +48,7 @@ fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
     blocks_left < unit_blocks / FRESH_UNIT_BELOW
 }
 
-/// Which lifetimes share a placement on a device that has so many, as a sentence without a full stop;
+/// Which lifetimes share a placement on a device with this many, as a sentence without a full stop;
 /// empty when none does.
 pub fn sharing(placement_count: usize) -> &'static str {
     match placement_count {
@@ -67,7 +67,7 @@ pub(crate) struct Placements {
     sent: Arc<[AtomicU64; LIFETIMES]>,
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
-    /// Whether the path below wants to know lifetimes, and names placements itself.
+    /// Whether the path below is recorded: it takes lifetimes, and names placements itself.
     is_recorded: bool,
     /// Asked on a snapshot's own thread, when one begins.
     account: Option<Arc<dyn FdpAccount>>,
@@ -86,8 +86,8 @@ impl Placements {
         }
     }
 
-    /// Lets a snapshot begin in a reclaim unit of its own, where that costs next to nothing. Without
-    /// it, nothing is wrong.
+    /// Begins a snapshot in a fresh reclaim unit if that costs next to nothing. It does no harm if
+    /// that fails.
     fn begin_snapshot(&self, lifetime: usize) {
         let id = self.ids[lifetime];
         let is_shared = self.ids.iter().filter(|other| **other == id).count() > 1;
@@ -107,7 +107,7 @@ impl Placements {
         }
     }
 
-    /// Those of a path to an area.
+    /// The placements of a path to an area.
     pub(crate) fn of_path(&self, area: Area) -> Self {
         Self { is_snapshot: matches!(area, Area::Snapshot(_)), ..self.clone() }
     }
@@ -149,12 +149,12 @@ impl Layer for Placements {
     }
 }
 
-/// Asks a device for its counters: on a thread of its own, or when somebody looks where they are at
-/// hand.
+/// Asks a device for its counters: on a thread of its own, or, if they are at hand, for each
+/// report.
 pub(crate) struct Monitor {
     placements: Placements,
     counted: Arc<Mutex<Counted>>,
-    /// Whose counters are at hand, and what they were when the volume was opened.
+    /// The account, if its counters are at hand, and their values when the volume was opened.
     at_hand: Option<(Box<dyn FdpAccount>, FdpStatistics)>,
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
@@ -188,7 +188,7 @@ impl Monitor {
             return Some(monitor);
         }
         let (end, ended) = channel();
-        // Who may not ask now may not later.
+        // A process that may not ask now may not later.
         let thread = at_open.ok().and_then(|at_open| {
             let counted = counted.clone();
             let ask = move || {
@@ -203,7 +203,7 @@ impl Monitor {
         Some(monitor)
     }
 
-    /// One that has no thread.
+    /// A monitor without a thread.
     fn idle(placements: &Placements, counted: Arc<Mutex<Counted>>) -> Self {
         let placements = placements.clone();
         Self { placements, counted, at_hand: None, end: None, thread: None }

@@ -1,9 +1,9 @@
 //! The trace of a device: its writes, deallocations and flushes, with the lifetime of each write.
 //!
-//! Recorded is what is submitted, before it is: whatever reaches the device through a path is in the
-//! trace. What the kernel writes of the log's mapped buffers does not come through one, and is not.
-//! The trace has its end when the volume is closed; one that can't be written is given up, loudly, and
-//! the volume goes on.
+//! An operation is recorded before it is submitted: whatever reaches the device through a path is
+//! in the trace. The kernel writes the log's mapped buffers without a path, so they are not. The
+//! trace ends when the volume is closed; if it can't be written, it is given up, loudly, and the
+//! volume goes on.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -15,10 +15,10 @@ use slimio_device::{Device, LBA_SIZE, Layer, Layered, Lba, Op, OpenError, Placem
 use slimio_ssd::trace::{self, ByteRange, TapeError, TraceEvent, TraceHeader};
 use slimio_storage::Lifetime;
 
-/// What the streams of such a trace are, in its header.
+/// Names of the streams, in the trace's header.
 const STREAMS: &str = "superblock, log, WAL-snapshots, on-demand snapshots";
 
-/// Records what goes down one path. What comes to it carries lifetimes, what goes on placements.
+/// Records the operations of one path. Writes come in with lifetimes, and go on with placements.
 struct Recorder {
     /// The device's placement for each lifetime.
     below: [PlacementId; Lifetime::ALL.len()],
@@ -74,8 +74,8 @@ impl Tape {
         Ok(Arc::new(Self(tape)))
     }
 
-    /// A path whose writes name lifetimes, over one to the device that has the placement `below` for
-    /// each of them.
+    /// A path whose writes name lifetimes, over a path to the device, which has the placement
+    /// `below` for each of them.
     pub(crate) fn over(
         self: &Arc<Self>,
         path: Box<dyn Device + Send>,
@@ -85,7 +85,7 @@ impl Tape {
     }
 
     fn record(&self, event: &TraceEvent) {
-        // What was given up before was told then.
+        // If it was given up before, that was reported then.
         if let Err(error @ TapeError::Failed(_)) = self.0.record(event) {
             give_up(&error);
         }

@@ -1,9 +1,9 @@
-//! What a first start leaves in a directory when it does not come to its end.
+//! What an unfinished first start leaves in a directory.
 //!
-//! It makes file after file, each durable before the next, and only then begins to write the
-//! superblock. So up to there all that can be found are files that hold nothing, of any length, and
-//! not all of them; from there on the [mark](slimio_storage::is_unfinished) of a volume that is being
-//! made. Both are gone on with. Whatever else there is may be a volume, and is never written over.
+//! A first start makes file after file, each durable before the next, and only then begins to write
+//! the superblock. Up to there, only files that hold nothing can be found, of any length, and
+//! perhaps not all of them; after that, the [mark](slimio_storage::is_unfinished) of a volume that
+//! is being made. Both are continued. Anything else may be a volume, and is never overwritten.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -27,17 +27,16 @@ const LOOK_SIZE: usize = 1 << 20;
 /// What was found of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing.
     Nothing,
-    /// Files of one that was never finished, and nothing in them.
+    /// Files of a volume that was never finished, with nothing in them.
     Empty,
-    /// One that was being made.
+    /// A volume that was being made.
     Marked,
-    /// One, whole or not.
+    /// A volume, whole or not.
     Volume,
 }
 
-/// Looks at a directory that is ours alone. Once there is a mark or a volume, a path was opened.
+/// Looks at a directory that is ours alone. If it finds a mark or a volume, it has opened a path.
 ///
 /// # Errors
 /// When its names can't be read.

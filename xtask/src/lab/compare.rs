@@ -23,8 +23,8 @@ const SNAPSHOT_KEYS: u32 = 40_000;
 const SNAPSHOT_ROUNDS: usize = 3;
 const TRACED_WRITES: u32 = 300;
 
-/// Runs all of it, `ROUNDS_DEFAULT` times or as the only argument says, and writes the tables to the
-/// lab's folder.
+/// Runs the whole comparison, for `ROUNDS_DEFAULT` rounds or the number that the only argument
+/// gives, and writes the tables to the lab's folder.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = match args {
         [] => ROUNDS_DEFAULT,

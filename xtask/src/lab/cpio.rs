@@ -11,7 +11,7 @@ const MODE_CHARACTERS: u32 = 0o020_600;
 #[derive(Default)]
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
-    /// Names that are in it: folders are made as they are needed, and a file is kept once.
+    /// Names that are in it: folders are made as they are needed, and each file is added once.
     names: BTreeSet<String>,
 }
 
@@ -27,7 +27,6 @@ impl Cpio {
         self.entry(path, MODE_DIRECTORY, (0, 0), &[]);
     }
 
-    /// With the permissions that `mode` names.
     pub(crate) fn file(&mut self, path: &str, mode: u32, contents: &[u8]) {
         self.below_its_folder(path, MODE_FILE | mode, (0, 0), contents);
     }
@@ -62,7 +61,7 @@ impl Cpio {
 
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), contents: &[u8]) {
         self.names.insert(path.to_owned());
-        // The kernel tells hard links by their number: each entry has one of its own.
+        // The kernel recognises hard links by inode number: each entry has one of its own.
         let inode = self.names.len() as u32;
         let links = 1;
         let fields = [

@@ -28,7 +28,6 @@ pub(crate) struct Guest {
 
 /// What the first process does when all is in place.
 pub(crate) enum Task {
-    /// A shell script's text.
     Script(String),
     Shell {
         welcome: String,
@@ -36,7 +35,7 @@ pub(crate) enum Task {
 }
 
 impl Guest {
-    /// With everything that each machine has.
+    /// A root file system with everything that each machine has.
     pub(crate) fn new(tools: &Tools) -> Result<Self, Failure> {
         let mut guest = Self { cpio: Cpio::default(), libraries: BTreeSet::new() };
         guest.cpio.node("dev/console", 5, 1);
@@ -58,7 +57,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Modules that what is run loads itself, from `/lab/optional`, in this order.
+    /// Modules that the task loads itself, from `/lab/optional`, in this order.
     pub(crate) fn optional_modules(&mut self, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
         self.modules_into("lab/optional", tools, list)
     }
@@ -69,7 +68,6 @@ impl Guest {
         self.program_named(path, &name.to_string_lossy())
     }
 
-    /// The same under another name.
     pub(crate) fn program_named(&mut self, path: &Path, name: &str) -> Result<(), Failure> {
         for library in libraries_of(path)? {
             self.library(&library)?;
@@ -79,7 +77,6 @@ impl Guest {
         Ok(())
     }
 
-    /// Writes the archive to `path`.
     pub(crate) fn finish(
         mut self,
         path: &Path,
@@ -136,7 +133,7 @@ impl Guest {
     }
 }
 
-/// What the dynamic linker would load. Nothing for a script or a static program.
+/// Libraries that the dynamic linker would load. None for a script or a static program.
 fn libraries_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let output = command("ldd").arg(path).output().map_err(|error| said(path, &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -178,7 +175,7 @@ fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
 pub(crate) fn unpack_results(archive: &Path, folder: &Path) -> Result<(), Failure> {
     drop(fs::remove_dir_all(folder));
     fs::create_dir_all(folder).map_err(|error| said(folder, &error))?;
-    // Whoever runs the lab may remove them again.
+    // So that whoever runs the lab may remove them again.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
         .map_err(|error| said(folder, &error))?;
     run(command("tar").args(["-x", "--no-same-owner", "-C"]).arg(folder).arg("-f").arg(archive))

@@ -11,7 +11,7 @@ use crate::Failure;
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
-    /// Flags of QEMU's `nvme-subsys`; no subsystem of its own without.
+    /// Flags of QEMU's `nvme-subsys`; `None` for no subsystem of its own.
     subsystem: Option<&'static str>,
     /// More flags of `nvme`, with a comma before each.
     controller: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Kind {
 const FDP_SUBSYSTEM: &str = "fdp=on,fdp.runs=64M,fdp.nrg=1,fdp.nruh=8";
 const BLOCKS_4096: &str = ",logical_block_size=4096,physical_block_size=4096";
 
-/// All that there are, in the order in which a machine gets them.
+/// All kinds, in the order in which a machine gets them.
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "FDP",
@@ -86,17 +86,14 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Every kind once.
     pub(crate) fn all() -> Vec<Self> {
         KINDS.iter().map(Self::new).collect()
     }
 
-    /// The file behind it.
     pub(crate) fn image(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.raw", self.kind.name))
     }
 
-    /// The record of its writes.
     pub(crate) fn record(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.record", self.kind.name))
     }
@@ -146,7 +143,8 @@ impl Namespace {
             );
         }
         add("-blockdev", format!("driver=raw,node-name=disk-{name},file={below},discard=unmap"));
-        // Behind a port of its own, for the root complex gives nothing away while it runs.
+        // Behind a port of its own, because the root complex does not release devices while it
+        // runs.
         add("-device", format!("pcie-root-port,id=port-{name},chassis={}", self.chassis()));
         let mut controller =
             format!("nvme,id=controller-{name},bus=port-{name},serial={name}{controller}");

@@ -1,9 +1,9 @@
 //! Cuts the power of a session after the fact: rebuilds images that a cut could have left, starts the
 //! server on each, and compares with what clients had been told by then.
 //!
-//! A client sends the next write when the one before it was acknowledged. So its mark number N on the
-//! device, stable or not, says that it was told of number N - 1: the record itself tells what must be
-//! there after a cut, and no clock is involved.
+//! A client sends the next write when the one before it was acknowledged. So a client's mark N on
+//! the device, stable or not, says that its write N - 1 was acknowledged: the record alone tells
+//! what must be there after a cut, and no clock is involved.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const BLOCK_SIZE: u64 = 4096;
 /// What the clients of `tests/lab/power-cut-load` write: `<mark:CLIENT:NUMBER>`.
 const MARK: &[u8] = b"<mark:";
 
-/// What a sentence about a lost write says.
+/// Part of the message about a lost write.
 pub(crate) const MISSED: &str = "was told that write";
 
 /// The highest mark of each client.
@@ -45,7 +45,7 @@ pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize
             images += 1;
         }
     }
-    // A check that cannot fail proves nothing: with every flush and FUA taken away it must.
+    // A check that cannot fail proves nothing: without any flush and FUA it must fail.
     let volatile: Vec<Entry> = entries.into_iter().filter_map(without_stability).collect();
     let seen = marks_by_cut(&volatile);
     record::write_image(&volatile, volatile.len(), Survivors::None, namespace.size, &image)?;
@@ -65,7 +65,7 @@ fn without_stability(entry: Entry) -> Option<Entry> {
     }
 }
 
-/// For each number of entries, the highest marks among the first as many.
+/// For each number of entries, the highest marks among that many first ones.
 fn marks_by_cut(entries: &[Entry]) -> Vec<Marks> {
     let mut marks = Marks::new();
     let mut all = vec![marks.clone()];
@@ -130,7 +130,7 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
     Some(read())
 }
 
-/// Nothing acknowledged is missing, and nothing is there that nobody had sent.
+/// Checks that nothing acknowledged is missing, and nothing is there that nobody had sent.
 fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
     for (client, &sent) in seen {
         let number = found.get(client).copied().unwrap_or(0);
@@ -147,7 +147,7 @@ fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
     }
 }
 
-/// Gone with this.
+/// A loop device, detached on drop.
 struct LoopDevice {
     path: PathBuf,
 }

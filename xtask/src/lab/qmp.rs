@@ -10,7 +10,6 @@ use crate::Failure;
 /// An answer that takes longer means that QEMU hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection that takes commands.
 pub(crate) struct Qmp {
     stream: BufReader<UnixStream>,
 }

@@ -2,8 +2,8 @@
 //!
 //! QEMU writes it in the format of the kernel's dm-log-writes: a superblock, then an entry for each
 //! write, flush and deallocation in the order in which the device finished them, each before the
-//! guest was told. QEMU's NVMe controller drops the FUA bit on the way, so that comes from the guest
-//! kernel's own trace of the commands it sent.
+//! guest was told. QEMU's NVMe controller drops the FUA bit on the way, so this bit comes from the
+//! guest kernel's own trace of the commands it sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -20,7 +20,7 @@ const FLAG_DISCARD: u64 = 1 << 2;
 /// The bit of a write's control field, as the kernel prints it.
 const CONTROL_FUA: u64 = 1 << 14;
 
-/// One thing that the device did, in bytes.
+/// One operation of the device, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Write { offset: u64, data: Vec<u8>, durable: bool },

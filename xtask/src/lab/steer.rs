@@ -8,8 +8,8 @@ use crate::Failure;
 /// What a request changes, and for which namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
-    /// Operations of this kind fail until healed; of flushes only the next, for to heal it QEMU
-    /// must flush.
+    /// Operations of this kind fail until healed; of flushes only the next one, because QEMU must
+    /// flush to heal it.
     Fail {
         name: &'static str,
         operation: &'static str,
@@ -36,7 +36,6 @@ const OPERATIONS: &[&str] = &["read", "write", "flush", "discard"];
 /// Where operations can be held, as the block layer of QEMU calls it.
 const EVENTS: &[(&str, &str)] = &[("write", "pwritev"), ("flush", "flush_to_disk")];
 
-/// Does what `line` asks for.
 pub(crate) fn answer(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
     match parse(line)? {
         Request::Fail { name, operation } => {
@@ -62,7 +61,7 @@ pub(crate) fn answer(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
 
 /// Puts a driver that injects errors below the device.
 fn interpose(qmp: &mut Qmp, name: &str, rules: &str) -> Result<(), Failure> {
-    // What an earlier request has put there goes first.
+    // Whatever an earlier request has put there is removed first.
     heal(qmp, name)?;
     let errors = format!("errors-{name}");
     drop(qmp.execute("blockdev-del", &format!(r#"{{"node-name":"{errors}"}}"#)));
@@ -80,7 +79,7 @@ fn heal(qmp: &mut Qmp, name: &str) -> Result<(), Failure> {
     reopen(qmp, name, &image).or_else(|_| reopen(qmp, name, &image))
 }
 
-/// Makes `below` what `disk-NAME` stands on.
+/// Puts `below` under `disk-NAME`.
 fn reopen(qmp: &mut Qmp, name: &str, below: &str) -> Result<(), Failure> {
     qmp.execute(
         "blockdev-reopen",
@@ -91,7 +90,7 @@ fn reopen(qmp: &mut Qmp, name: &str, below: &str) -> Result<(), Failure> {
     .map(drop)
 }
 
-/// A command of QEMU's monitor for people; what it prints is its only error.
+/// A command of QEMU's monitor for people, which reports errors only by printing something.
 fn monitor(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
     let said = qmp.execute("human-monitor-command", &format!(r#"{{"command-line":"{line}"}}"#))?;
     if said.starts_with(r#"{"return": ""}"#) {

@@ -8,7 +8,7 @@ use super::guest::said;
 use super::trace::{self, Busy};
 use crate::Failure;
 
-/// What servers are a ratio of, and ways to write.
+/// The bases of the ratios: of servers, of ways to write, of snapshots.
 const BASE: &str = "stock-ext4";
 const BASE_WAY: &str = "append";
 const BASE_SNAPSHOT: &str = "slimio-block";
@@ -28,13 +28,13 @@ const WAYS: [(&str, &str); 4] = [
 ];
 const CLIENTS: [u32; 2] = [50, 1];
 
-/// All that the machine has said.
+/// All measurements that the machine has printed.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     round: usize,
     loads: Vec<Load>,
     calls: Vec<Counted>,
-    /// Of the kernel, called per write of a lone client.
+    /// Functions of the kernel, called per write of a lone client.
     functions: Vec<(String, f64)>,
     snapshots: Vec<(usize, String, f64)>,
     ways: Vec<(usize, &'static str, Busy)>,
@@ -62,7 +62,6 @@ struct Counted {
 }
 
 impl Measured {
-    /// Takes in a line that was printed.
     pub(super) fn take(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |text: &str| text.parse::<f64>().ok();
@@ -108,7 +107,7 @@ impl Measured {
         }
     }
 
-    /// Reads the traces of all rounds, each of so many writes.
+    /// Reads the traces of all rounds, each of `writes` writes.
     pub(super) fn take_traces(
         &mut self,
         folder: &Path,
@@ -128,7 +127,7 @@ impl Measured {
         Ok(())
     }
 
-    /// Whether each server was measured in each round, and snapshots in so many.
+    /// Whether each server was measured in each round, and snapshots in `snapshot_rounds`.
     pub(super) fn is_complete(&self, rounds: usize, snapshot_rounds: usize) -> bool {
         let wanted = SERVERS.len() * CLIENTS.len() * rounds;
         self.loads.len() == wanted
@@ -143,7 +142,7 @@ impl Measured {
             .find(|load| load.round == round && load.name == name && load.clients == clients)
     }
 
-    /// What `of` is in each round, over what it is for the base with as many clients.
+    /// The ratio of `of` in each round to that of the base with the same number of clients.
     fn ratios(&self, name: &str, clients: u32, of: impl Fn(&Load) -> f64) -> Vec<f64> {
         let loads = self.loads.iter();
         loads

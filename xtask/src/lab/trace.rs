@@ -3,7 +3,7 @@
 /// What happened between the marks `begin` and `end`, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Busy {
-    /// From the one to the other.
+    /// From one mark to the other.
     pub(super) total_us: f64,
     /// While the device had at least one request.
     pub(super) device_us: f64,
@@ -31,7 +31,7 @@ pub(super) fn busy(trace: &str) -> Option<Busy> {
                 busy_since = busy_since.or(Some(at));
             }
             Event::Completed => {
-                // What was issued before the trace began may end in it.
+                // A request that was issued before the trace began may complete in it.
                 in_flight = in_flight.saturating_sub(1);
                 if in_flight == 0 {
                     found.device_us += busy_since.take().map_or(0.0, |since| at - since);

@@ -1,17 +1,15 @@
-//! What a session says of itself, and whether that is worth anything.
+//! What a session reports of itself, and whether that proves anything.
 
 use crate::report::{Counts, SKIP_MARK};
 
-/// What the lines of a session have said.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     count: usize,
-    /// What is wrong with the first that is.
+    /// What is wrong with the first wrong line.
     wrong: Option<String>,
 }
 
 impl Verdicts {
-    /// Looks at one line of what the session says.
     pub(super) fn see(&mut self, line: &str) {
         let wrong = match Counts::parse(line) {
             Some(counts) => {
@@ -32,7 +30,8 @@ impl Verdicts {
         }
     }
 
-    /// Whether it has checked something, all of it with success; `status` is its exit status.
+    /// Checks that the session has tested something, all of it with success; `status` is its exit
+    /// status.
     ///
     /// # Errors
     /// What it lacks, as a sentence.

@@ -1,11 +1,11 @@
-//! Every direct dependency has a line with its reason in `deny.toml`, and every such line a use.
+//! Every direct dependency has a line with its reason in `deny.toml`, and every such line is for a
+//! dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Complaints, File};
 
 const REASONS: &str = "deny.toml";
-/// Our own packages.
 const OURS: &str = "slimio-";
 
 pub(super) fn check(files: &[File], complaints: &mut Complaints) {

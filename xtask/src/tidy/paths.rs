@@ -1,4 +1,4 @@
-//! Documents name files; what they name exists.
+//! Files that documents name exist.
 
 use super::{Complaints, File};
 use crate::process::root;

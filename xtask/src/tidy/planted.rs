@@ -45,7 +45,7 @@ pub(super) fn check(files: &[File], complaints: &mut Complaints) {
     }
 }
 
-/// Whether a file of the package's that is called like the test's module has its name.
+/// Whether a file of the package that is called like the test's module contains the test's name.
 fn has_test(files: &[File], test: &Test) -> bool {
     let folder = format!("crates/{}/", test.package.trim_start_matches("slimio-"));
     let mut words: Vec<&str> = test.name.split("::").filter(|word| *word != "tests").collect();

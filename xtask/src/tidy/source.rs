@@ -3,7 +3,7 @@
 use super::{Complaints, File};
 use crate::tidy::words::code_of;
 
-/// Longer files are cut.
+/// Longer files must be split.
 const LINES_MAX: usize = 700;
 /// Only these crates may say `unsafe`.
 const UNSAFE_FOLDERS: &[&str] = &["crates/ring/", "crates/device/"];

@@ -17,7 +17,6 @@ pub const SWITCHES: &[&str] = &["quick", "full", "stock-only", "slimio-only"];
 /// What the flags of `compare` mean.
 pub const HELP: &str = include_str!("../../help/compare.txt");
 
-/// File of the report.
 const REPORT_FILE: &str = "benchmarks.md";
 
 /// Runs the comparison that `args` describe; the result is the text to print.
@@ -67,7 +66,7 @@ fn config(args: &mut Args, scenarios: Option<&str>) -> Result<CompareConfig> {
         extra: extra.split_whitespace().map(str::to_owned).collect(),
         scenarios: pick(scenarios)?,
         scale,
-        // A server has a working directory of its own in mind: paths must not depend on ours.
+        // A server runs in a working directory of its own: paths must not depend on ours.
         work: absolute(&work)?,
         out: absolute(&out)?,
         seed: args.value("seed", 1)?,

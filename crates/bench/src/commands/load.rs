@@ -67,7 +67,7 @@ pub fn run(mut args: Args) -> Result<String> {
     Ok(describe(&report, used))
 }
 
-/// CPU time and more that were used until some moment.
+/// CPU time, and the server's context switches, used until some moment.
 #[derive(Clone, Copy)]
 struct Use {
     own: Duration,

@@ -24,7 +24,7 @@ pub const HELP: &str = include_str!("../../help/runtime.txt");
 /// What the WAF of SlimIO with data placement must not exceed.
 const WAF_MAX: f64 = 1.005;
 
-/// A drive, and who is run on it.
+/// A drive, and the hosts that run on it.
 struct Case {
     name: &'static str,
     spare_percent: u32,
@@ -33,8 +33,8 @@ struct Case {
     hosts: &'static [Host],
 }
 
-/// The paper's drive, and one that is as full as SlimIO can make it with less spare NAND; a file system
-/// can't be filled like that. The last is the same with a collector that begins later.
+/// The paper's drive; one with less spare NAND that is as full as SlimIO can make it, which a file
+/// system can't be; and the same one with a collector that begins later.
 const CASES: &[Case] = &[
     Case {
         name: "paper",
@@ -114,7 +114,7 @@ pub fn run(mut args: Args) -> Result<String> {
                 for &host in &hosts {
                     experiment.run(host, drive, policy)?;
                 }
-                // Who comes first is not to be the same one each time.
+                // The same host must not come first in every round.
                 hosts.reverse();
             }
         }
@@ -149,7 +149,7 @@ struct Experiment {
     drive_bytes: u64,
     repetitions: u32,
     snapshot_rate: Option<String>,
-    /// What it runs on.
+    /// The line about the machine that it runs on.
     machine: String,
     outcomes: Vec<Outcome>,
     /// Why stock Redis was left out.
@@ -176,7 +176,7 @@ impl Experiment {
         let outcome = setup.run(&program, &self.folder);
         remove(&self.folder)?;
         self.outcomes.push(outcome?);
-        // What is done is kept, whatever becomes of the next.
+        // Finished runs are written out, whatever happens to the next.
         self.write(drive, policy)
     }
 
@@ -193,8 +193,8 @@ impl Experiment {
         write_picture(&shown, &path)
     }
 
-    /// That there is no collector to be felt where there is data placement. What there is without
-    /// depends on how fast this machine is.
+    /// Checks that the collector copies hardly anything with data placement. How much it copies
+    /// without depends on this machine's speed.
     fn check(&self) -> Result<()> {
         for outcome in self.outcomes.iter().filter(|it| it.setup.host == Host::WithPlacement) {
             let waf = outcome.waf();

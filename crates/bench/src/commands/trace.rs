@@ -13,7 +13,7 @@ pub const SWITCHES: &[&str] = &["discard"];
 /// What the flags of `trace` mean.
 pub const HELP: &str = include_str!("../../help/trace.txt");
 
-/// Made in `--folder`. One that was killed has left it, and is found there.
+/// A folder made in `--folder`. A run that was killed has left it, and the next run finds it.
 const OWN_FOLDER: &str = "slimio-trace";
 
 /// Records what `args` describe; the result is the text to print.

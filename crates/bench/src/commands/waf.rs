@@ -22,14 +22,15 @@ pub const SWITCHES: &[&str] = &["quick", "reuse", "full"];
 /// What the flags of `waf` mean.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
-/// Times the paper's keys: what fits on the drive, by how fast the log grows.
+/// Factors for the paper's number of keys: what fits on the drive. It depends on how fast the log
+/// grows.
 const KEYS: &[(Policy, &[&str])] = &[
     (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
     (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
 ];
-/// Of the paper.
+/// As in the paper.
 const REPETITIONS: u32 = 5;
-/// What SlimIO with data placement must reach.
+/// The highest WAF that SlimIO with data placement may have.
 const WAF_MAX: f64 = 1.005;
 /// Handles of the drives that SlimIO is replayed on; the first is one without data placement.
 const HANDLES: &[u16] = &[1, 2, 4, 8];
@@ -46,16 +47,16 @@ const DRIVES: &[Drive] = &[
     Drive { spare: "0.1", background: "0.05" },
     Drive { spare: "0.1", background: "0" },
 ];
-/// Handles of those: a fifth would be one unit too many with a tenth of spare NAND.
+/// Handles on those: with a tenth of spare NAND, a fifth handle would need one unit too many.
 const DRIVES_HANDLES: &[u16] = &[1, 4];
 
-/// As `slimio waf` is told.
+/// A drive, as values for the flags of `slimio waf`.
 struct Drive {
     spare: &'static str,
     background: &'static str,
 }
 
-/// A trace, and what it is of.
+/// A trace, and what it recorded.
 #[derive(Clone)]
 struct Subject {
     name: String,
@@ -64,7 +65,7 @@ struct Subject {
     /// Whether the paper reports the same.
     is_in_paper: bool,
     trace: PathBuf,
-    /// Times every address and length of the trace.
+    /// Factor for every address and length of the trace.
     stretch: u64,
 }
 
@@ -74,7 +75,8 @@ impl Subject {
         Self { name: name.to_owned(), policy, is_slimio, is_in_paper: true, trace, stretch: 1 }
     }
 
-    /// Reclaim unit handles of the drives that it is replayed on, of those that SlimIO is.
+    /// The handles of the drives that it is replayed on: all of SlimIO's, or for stock Redis the
+    /// first.
     fn handles<'a>(&self, of_slimio: &'a [u16]) -> &'a [u16] {
         if self.is_slimio { of_slimio } else { &of_slimio[..1] }
     }
@@ -212,7 +214,8 @@ impl Experiment {
         Ok(Subject::new("SlimIO", policy, trace))
     }
 
-    /// What SlimIO's storage writes to a drive of so many bytes, with so many times the paper's keys.
+    /// What SlimIO's storage writes to a drive of `bytes` bytes, with `keys` times the paper's
+    /// keys.
     fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<Subject> {
         let mib = bytes >> 20;
         let trace = self.out.join(format!("generated-{policy}-{mib}-{keys}.trace"));
@@ -254,7 +257,7 @@ impl Experiment {
         Ok(trace)
     }
 
-    /// On every drive like the paper's, with a table and a picture.
+    /// Replays on every drive like the paper's, into a table and a picture.
     fn replay_all(&self, file: &str, subjects: &[Subject]) -> Result<String> {
         let mut rows = Vec::new();
         for subject in subjects {
@@ -270,7 +273,7 @@ impl Experiment {
         self.write(file, table(&rows))
     }
 
-    /// On drives with less spare NAND and other collectors.
+    /// Replays on drives with less spare NAND and other collectors.
     fn drives(&self, subjects: &[Subject]) -> Result<String> {
         let mut rows = Vec::new();
         for subject in subjects {

@@ -7,7 +7,7 @@ use super::workload::{Unit, keys_of};
 use crate::client::{Client, Reply, encode};
 use crate::error::{BenchError, Result};
 
-/// What of a client's units in flight was there after a death.
+/// How many of a client's units in flight were there after a death, and how many were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) kept: u64,
@@ -41,7 +41,7 @@ pub(super) fn read_keys(client: &mut Client, owner: usize) -> Result<BTreeMap<Ve
     Ok(found)
 }
 
-/// That the server holds `key_count` keys in all, so none but the clients'.
+/// Checks that the server holds `key_count` keys in all, and so no keys but the clients'.
 pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     let size = client.expect(&["DBSIZE"])?;
     if size == Reply::Integer(key_count as i64) {
@@ -50,9 +50,9 @@ pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     Err(BenchError::Broken(format!("{size:?} keys are there, the clients know of {key_count}")))
 }
 
-/// Finds the state of `model` and the first units of `in_flight` that is what was found; moves the
-/// model there. The state may not be older than unit `observed` (of `acknowledged` all are in the
-/// model already).
+/// Finds the state that was found: that of `model` with some of the first units of `in_flight`
+/// applied. Moves the model there. The state may not be older than unit `observed` (all units up to
+/// `acknowledged` are in the model already).
 pub(super) fn settle(
     model: &mut Model,
     in_flight: &VecDeque<(Unit, Moment)>,

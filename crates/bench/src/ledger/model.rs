@@ -1,11 +1,10 @@
-//! What a client's keys must hold: the commands' meaning, in as few words as possible.
+//! What a client's keys must hold: the meaning of the commands, in as little code as possible.
 
 use std::collections::BTreeMap;
 
 use super::workload::{Action, Unit};
 use crate::client::Reply;
 
-/// Values by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Model {
     held: BTreeMap<Vec<u8>, Held>,
@@ -17,8 +16,8 @@ struct Held {
     expiry: Option<Expiry>,
 }
 
-/// A date of expiry as far as it is known: a relative one counts from when the server looked at its
-/// clock, which was between sending and reply. Milliseconds since 1970.
+/// A date of expiry as far as it is known: a relative one counts from the moment when the server
+/// read its clock, which was between request and reply. Milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expiry {
     earliest_ms: u64,
@@ -170,7 +169,8 @@ impl Model {
         Some(format!("{} is there and should not be", name(extra)))
     }
 
-    /// Replaces what was known of expiries by what the server shows, so that they may not move later.
+    /// Replaces the known bounds of expiries by what the server shows, so that they can't move
+    /// later.
     pub(super) fn learn_expiries(&mut self, found: &BTreeMap<Vec<u8>, Found>) {
         for (key, held) in &mut self.held {
             let shown = found.get(key).and_then(|found| found.expires_at_ms);

@@ -13,7 +13,7 @@ pub enum Sabotage {
     None,
     /// The stock server's log loses its last bytes.
     TruncateLog {
-        /// How many.
+        /// How many bytes.
         bytes: u64,
     },
     /// The data is put back to what it was before the life.
@@ -35,7 +35,7 @@ impl Sabotage {
     }
 }
 
-/// Keeps a copy of the data where the sabotage will need it. The server does not run.
+/// Keeps a copy of the data if the sabotage needs one. The server does not run.
 pub(super) fn before_life(sabotage: Sabotage, server: &ServerConfig) -> Result<Option<PathBuf>> {
     if sabotage != Sabotage::StaleData {
         return Ok(None);

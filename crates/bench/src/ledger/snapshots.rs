@@ -1,4 +1,4 @@
-//! Snapshots and rewrites of the log in the middle of everything, so that deaths meet them too.
+//! Snapshots and rewrites of the log all the time, so that deaths fall into them too.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -19,7 +19,7 @@ pub(super) fn ask_until_death(
     dying: &AtomicBool,
     begun: &AtomicU64,
 ) {
-    // Whatever goes wrong here, the clients that write meet it too, and they say what it means.
+    // The writing clients meet whatever goes wrong here too, and they report it.
     let _ = ask(address, &mut rng, dying, begun);
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Life<'a> {
     /// Units acknowledged in this life, and after how many it shall end.
     pub(super) acknowledged: &'a AtomicU64,
     pub(super) units: u64,
-    /// By client: the highest unit of theirs that anyone was shown.
+    /// By client: its highest unit that anyone was shown.
     pub(super) observed: &'a [AtomicU64],
     /// Set before the server is killed: from then on a closed connection is no surprise.
     pub(super) dying: &'a AtomicBool,
@@ -86,7 +86,8 @@ impl Account {
         self.peek_count
     }
 
-    /// Compares the account with what is there after a restart, and adopts it.
+    /// Compares the account with the keys that are there after a restart, and takes over their
+    /// state.
     pub(super) fn settle(&mut self, found: &BTreeMap<Vec<u8>, Found>) -> Result<Settled> {
         let settled = audit::settle(
             &mut self.model,

@@ -8,7 +8,7 @@ pub(super) const STRING_KEY_COUNT: u64 = 24;
 pub(super) const COUNTER_KEY_COUNT: u64 = 6;
 /// Most commands of one transaction, most pairs of one MSET.
 const GROUP_LEN_MAX: u64 = 5;
-/// Expiries lie so many milliseconds ahead at least and at most: far enough never to come.
+/// How far ahead expiries lie, in milliseconds: too far for any key to expire.
 const TTL_MS: std::ops::Range<u64> = 86_400_000..864_000_000;
 
 /// One command on the client's own keys, or a look at another's.
@@ -77,23 +77,20 @@ pub(super) enum Action {
 /// What is there whole or not at all: one action, or several in a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// Position in all that this client ever sent, from 1.
+    /// Position among all units that this client ever sent, from 1.
     pub(super) sequence: u64,
     pub(super) actions: Vec<Action>,
     pub(super) transaction: bool,
 }
 
-/// Name of string key `index` of client `owner`.
 pub(super) fn string_key(owner: usize, index: u64) -> Vec<u8> {
     format!("ledger:{owner}:s{index}").into_bytes()
 }
 
-/// Name of number key `index` of client `owner`.
 pub(super) fn counter_key(owner: usize, index: u64) -> Vec<u8> {
     format!("ledger:{owner}:n{index}").into_bytes()
 }
 
-/// All keys of a client.
 pub(super) fn keys_of(owner: usize) -> impl Iterator<Item = Vec<u8>> {
     let strings = (0..STRING_KEY_COUNT).map(move |index| string_key(owner, index));
     strings.chain((0..COUNTER_KEY_COUNT).map(move |index| counter_key(owner, index)))
@@ -178,8 +175,8 @@ impl Choice<'_> {
         TTL_MS.start + self.rng.below(TTL_MS.end - TTL_MS.start)
     }
 
-    /// A value that says who wrote it and when; mostly small, now and then larger than a batch of
-    /// any log.
+    /// A value that names the client and the unit that wrote it; mostly small, now and then larger
+    /// than a batch of any log.
     fn value(&mut self) -> Vec<u8> {
         let size = match self.rng.below(200) {
             0 => self.rng.below(600 << 10),
@@ -199,8 +196,8 @@ fn stamp(owner: usize, sequence: u64) -> Vec<u8> {
     format!("{owner}.{sequence}.").into_bytes()
 }
 
-/// Who wrote a value, in which unit. Values that were appended to carry the stamp of the first
-/// write, which is early enough.
+/// The client and the unit that wrote a value. A value that was appended to has the stamp of its
+/// first write, which is early enough.
 pub(super) fn read_stamp(value: &[u8]) -> Option<(usize, u64)> {
     let mut parts = value.splitn(3, |&byte| byte == b'.');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
@@ -208,7 +205,6 @@ pub(super) fn read_stamp(value: &[u8]) -> Option<(usize, u64)> {
 }
 
 impl Unit {
-    /// Appends the unit as requests.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         if self.transaction {
             encode(&[b"MULTI"], out);

@@ -41,7 +41,6 @@ impl Connection {
         })
     }
 
-    /// Text of the last error reply.
     pub(super) fn error_text(&self) -> &str {
         self.reader.error_text()
     }

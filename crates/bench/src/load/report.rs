@@ -39,8 +39,8 @@ pub struct PhaseReport {
     pub write_latency: Histogram<u64>,
     /// Requests answered in each [`TICK`] since the phase began.
     pub timeline: Vec<u64>,
-    /// Open loop: how late arrivals were sent although a connection was free, in nanoseconds: what
-    /// of the latencies is the generator's own doing.
+    /// Open loop: how late arrivals were sent although a connection was free, in nanoseconds: the
+    /// generator's own part of the latencies.
     pub own_lag: Histogram<u64>,
 }
 

@@ -7,7 +7,7 @@ use crate::rng::Rng;
 pub enum Arrival {
     /// Closed loop: a request follows the reply to the one before it.
     Closed,
-    /// Open loop: at equal distances.
+    /// Open loop: at equal intervals.
     Fixed {
         /// Requests per second.
         per_s: f64,

@@ -1,5 +1,5 @@
-//! Requests per second over time, a panel per server, snapshots shaded. All panels of a row have the
-//! same axes. Shown is the first round: medians over time would hide what happens at a moment.
+//! Requests per second over time, a panel per server, snapshots shaded. All panels of a row have
+//! the same axes. They show the first round: medians over time would hide short events.
 
 use slimio_plot::{Canvas, Ink, grid, rounded};
 
@@ -13,7 +13,7 @@ const PANEL_HEIGHT: i32 = 260;
 /// Between a panel and the next: the axis with its numbers.
 const GAP: i32 = 50;
 
-/// `None` when the row has no times.
+/// `None` when the row has no series.
 pub(super) fn panels(comparison: &Comparison, index: usize) -> Option<Canvas> {
     let mut panels: Vec<(ServerKind, &Series)> = Vec::new();
     for (kind, _) in &comparison.config.servers {

@@ -1,5 +1,5 @@
-//! A recording's folder, for one recording at a time: what one that was killed has left there, mounted
-//! and attached, goes before the next begins.
+//! A recording's folder, for one recording at a time: whatever a killed recording has left mounted
+//! or attached there is taken down before the next one begins.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the folder, which need not be there. Nothing below it is mounted or attached when this
+    /// Takes the folder, which need not exist. Nothing below it is mounted or attached when this
     /// returns.
     ///
     /// # Errors
@@ -52,8 +52,8 @@ impl Drop for Claim {
     }
 }
 
-/// Unmounts and detaches what is below `folder`: the file system, the loop device under it, and what
-/// that lies on.
+/// Unmounts and detaches what is below `folder`: the file system, the loop device under it, and the
+/// mount that this lies on.
 fn take_down(folder: &Path) -> Result<()> {
     let disk = folder.join(MOUNT_POINT);
     let mounted = mounts_below(folder)?;
@@ -69,7 +69,7 @@ fn take_down(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lazily: who served it may be dead, and what still uses it keeps it until it ends.
+/// Lazily: its server may be dead, and processes that still use it keep it until they end.
 fn unmount_lazily(point: &Path) -> Result<()> {
     unmount(point, UnmountFlags::DETACH).doing(format!("unmounting {}", point.display()))
 }
@@ -104,13 +104,12 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The loop devices over a file.
 fn loops_over(file: &Path) -> Result<Vec<PathBuf>> {
     let mut devices = Vec::new();
     for entry in fs::read_dir("/sys/block").doing("reading /sys/block")? {
         let entry = entry.doing("reading /sys/block")?;
         let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
-        // Those that are over nothing have no such file.
+        // Loop devices over nothing have no such file.
         if backing.is_ok_and(|backing| Path::new(backing.trim_end()) == file) {
             devices.push(Path::new("/dev").join(entry.file_name()));
         }

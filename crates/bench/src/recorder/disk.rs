@@ -18,7 +18,7 @@ use crate::error::{BenchError, Doing, Result};
 /// Name of the file that the device is mounted over, and of the one with its data.
 pub(super) const MOUNT_POINT: &str = "disk";
 const DATA: &str = "disk.data";
-/// Logical and physical block of the device, in bytes, as of the drives that it stands for.
+/// Logical and physical block of the device, in bytes, like those of the drives that it stands for.
 pub const BLOCK_SIZE: u64 = 4096;
 
 /// Whether devices can be recorded here; if not, why.
@@ -30,7 +30,7 @@ pub fn can_record() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A loop device over a file that this process answers for; it goes away with this.
+/// A loop device over a file that this process serves; it goes away on drop.
 #[derive(Debug)]
 pub(super) struct LoopDisk {
     device: PathBuf,
@@ -42,8 +42,9 @@ pub(super) struct LoopDisk {
 }
 
 impl LoopDisk {
-    /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that is
-    /// removed at the end. `over` makes of that what answers. Needs root, FUSE and loop devices.
+    /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that
+    /// is removed at the end. `over` turns that file into the one that is served. Needs root, FUSE
+    /// and loop devices.
     pub(super) fn new<F: OneFile + Send + 'static>(
         folder: &Path,
         size: u64,
@@ -59,7 +60,7 @@ impl LoopDisk {
         let serve = move || fuse::serve(fuse, &mut over);
         let thread = std::thread::Builder::new().name("recorder".into()).spawn(serve);
         let thread = Some(thread.doing("starting the recorder")?);
-        // From here on what was mounted goes away whatever happens.
+        // From here on the drop of `disk` takes down what is mounted.
         let mut disk =
             Self { device: PathBuf::new(), mount_point, data, thread, is_attached: false };
         let block_size = BLOCK_SIZE.to_string();
@@ -70,7 +71,6 @@ impl LoopDisk {
         Ok(disk)
     }
 
-    /// The block device: `/dev/loopN`.
     pub(super) fn device(&self) -> &Path {
         &self.device
     }
@@ -78,8 +78,8 @@ impl LoopDisk {
     /// Detaches the device, which nothing uses any more.
     pub(super) fn finish(mut self) -> Result<()> {
         self.detach()?;
-        // Whoever looks at all loop devices just now holds this one for a moment: its file is answered
-        // for until the last has let go.
+        // A program that looks at all loop devices may hold this one for a moment: its file is
+        // served until the last one has let go.
         unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the device's file")?;
         let thread = self.thread.take().expect("it runs until here");
         thread.join().expect("answering does not panic").doing("serving the device's file")
@@ -101,7 +101,7 @@ impl Drop for LoopDisk {
             eprintln!("{} stays: {error}", self.device.display());
         }
         if let Some(thread) = self.thread.take() {
-            // Lazily: what still has the device open keeps it, and the recorder with it.
+            // Lazily: a process that still has the device open keeps it, and the recorder with it.
             if unmount(&self.mount_point, UnmountFlags::DETACH).is_ok() {
                 drop(thread);
             }
@@ -112,7 +112,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// A loop device of which everything is recorded; it goes away with this.
+/// A loop device that records every request; it goes away on drop.
 #[derive(Debug)]
 pub struct RecordedDisk {
     disk: LoopDisk,

@@ -19,7 +19,7 @@ use super::disk::{BLOCK_SIZE, LoopDisk};
 use super::fuse::OneFile;
 use crate::error::{BenchError, Result};
 
-/// A block device that is an emulated SSD; it goes away with this.
+/// A block device that is an emulated SSD; it goes away on drop.
 #[derive(Debug)]
 pub struct EmulatedDisk {
     disk: LoopDisk,
@@ -45,7 +45,7 @@ impl DriveMeter {
 }
 
 impl EmulatedDisk {
-    /// Makes a device that is such a drive and holds nothing; its bytes lie in `folder`, as a sparse
+    /// Makes a device that is an empty drive of `config`; its bytes lie in `folder`, as a sparse
     /// file that is removed at the end. Needs root, FUSE and loop devices.
     pub fn new(folder: &Path, config: Config) -> Result<Self> {
         let size = config.exported_size();
@@ -81,7 +81,6 @@ struct Emulated {
 }
 
 impl Emulated {
-    /// Waits until the drive's time is `due`.
     fn wait(&self, due: Duration) {
         thread::sleep(due.saturating_sub(self.start.elapsed()));
     }

@@ -1,4 +1,5 @@
-//! A file system of one file, which is its root: the kernel's FUSE protocol, as much as that needs.
+//! A file system of one file, which is its root: as much of the kernel's FUSE protocol as that
+//! needs.
 //!
 //! Requests are answered one at a time, in the order in which the kernel sends them.
 
@@ -15,13 +16,13 @@ use crate::error::{Doing, Result};
 
 /// What the file does. Errors go to whoever asked.
 pub(super) trait OneFile {
-    /// Size in bytes, which stays.
+    /// Size in bytes, which never changes.
     fn size(&self) -> u64;
     /// Fills all of `bytes`.
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Writes all of `bytes`.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Makes a range read zeros; `is_hole`: because it holds nothing any more.
+    /// Makes a range read as zeros; with `is_hole`, because it was deallocated.
     fn zero(&mut self, offset: u64, size: u64, is_hole: bool) -> io::Result<()>;
     /// Makes stable what was written.
     fn flush(&mut self) -> io::Result<()>;
@@ -59,9 +60,9 @@ mod opcode {
     pub(super) const FALLOCATE: u32 = 43;
 }
 
-/// Writes of more than a page; `max_pages` counts.
+/// Writes of more than a page; `max_pages` is valid.
 const INIT_FLAGS: u32 = 1 << 5 | 1 << 22;
-/// Past the page cache: what is asked of the file arrives here, at once and as it was asked.
+/// Bypasses the page cache: requests for the file arrive here at once and unchanged.
 const OPEN_DIRECT_IO: u32 = 1;
 const FALLOCATE_KEEP_SIZE: u32 = 1;
 const FALLOCATE_PUNCH_HOLE: u32 = 2;
@@ -87,7 +88,7 @@ pub(super) fn serve(mut fuse: File, file: &mut dyn OneFile) -> io::Result<()> {
             Ok(size) => size,
             // Unmounted.
             Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => break,
-            // A request that was taken back before it was read.
+            // A request was withdrawn before it was read.
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => continue,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
@@ -134,7 +135,7 @@ fn fill_reply(
     match opcode {
         opcode::INIT => put_init(word(body, 8), reply),
         opcode::GETATTR | opcode::SETATTR => {
-            // For how long it may be believed: for ever, as nobody else changes it.
+            // How long the kernel may cache it: for ever, as nobody else changes it.
             put(reply, &[u64::MAX >> 1, 0]);
             put_attributes(file.size(), reply);
         }
@@ -166,7 +167,7 @@ fn fill_reply(
             put(reply, &[pages, 0, 0, 1, 0, PAGE_SIZE as u64 | 255 << 32, PAGE_SIZE as u64]);
             put(reply, &[0; 3]);
         }
-        // Each close; nothing was kept back.
+        // Closes and the end; nothing is buffered here.
         opcode::FLUSH | opcode::RELEASE | opcode::DESTROY => {}
         _ => return Err(Errno::NOSYS.into()),
     }
@@ -177,7 +178,7 @@ fn put_init(readahead_max: u32, reply: &mut Vec<u8>) {
     let pages_max = (WRITE_SIZE_MAX / PAGE_SIZE) as u64;
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     put(reply, &[pair(MAJOR, MINOR), pair(readahead_max, INIT_FLAGS)]);
-    // No requests in the background, so the kernel's own limits for them; time in nanoseconds.
+    // No limits for background requests, so the kernel's own hold; times in nanoseconds.
     put(reply, &[pair(0, WRITE_SIZE_MAX as u32), pair(1, 0) | pages_max << 32]);
     put(reply, &[0; 4]);
 }

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM end what runs a [`Workload`](super::Workload) in good order: what it mounted and attached goes with it.
+//! SIGINT and SIGTERM end the run of a [`Workload`](super::Workload) in good order: what it mounted
+//! and attached is taken down.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,17 +18,17 @@ pub(crate) fn heed() -> Result<()> {
     }
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first one finds nothing noted.
+        // In this order: at the first signal the shutdown finds nothing noted yet.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
             .doing("minding signals")?;
     }
-    // Another thread that was first minds them as well.
+    // If another thread was first, its handlers note the signals as well.
     drop(ASKED.set(asked));
     Ok(())
 }
 
-/// Fails when it shall end.
+/// Fails once a signal has asked for the end.
 pub(super) fn check() -> Result<()> {
     if ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
         return Err(BenchError::Server("interrupted".into()));

@@ -1,4 +1,4 @@
-//! Two traces of one run made into one: what arrived at the device, with what the server said of it.
+//! Joins two traces of one run: what arrived at the device, with the streams that the server names.
 //!
 //! The device's trace has everything in the order in which it arrived, the kernel's own writes
 //! included, and knows no streams. The server's has the stream of every write that it sent. Each block
@@ -15,22 +15,22 @@ use slimio_ssd::trace::{
 use super::disk::BLOCK_SIZE;
 use crate::error::{BenchError, Doing, Result};
 
-/// What came together.
+/// The counts of a join.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Joined {
     /// Events of the joined trace.
     pub events: u64,
-    /// Blocks that the server had named.
+    /// Blocks whose stream the server named.
     pub named_blocks: u64,
-    /// Blocks that it had not: the kernel wrote them by itself. They have stream 0.
+    /// Blocks that it did not name: the kernel wrote them by itself. They have stream 0.
     pub other_blocks: u64,
 }
 
-/// Of so many blocks, one at least must be named: the kernel's own are those of the log's mapped
-/// buffers, which it writes now and then. With fewer, the server's trace is of something else.
+/// At least one block in this many must be named: the kernel's own are those of the log's mapped
+/// buffers, written now and then. With fewer, the server's trace is of something else.
 const NAMED_PART_MIN: u64 = 4;
 
-/// Joins the traces of the device and the server; `out` is as the device's, with streams.
+/// Joins the traces of the device and the server; `out` gets the device's trace, with streams.
 pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     let (header, mut streams) = streams_of_blocks(server)?;
     let trace = open(device)?;

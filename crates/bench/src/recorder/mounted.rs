@@ -11,7 +11,7 @@ use super::disk::run;
 use crate::error::{BenchError, Doing, Result};
 use crate::server::find_program;
 
-/// Which file system.
+/// A kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
     /// ext4.
@@ -44,7 +44,7 @@ impl FileSystemKind {
             let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
             known.split_whitespace().any(|word| word == self.to_string())
         };
-        // As a mount would, where it is a module.
+        // Loads the module, as a mount would.
         let load = || Command::new("modprobe").args(["--quiet", &self.to_string()]).output();
         if !is_known() && load().is_err() | !is_known() {
             return Err(format!("this kernel has no {self}"));
@@ -53,8 +53,9 @@ impl FileSystemKind {
         find_program(maker).map(drop).ok_or_else(|| format!("{maker} is not installed"))
     }
 
-    /// The command that makes one on a device of so many bytes. A journal of ext4 has the share of the
-    /// device that it has of a drive of 180 GB, as far as it can be so small; that of XFS can't.
+    /// The command that makes one on a device of this size. The journal of ext4 has the share of
+    /// the device that it has of a drive of 180 GB, down to its smallest size; that of XFS can't be
+    /// so small.
     fn maker(self, device_bytes: u64) -> (&'static str, Vec<String>) {
         let (program, words) = match self {
             Self::Ext4 => {
@@ -79,7 +80,7 @@ impl fmt::Display for FileSystemKind {
     }
 }
 
-/// A mounted file system; unmounted with this.
+/// A mounted file system, unmounted on drop.
 #[derive(Debug)]
 pub struct Mounted {
     point: PathBuf,
@@ -87,7 +88,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// How one is made on a device of so many bytes, as a command without the device.
+    /// The command that makes one on a device of this size, without the device.
     pub fn made_with(kind: FileSystemKind, device_bytes: u64) -> String {
         let (program, words) = kind.maker(device_bytes);
         format!("{program} {}", words.join(" "))
@@ -102,7 +103,7 @@ impl Mounted {
         }
     }
 
-    /// Makes it on `device`, and mounts it at `point`, a directory that is made.
+    /// Makes it on `device`, and mounts it at `point`, a directory that is created.
     pub fn new(
         kind: FileSystemKind,
         device: &Path,
@@ -123,7 +124,7 @@ impl Mounted {
         Ok(Self { point: point.to_owned(), is_mounted: true })
     }
 
-    /// Unmounts it, which writes what it still keeps back.
+    /// Unmounts it, which writes what is still cached.
     pub fn finish(mut self) -> Result<()> {
         self.is_mounted = false;
         unmount(&self.point, UnmountFlags::empty())

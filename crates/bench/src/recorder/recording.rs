@@ -1,4 +1,5 @@
-//! One recording: a server with the workload on a recorded device, from an empty one to a good end.
+//! One recording: a server with the workload on a recorded device, from an empty device to an
+//! orderly stop.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,11 +19,11 @@ use crate::error::{BenchError, Doing, Result};
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
 
-/// Drives that can be recorded, in bytes: SlimIO's buffers take 64 MiB of one, and all that is written
-/// to it lies in a file.
+/// Sizes of drives that can be recorded, in bytes: SlimIO's buffers take 64 MiB of one, and
+/// everything written to it lies in a file.
 const DRIVE_BYTES_MIN: u64 = 360 << 20;
 const DRIVE_BYTES_MAX: u64 = 1 << 40;
-/// What a header calls the kernel's version.
+/// The header's name for the kernel's version.
 const KERNEL: &str = "kernel";
 
 /// What lies between a server and the device.
@@ -30,9 +31,9 @@ const KERNEL: &str = "kernel";
 pub enum Place {
     /// Stock Redis on a file system.
     FileSystem {
-        /// Which one.
+        /// Its kind.
         kind: FileSystemKind,
-        /// Whether it tells the device what holds nothing any more.
+        /// Whether it tells the device which blocks hold nothing any more.
         discard: bool,
     },
     /// Nothing: SlimIO has the device to itself. Each write has its lifetime as the stream.
@@ -40,7 +41,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// The paper's workload on a device of so many bytes, as a server in this place can take it.
+    /// The paper's workload, scaled to a device of `device_bytes` bytes, as a server in this place
+    /// can take it.
     pub fn workload(self, device_bytes: u64) -> Workload {
         let workload = Workload::scaled(device_bytes);
         match self {
@@ -63,15 +65,15 @@ pub struct Recording {
     pub device_bytes: u64,
     /// What clients do.
     pub workload: Workload,
-    /// Directory of its own, made anew; the device's data lie here meanwhile.
+    /// Directory of its own, made anew; the device's data lie here during the recording.
     pub folder: PathBuf,
     /// Where the trace goes.
     pub trace: PathBuf,
 }
 
 impl Recording {
-    /// Whether `trace` is there, whole, and was made as this says; if not, why. What is recorded by
-    /// another kernel counts.
+    /// Whether `trace` exists, is whole, and was recorded in this way; if not, why. A trace
+    /// recorded on another kernel counts.
     pub fn is_there(&self) -> std::result::Result<(), String> {
         let file = File::open(&self.trace).map_err(|error| error.to_string())?;
         let mut reader = TraceReader::new(file).map_err(|error| error.to_string())?;
@@ -89,8 +91,8 @@ impl Recording {
         reader.try_for_each(|record| record.map(drop)).map_err(|error| error.to_string())
     }
 
-    /// Records it. What a recording in the same folder that was killed has left is taken down before;
-    /// SIGINT and SIGTERM end this one in good order. Returns how many events the trace has.
+    /// Records the trace. Before that it takes down what a killed recording in the same folder has
+    /// left; SIGINT and SIGTERM end this one in good order. Returns how many events the trace has.
     pub fn run(&self) -> Result<u64> {
         interrupt::heed()?;
         let _claim = Claim::new(&self.folder)?;
@@ -152,7 +154,7 @@ impl Recording {
         server.stop()
     }
 
-    /// What the trace says of itself; one of a server that names streams says those, too.
+    /// The trace's header, to which a server that names streams adds those.
     pub fn header(&self) -> TraceHeader {
         let line = |name: &str, value: String| (name.to_owned(), value);
         let mut about = match self.place {
@@ -182,11 +184,11 @@ impl Recording {
     }
 }
 
-/// The size of a drive of so many MiB, in bytes, if what is recorded on it can be replayed on one like
-/// the paper's.
+/// The size of a drive of `mib` MiB, in bytes, if a trace recorded on it can be replayed on a drive
+/// like the paper's.
 ///
 /// # Errors
-/// A sentence with the sizes next to it.
+/// A sentence, with the nearest possible sizes if the size is not of whole units.
 pub fn drive_bytes(mib: u64) -> Result<u64> {
     let exported = |bytes: u64| Config::scaled(bytes).lba_count * BLOCK_SIZE;
     let whole = mib.checked_mul(1 << 20).filter(|bytes| *bytes <= DRIVE_BYTES_MAX);
@@ -211,7 +213,7 @@ pub fn drive_bytes(mib: u64) -> Result<u64> {
     )))
 }
 
-/// The order in which requests are sent is the order in which they arrive.
+/// Turns the scheduler off, so that requests arrive in the order in which they are sent.
 pub(crate) fn set_scheduler(device: &Path) -> Result<()> {
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let scheduler = format!("/sys/block/{name}/queue/scheduler");

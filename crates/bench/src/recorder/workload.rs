@@ -5,9 +5,9 @@
 //!                                │  BGREWRITEAOF when the log is full │
 //! ```
 //!
-//! Its sizes are shares of the drive: the paper's drive has 180 GiB, 5.3 million keys of 4 KiB, five
-//! times 28 million SETs by 50 clients, a snapshot of the log's kind at 50 to 55 GB of log and one on
-//! demand each time. So on-demand snapshots outlive two generations of the log.
+//! Its sizes are shares of the drive. The paper's: 180 GiB, 5.3 million keys of 4 KiB, five times
+//! 28 million SETs by 50 clients, a WAL-snapshot at 50 to 55 GB of log and an on-demand snapshot
+//! each time. So on-demand snapshots outlive two generations of the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -30,41 +30,41 @@ use crate::server::{Server, ServerKind};
 use crate::snapshot::{Kind, take};
 use crate::values::ValuePool;
 
-/// Distance of the looks at the log's length.
+/// Time between two looks at the log's length.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Parts of a repetition; between two of them clients may be held back.
 const PARTS: u64 = 64;
 /// A snapshot that takes longer ends the run.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 
-/// How much of what.
+/// The amounts of the workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// Keys, each set once before it begins.
+    /// Keys, each set once before the first repetition.
     pub key_count: u64,
-    /// Of a value, in bytes.
+    /// Size of a value, in bytes.
     pub value_size: usize,
     /// Times that an on-demand snapshot is taken while clients write.
     pub repetitions: u32,
     /// SETs of each repetition, of keys drawn uniformly.
     pub requests: u64,
-    /// The log is rewritten when it has so many bytes beside the data set, those of changes made during
-    /// the rewrite before among them.
+    /// The log is rewritten when it has this many bytes beside the data set, including those of
+    /// changes made during the previous rewrite.
     pub log_bytes: u64,
-    /// Clients are held back while the log has more: a snapshot can take so long that the log would
-    /// fill the drive meanwhile.
+    /// Clients are held back while the log has more than this: a snapshot can take so long that the
+    /// log would fill the drive meanwhile.
     pub hold_back_bytes: u64,
     /// Connections.
     pub clients: usize,
-    /// Of every random choice.
+    /// Seed of every random choice.
     pub seed: u64,
 }
 
-/// What is marked when clients are held back, and when they go on.
+/// The marks set when clients are held back, and when they go on.
 pub(crate) const HELD_BACK: &str = "clients held back";
 pub(crate) const GO_ON: &str = "clients go on";
 
-/// Is told what clients do next.
+/// A function that is told what clients do next.
 pub type Mark<'a> = dyn Fn(&str) -> Result<()> + Sync + 'a;
 
 /// What the clients saw, from the first repetition on.
@@ -87,7 +87,7 @@ impl Driven {
 }
 
 impl Workload {
-    /// The paper's, on a drive of so many bytes.
+    /// The paper's workload on a drive of `device_bytes` bytes.
     pub fn scaled(device_bytes: u64) -> Self {
         let PaperRun { key_count, value_size, repetitions, requests, log_bytes, clients } =
             PaperRun::scaled(device_bytes);
@@ -104,14 +104,14 @@ impl Workload {
         }
     }
 
-    /// The same for a server on a file system, which must not be filled up: it frees what was deleted
-    /// some time later, and XFS takes up to half as much again for a file that grows.
+    /// The same for a server on a file system, which must not fill up: it frees deleted files some
+    /// time later, and XFS takes up to half as much again for a file that grows.
     #[must_use]
     pub fn on_file_system(self) -> Self {
         Self { hold_back_bytes: self.log_bytes / 4 * 5, ..self }
     }
 
-    /// What it says of itself in a trace's header.
+    /// Its lines in a trace's header.
     pub fn about(&self) -> Vec<(String, String)> {
         let load = format!(
             "{} keys, {} times {} SETs of {} incompressible bytes, {} clients, closed loop, seed {}",
@@ -133,7 +133,7 @@ impl Workload {
     /// Drives a server that has no keys yet.
     ///
     /// # Errors
-    /// With the server's last words where it was its doing.
+    /// With the last lines of the server's log, unless a signal ended the run.
     pub fn drive(&self, server: &Server, mark: &Mark) -> Result<Driven> {
         self.drive_until_error(server, mark).map_err(|error| {
             if interrupt::check().is_err() {
@@ -204,15 +204,16 @@ impl Workload {
         Ok(driven)
     }
 
-    /// Bytes that the server has logged beside the data set. What it calls the log's base does not tell:
-    /// stock Redis counts what was logged during a rewrite as base when that is over.
+    /// Bytes that the server has logged beside the data set. Its size of the log's base does not
+    /// help: after a rewrite, stock Redis counts what was logged meanwhile as base.
     fn log_of(&self, state: &State) -> u64 {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
     }
 
-    /// Waits until a rewrite of stock Redis is over that runs or is due, until when it would put `BGSAVE`
-    /// off anyway, and until what that has deleted is closed: a child that is forked before keeps it
-    /// open, so the file system is short of a whole log for as long as it saves.
+    /// For stock Redis, waits until a rewrite that runs or is due is over, as Redis would put
+    /// `BGSAVE` off until then, and until the files that it deleted are closed: a child that is
+    /// forked before keeps them open, so the file system is short of a whole log while the child
+    /// saves.
     fn wait_for_rewrite(&self, server: &Server, client: &mut Client) -> Result<()> {
         if server.config().kind != ServerKind::Stock {
             return Ok(());
@@ -236,7 +237,7 @@ impl Workload {
     }
 }
 
-/// Set when it goes, also in a panic: whoever waits for it would wait for ever.
+/// Sets the flag when dropped, also in a panic: whoever waits for it would wait for ever.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -245,12 +246,12 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Holds back whoever calls until the server is as `is_fit` says.
+/// Waits until `is_fit` accepts the server's state.
 fn wait_until(client: &mut Client, is_fit: impl Fn(&State) -> bool) -> Result<()> {
     wait_for(|| Ok(is_fit(&State::of(client)?)))
 }
 
-/// Looks again and again until it is so; no longer than a snapshot may take.
+/// Polls until `is_so` is true, for no longer than a snapshot may take.
 fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is_so()? {
@@ -268,15 +269,14 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
 struct State {
     /// Size of the log and of the data set that it begins with.
     aof_bytes: u64,
-    /// Now or as soon as it can be.
+    /// Whether a rewrite is under way or scheduled.
     is_rewriting: bool,
-    /// Whether a `BGSAVE` is under way.
     is_saving: bool,
 }
 
 impl State {
     /// # Errors
-    /// Also where a snapshot failed: the log would grow until the drive is full.
+    /// Also when a snapshot failed: the log would grow until the drive is full.
     fn of(client: &mut Client) -> Result<Self> {
         let said = Persistence::of(client)?;
         said.check(Kind::Save)?;

@@ -12,7 +12,7 @@ pub fn chart(outcomes: &[&Outcome]) -> Chart {
     };
     let requests = most(|outcome| outcome.samples.requests_per_s());
     let collected = most(|outcome| outcome.samples.collected_mib_per_s());
-    // A panel in which nothing is collected shows just that.
+    // A panel in which nothing is collected shows zeros.
     let collected = (collected.0, collected.1.max(1.0));
     let panels = outcomes.iter().flat_map(|outcome| {
         let (host, samples) = (outcome.setup.host, &outcome.samples);

@@ -1,4 +1,4 @@
-//! What server and drive say of themselves, several times a second while clients write.
+//! Samples of server and drive, taken several times a second while clients write.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use crate::proc::CpuTime;
 use crate::recorder::{DriveMeter, GO_ON, HELD_BACK};
 use crate::server::Server;
 
-/// Distance of the looks.
+/// Time between two samples.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Who knows what the drive has written.
+/// Where the drive's counters come from.
 #[derive(Clone, Debug)]
 pub enum Meter {
     /// The server, in `INFO slimio`.
@@ -24,10 +24,10 @@ pub enum Meter {
     Drive(DriveMeter),
 }
 
-/// One look. Counters are since the server's start.
+/// One sample. Counters are since the server's start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Seconds since the watch began.
+    /// Seconds since sampling began.
     pub at_s: f64,
     /// Commands that the server has executed.
     pub commands: u64,
@@ -78,7 +78,7 @@ impl Section {
     }
 }
 
-/// A watch that is kept by a thread of its own.
+/// Takes samples on a thread of its own.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -105,7 +105,7 @@ impl Shared {
 }
 
 impl Sampler {
-    /// Begins to look at a server, over a connection of its own.
+    /// Begins to sample a server, over a connection of its own.
     pub fn start(server: &Server, meter: Meter) -> Result<Self> {
         let mut client = server.client()?;
         let pid = server.pid();
@@ -136,7 +136,7 @@ impl Sampler {
         self.shared.seen().marks.push((at_s, what.to_owned()));
     }
 
-    /// Ends the watch with a last look.
+    /// Ends with a last sample.
     pub fn finish(mut self) -> Result<Samples> {
         self.end()?;
         let mut seen = self.shared.seen();
@@ -158,14 +158,15 @@ impl Drop for Sampler {
     }
 }
 
-/// What was seen from the first repetition to the last SET, whose times begin at 0.
+/// The samples from the first repetition to the last SET; their times begin at 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
     /// Those of the repetitions.
     pub during: Vec<Sample>,
     /// When clients were held back, from and to.
     pub held_back: Vec<(f64, f64)>,
-    /// Of the whole run, from an empty drive until all snapshots were complete.
+    /// The last one: its counters cover the run from an empty drive until all snapshots were
+    /// complete.
     pub last: Option<Sample>,
 }
 
@@ -188,7 +189,7 @@ impl Samples {
         Self { during: during.collect(), held_back, last }
     }
 
-    /// Requests per second between one look and the next, at the middle between them; not where clients
+    /// Requests per second between each two samples, at the middle between them; not where clients
     /// were held back.
     pub fn requests_per_s(&self) -> Vec<(f64, f64)> {
         let mut rates = self.rates(|sample| sample.commands);
@@ -209,12 +210,12 @@ impl Samples {
         let of_host = self.rates(|sample| sample.host_bytes);
         let of_media = self.rates(|sample| sample.media_bytes);
         let pairs = of_media.into_iter().zip(of_host);
-        // A page is counted when it is written, so the two never go apart for long.
+        // A page is counted when it is written, so the two never diverge for long.
         let mib = f64::from(1 << 20);
         pairs.map(|((at, media), (_, host))| (at, ((media - host) / mib).max(0.0))).collect()
     }
 
-    /// Begin and end of the stretches with a snapshot, as far as looks tell.
+    /// Begin and end of the stretches with a snapshot, as far as samples tell.
     pub fn snapshots(&self) -> Vec<(f64, f64)> {
         let mut stretches: Vec<(f64, f64)> = Vec::new();
         let mut was_saving = false;

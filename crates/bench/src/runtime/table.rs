@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use super::{Outcome, Setup};
 use crate::compare::median;
 
-/// A look counts as a collapse when it saw less than this share of the median.
+/// A sample below this share of the median rate counts as a collapse.
 const COLLAPSE_SHARE: f64 = 0.5;
 
-/// What a run comes to.
+/// The figures of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Row {
     per_s: f64,
     median: f64,
-    /// A twentieth of the looks saw less.
+    /// The 5th percentile of the samples.
     low: f64,
     /// Share of the time with less than half of the median.
     collapsed: f64,
@@ -50,7 +50,6 @@ impl Row {
         }
     }
 
-    /// The median of each column.
     fn of_rounds(rounds: &[&Outcome]) -> Self {
         let rows: Vec<Self> = rounds.iter().map(|outcome| Self::of(outcome)).collect();
         let middle = |column: fn(&Self) -> f64| {
@@ -73,7 +72,7 @@ fn per_s(outcome: &Outcome) -> f64 {
     outcome.driven.requests as f64 / outcome.driven.elapsed.as_secs_f64()
 }
 
-/// The rounds of each setup, those together that were set up alike, in the order of their firsts.
+/// The rounds of each setup, in the order of the setups' first rounds.
 fn rounds(outcomes: &[Outcome]) -> Vec<(&Setup, Vec<&Outcome>)> {
     let mut all: Vec<(&Setup, Vec<&Outcome>)> = Vec::new();
     for outcome in outcomes {
@@ -85,7 +84,7 @@ fn rounds(outcomes: &[Outcome]) -> Vec<(&Setup, Vec<&Outcome>)> {
     all
 }
 
-/// Of each setup the round that was neither the fastest nor the slowest: the one to show.
+/// The middle round of each setup by throughput: the one to show.
 pub fn middle_rounds(outcomes: &[Outcome]) -> Vec<&Outcome> {
     let mut shown = Vec::new();
     for (_, mut rounds) in rounds(outcomes) {
@@ -95,8 +94,8 @@ pub fn middle_rounds(outcomes: &[Outcome]) -> Vec<&Outcome> {
     shown
 }
 
-/// All runs, as a table in Markdown: the medians of the rounds where there are several, and from the
-/// slowest to the fastest.
+/// All runs, as a table in Markdown: where there are several rounds, their medians, with the
+/// slowest and the fastest.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut text = "| drive | spare NAND | collected below | on it | `appendfsync` | SET/s | median of 100 ms | 5th \
                     percentile | time below half the median | SET p99.9 ms | slowest ms | CPU µs per SET | \
@@ -127,7 +126,6 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// How far rounds lie apart.
 fn spread(rounds: &[&Outcome]) -> String {
     let all = rounds.iter().map(|outcome| per_s(outcome));
     let (slowest, fastest) =

@@ -8,7 +8,7 @@ use slimio_ssd::workload::{Case, CompareError, Compared, compare};
 use super::{SizeArgs, on_all_cores};
 use crate::tools::say;
 
-/// Spare factor when nothing is said.
+/// Default spare factor.
 const SPARE: f64 = 0.1;
 
 /// The drive and its writes.
@@ -23,11 +23,10 @@ pub(super) struct Drive {
 }
 
 impl Drive {
-    /// Prints the table.
     pub(super) fn run(&self, spare: Option<f64>) -> Result<(), String> {
         let spare = spare.unwrap_or(SPARE);
         let alpha = alpha_of_spare(spare).map_err(|error| error.to_string())?;
-        // Of any page, every ratio has a steady state; what is wrong with it is wrong altogether.
+        // With trims of any page, every ratio has a steady state: an error here is the ratio's own.
         Trims::AnyPage.live_share(self.trim).map_err(|error| error.to_string())?;
         let writes = [
             ("no trims", Trims::AnyPage, 0.0),
@@ -80,7 +79,7 @@ impl Drive {
     }
 }
 
-/// Says so where whole units make the spare factor another one.
+/// Says so if rounding to whole units changes the spare factor.
 fn rounding(asked: f64, results: &[Result<Compared, CompareError>]) -> String {
     let real = results.iter().flatten().next().map_or(asked, |compared| compared.spare);
     if (real / asked - 1.0).abs() < 1e-6 {

@@ -1,5 +1,5 @@
-//! `slimio waf generate`: what SlimIO's storage writes in the paper's run, on a drive of any size and in
-//! virtual time, as a trace.
+//! `slimio waf generate`: a trace of what SlimIO's storage writes in the paper's run, on a drive of
+//! any size and in virtual time.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl Generate {
         Ok(())
     }
 
-    /// Writes the trace to a file that has its name when it is whole: a part of a trace is none.
+    /// Writes the trace to a file that gets its name when it is whole: a part of a trace is none.
     fn write_whole(&self, run: PaperRun) -> Result<u64, String> {
         let mut unfinished = self.out.clone().into_os_string();
         unfinished.push(".unfinished");
@@ -92,7 +92,7 @@ impl Generate {
             std::fs::rename(&unfinished, &self.out).map_err(failed).map(|()| events)
         });
         if named.is_err() {
-            // The error is the one to tell.
+            // The first error is the one to report.
             drop(std::fs::remove_file(&unfinished));
         }
         named
@@ -180,7 +180,7 @@ mod tests {
         trace
     }
 
-    /// Replays a trace on the paper's drive of `size` with so many handles.
+    /// Replays a trace on the paper's drive of `size` with this many handles.
     fn replayed(trace: &tempfile::NamedTempFile, size: u64, handles: u16) -> Outcome {
         replayed_on(trace, Config { handles, ..Config::scaled(size) })
     }
@@ -192,7 +192,7 @@ mod tests {
             precondition: Precondition::Empty,
             stretch: 1,
         };
-        // Another file has its name now.
+        // A new file has its name now.
         let trace = TraceReader::new(File::open(trace.path()).expect("it is there"));
         replay.run(trace.expect("it is a trace")).expect("it is whole")
     }
@@ -211,13 +211,13 @@ mod tests {
             assert!(of(Lifetime::Wal) >= sets / 50 * 50 * value_lbas);
             let on_demand = of(Lifetime::Snapshot) / (run.key_count * value_lbas);
             assert_eq!(on_demand, 2);
-            // One at the beginning, and one for each log's worth of what was set.
+            // One at the beginning, and one whenever SETs have filled a log.
             let rewrites = of(Lifetime::WalSnapshot) / (run.key_count * value_lbas);
             assert!((2..8).contains(&rewrites), "{rewrites} WAL-snapshots");
         }
     }
 
-    /// A drive that is nine tenths full: what died lies beside what lives, unless each has its place.
+    /// A drive that is nine tenths full: dead and live data mix unless each lifetime has its place.
     #[test]
     fn data_placement_keeps_the_collector_from_copying() {
         let size = 1440 << 20;
@@ -228,10 +228,11 @@ mod tests {
         assert!(without >= 1.02, "{without} without");
     }
 
-    /// A full drive with little spare NAND, whose collector wants more units free than there can be: it
-    /// copies every unit of which some is dead. With data placement that is only where what died and what
-    /// lives of one lifetime meet: a unit for each snapshot that replaces another one, and one for each
-    /// time that the log is cut. One that is content with the spare NAND finds nothing to copy.
+    /// A full drive with little spare NAND, whose collector wants more units free than there can
+    /// be, copies every unit that holds some dead data. With data placement these are only the
+    /// units where dead and live data of one lifetime meet: one for each snapshot that replaces
+    /// another, and one whenever the log's start moves. A collector that is content with the spare
+    /// NAND finds nothing to copy.
     #[test]
     fn with_data_placement_only_units_in_which_a_lifetime_goes_on_are_copied() {
         let size = 1440 << 20;

@@ -1,5 +1,5 @@
-//! A device that records what is asked of it and keeps none of it, but the superblock: what a host that
-//! never reads its data back writes to a drive of any size.
+//! A device that records its operations and keeps no data but the superblock: enough for a host
+//! that never reads its data back, on a drive of any size.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(super) struct Hollow {
     record: Record,
 }
 
-/// What all its paths share.
+/// State shared by all its paths.
 #[derive(Clone)]
 pub(super) struct Record(Arc<Mutex<State>>);
 
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl Hollow {
-    /// One of so many blocks, and what it records in `trace`.
+    /// Makes a device of this many blocks, and the record of it in `trace`.
     pub(super) fn new(lba_count: u64, trace: TraceWriter<File>) -> (Self, Record) {
         let state = State { trace, time_ns: 0, kept: HashMap::new(), failed: None };
         let record = Record(Arc::new(Mutex::new(state)));
@@ -53,7 +53,7 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is recorded from here on happens at this time.
+    /// Sets the time of what is recorded from here on.
     pub(super) fn set_time(&self, time: Duration) {
         self.lock().time_ns = time.as_nanos() as u64;
     }
@@ -63,7 +63,7 @@ impl Record {
         self.lock().push(&TraceEvent::Mark(what.into()));
     }
 
-    /// Ends the trace; returns how many events it has. The device is not used any more.
+    /// Ends the trace; returns how many events it has. The device must not be in use any more.
     pub(super) fn finish(self) -> io::Result<u64> {
         let state =
             Arc::into_inner(self.0).ok_or_else(|| io::Error::other("it is still in use"))?;
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// Does an operation; the buffer goes back.
+    /// Does an operation; returns its buffer.
     fn run(&mut self, op: Op) -> (Option<slimio_device::Buffer>, Result<(), DeviceError>) {
         let bytes = |lba: Lba, size: usize| ByteRange::new(lba.0 * LBA_SIZE as u64, size as u64);
         let buffer = match op {
@@ -165,7 +165,7 @@ impl WholeDevice for Hollow {
     }
 }
 
-/// Everything is done when it is submitted.
+/// A path on which every operation completes when it is submitted.
 struct HollowPath {
     record: Record,
     lba_count: u64,

@@ -20,7 +20,7 @@ const LIFETIMES: [(&str, Ink); 5] = [
     ("nobody's any more", Ink::Red),
 ];
 
-/// Of a block that is in no area, or in a snapshot slot that holds no snapshot.
+/// A block in no area, or in a snapshot slot that holds no snapshot.
 const NOBODY: usize = 4;
 
 const COLUMNS: usize = 24;
@@ -65,7 +65,7 @@ impl Map {
     }
 }
 
-/// Opens an emulated SSD that is there, with a look into it; `None` when `spec` names no such one.
+/// Opens an existing emulated SSD, with a view into it; `None` when `spec` does not name one.
 pub(crate) fn open(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> {
     let Some(options) = spec.strip_prefix(PREFIX) else { return Ok(None) };
     let options = DriveOptions::parse(options, Clock::Virtual)
@@ -82,7 +82,7 @@ pub(crate) fn open(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> 
     Ok(Some((storage, watch)))
 }
 
-/// What there is of a reclaim unit, in pages.
+/// Contents of a reclaim unit, in pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
     state: UnitState,
@@ -124,7 +124,7 @@ fn lifetime(lba: u64, found: &Inspection) -> usize {
     }
 }
 
-/// The area of a block. What is in no extent is the superblock's.
+/// The area of a block. A block in no extent is the superblock's.
 fn owner(extents: &ExtentMap, lba: u64) -> Option<Area> {
     let extent = lba.checked_sub(extents.first_lba).map(|behind| behind / extents.extent_lbas);
     let owner = extent.and_then(|extent| extents.owners.get(extent as usize));
@@ -171,7 +171,7 @@ fn draw(volume: &str, summary: &str, units: &[Unit]) -> Canvas {
     canvas
 }
 
-/// A bar as long as a unit: what is valid of each lifetime, then what is not, then what is not written.
+/// A bar as long as a unit: valid pages by lifetime, then pages not valid, then pages not written.
 fn draw_unit(canvas: &mut Canvas, (x, y): (i32, i32), unit: &Unit) {
     let (width, height) = CELL;
     canvas.bar((x, y), CELL, Ink::Pale);

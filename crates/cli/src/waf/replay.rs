@@ -1,4 +1,4 @@
-//! `slimio waf TRACE...`: what drives make of recorded traces.
+//! `slimio waf TRACE...`: replays recorded traces on simulated drives.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::tools::say;
 
 /// Rows of a table over time.
 const ROWS: u64 = 10;
-/// Of a point, in its order.
+/// Fields of a point, in their order.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 const MIB: f64 = (1 << 20) as f64;
 
-/// Spare factor of a drive when nothing is said: the paper's.
+/// Default spare factor of a drive: the paper's.
 const SPARE: f64 = 0.25;
 
 /// Traces and the drives to replay them on.
@@ -72,7 +72,7 @@ enum VictimsName {
 }
 
 impl Traces {
-    /// Whether none is named.
+    /// Whether no trace is named.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -137,7 +137,7 @@ impl Traces {
         })
     }
 
-    /// The paper's drive, as small as the device that was recorded.
+    /// The paper's drive, scaled to the recorded device.
     fn config(&self, header: &TraceHeader, handles: u16, spare: f64) -> Result<Config, String> {
         let device_bytes = header.device_bytes.saturating_mul(self.stretch);
         let mut config = match self.exported_units {
@@ -170,7 +170,7 @@ fn open(path: &Path) -> Result<TraceReader<File>, String> {
 
 fn check_separation(header: &TraceHeader, handles: u16, outcome: &Outcome) -> Result<(), String> {
     let names = header.get("streams").ok_or("it names no lifetimes")?;
-    // A snapshot may be written over one of the other kind, in a slot that holds nothing any more.
+    // A snapshot may overwrite one of the other kind, in a slot whose contents no longer count.
     let is_snapshot = |(_, name): &(u8, &str)| name.to_lowercase().contains("snapshot");
     let snapshots = (0..).zip(names.split(", ")).filter(is_snapshot);
     let snapshots: Vec<u8> = snapshots.map(|(stream, _)| stream).collect();

@@ -1,5 +1,5 @@
-//! The paper's run on SlimIO's own log, snapshot slots, superblock and extents, in virtual time. What is
-//! made up is the rest of the server: how fast commands arrive, and how far a snapshot comes meanwhile.
+//! The paper's run on SlimIO's own log, snapshot slots, superblock and extents, in virtual time.
+//! Only the rest of the server is made up: the speed of commands and of snapshots.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// With a volume on `device`, which is of so many bytes.
+    /// Makes a volume on `device`, which has `device_bytes` bytes.
     ///
     /// # Errors
     /// A sentence.
@@ -125,7 +125,7 @@ impl Server {
     pub(super) fn run(mut self) -> Result<(), Error> {
         self.record.mark("set every key once");
         self.serve(self.run.key_count)?;
-        // A short log was rewritten before.
+        // A rewrite of a short log may be under way.
         self.end_snapshot()?;
         self.begin(SnapshotKind::Wal)?;
         self.end_snapshot()?;
@@ -139,7 +139,7 @@ impl Server {
         self.settle()
     }
 
-    /// Writes what is left of the snapshot that is under way, if there is one.
+    /// Writes the rest of the snapshot under way, if there is one.
     fn end_snapshot(&mut self) -> Result<(), Error> {
         while self.snapshot.is_some() {
             self.snapshot_chunk()?;
@@ -147,7 +147,7 @@ impl Server {
         Ok(())
     }
 
-    /// So many SETs, one of each client at a time, and what a snapshot does meanwhile.
+    /// Serves this many SETs, one of each client at a time, and advances the snapshot meanwhile.
     fn serve(&mut self, requests: u64) -> Result<(), Error> {
         for _ in 0..requests / self.run.clients as u64 {
             for _ in 0..self.run.clients {
@@ -161,7 +161,7 @@ impl Server {
         Ok(())
     }
 
-    /// Clients wait while the log has no room: until a snapshot lets it start later.
+    /// While the log has no room, clients wait until a snapshot lets it start later.
     fn make_room(&mut self) -> Result<(), Error> {
         while self.volume.log.room(self.command.len() as u64) != Room::Free {
             self.settle()?;
@@ -232,7 +232,7 @@ impl Server {
         self.give_back_reserves()
     }
 
-    /// As the server does when a snapshot is adopted: what no slot holds any more is deallocated.
+    /// Deallocates the reserves, as the server does when a snapshot is adopted.
     fn give_back_reserves(&mut self) -> Result<(), Error> {
         let held = self.volume.log.snapshots();
         let reserves = SlotName::ALL.map(|slot| (slot, held.get(slot).is_none()));

@@ -14,11 +14,11 @@ use crate::tools::say;
 
 /// YCSB to DLRM.
 const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
-/// Equal stretches of time that are looked at.
+/// Number of equal stretches of time.
 const STRETCHES: u32 = 100;
 /// Mean lifetimes of the second table, in minutes.
 const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
-/// From here on a drive counts as full.
+/// Mapped share from which a drive counts as full.
 const FULL: f64 = 0.999;
 const UNIT_PAGES: u32 = 32;
 
@@ -64,7 +64,7 @@ struct Pair {
     without: Vec<Moment>,
 }
 
-/// Mean and largest of what TRIM saves, as parts of the WAF without.
+/// Mean and largest saving by TRIM, as parts of the WAF without it.
 #[derive(Clone, Copy)]
 struct Saved {
     mean: f64,
@@ -114,7 +114,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Alpha, if everything else makes sense as well.
+    /// Checks the arguments; returns alpha.
     fn check(&self) -> Result<f64, String> {
         let alpha = alpha_of_spare(self.spare).map_err(|error| error.to_string())?;
         if self.load <= 0.0 || self.load > 1.0 || self.load.is_nan() {
@@ -258,19 +258,19 @@ fn ratio(stretches: &[Stretch]) -> f64 {
     stretches.iter().map(|stretch| stretch.given_back).sum::<f64>() / written
 }
 
-/// What the paper's formula says that TRIM saves in a stretch.
+/// What TRIM saves in a stretch, by the paper's formula.
 fn by_ratio(alpha: f64, stretch: &Stretch) -> Option<f64> {
     by_live_share(alpha, Trims::AnyPage.live_share(stretch.trim_ratio()).ok()?)
 }
 
-/// What is saved by a drive that holds as much as this one did, from write to write.
+/// Mean saving of a drive that holds as much as this one did, from write to write.
 fn by_live_shares(alpha: f64, moment: &Moment) -> Option<f64> {
     let saved = moment.mapped_shares.iter().map(|&share| by_live_share(alpha, share));
     let saved = saved.collect::<Option<Vec<f64>>>()?;
     (!saved.is_empty()).then(|| mean(saved.into_iter()))
 }
 
-/// What is saved by a drive that only holds so much.
+/// Saving of a drive of which only this share holds data.
 fn by_live_share(alpha: f64, live_share: f64) -> Option<f64> {
     let seen = effective_alpha(alpha, live_share.min(1.0)).ok()?;
     Some(1.0 - fifo(seen).ok()? / fifo(alpha).ok()?)

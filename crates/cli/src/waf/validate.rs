@@ -19,7 +19,7 @@ const RATIOS: [(f64, Ink); 5] = [
     (0.2, Ink::Green),
     (0.3, Ink::Orange),
 ];
-/// Policies and readings, as the tables and panels come.
+/// Policies and readings, in the order of the tables and panels.
 const KINDS: [(Victims, Trims); 4] = [
     (Victims::Fifo, Trims::AnyPage),
     (Victims::Fifo, Trims::LivePage),

@@ -1,4 +1,4 @@
-//! What mapped files do, on real ones.
+//! Tests of mapped files, on real ones.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -33,7 +33,7 @@ fn what_is_stored_is_in_the_file_at_once() {
     assert_eq!(mapped.read_all().expect("readable"), expected);
     assert_eq!(std::fs::read(&path).expect("readable")[..SIZE], expected);
 
-    // The buffers keep the memory when the file's owner is gone, and a second life finds it.
+    // The buffers keep the memory when the file's owner is gone, and a later opening finds it.
     drop(mapped);
     buffers[3].fill(9);
     assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "a slice has one owner");
@@ -105,7 +105,7 @@ fn a_file_that_can_not_be_made_leaves_the_old_one() {
     let old = open(&path).expect("it is still there");
     assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
 
-    // What a process left that died while it made one is in nobody's way.
+    // A file left by a process that died while making one does no harm.
     std::fs::remove_dir(&unfinished).expect("it is empty");
     std::fs::write(&unfinished, b"part of it").expect("there is room");
     let new = create(&path, 2 * SIZE).expect("there is room");

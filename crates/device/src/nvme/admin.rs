@@ -1,4 +1,4 @@
-//! Commands that are run at once, by the calling thread: what a device says about itself.
+//! Commands that the calling thread runs at once: queries of a device, updates of its handles.
 
 #![expect(unsafe_code, reason = "the driver is handed addresses")]
 

@@ -1,4 +1,4 @@
-//! From operations to commands of a namespace, and back from what becomes of these.
+//! From operations to commands of a namespace, and from their results back.
 
 use slimio_planted::is_planted;
 use slimio_ring::{CommandError, NvmeCommand};
@@ -7,7 +7,7 @@ use super::wire::{self, IdentifyNamespace, opcode};
 use super::{Namespace, admin, status};
 use crate::{DeviceError, LbaRange, PlacementId, WriteCache};
 
-/// What an end of a command means. A deallocation is a hint: where there is none, blocks just stay.
+/// The result of a finished command. A deallocation is a hint: without it, blocks just stay.
 pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceError> {
     let is_hint = opcode == opcode::DATASET_MANAGEMENT;
     match result {
@@ -15,7 +15,7 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
         Err(CommandError::Status(status)) if is_hint && status::is_unknown_command(status) => {
             Ok(())
         }
-        // Not everybody may: the kernel asks for more than the right to write.
+        // Needs permission: the kernel asks for more than the right to write.
         Err(CommandError::Os(errno)) if is_hint && errno.number() == libc::EACCES => Ok(()),
         Err(CommandError::Status(status)) if status::is_no_space(status) => {
             Err(DeviceError::NoSpace)
@@ -30,11 +30,11 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
 }
 
 impl Namespace {
-    /// Says that the device is gone where the kernel only says that a command does not do.
+    /// Reports that the device is gone where the kernel only reports that a command failed.
     pub(super) fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
         match result {
             Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
-            // What a driver that does not know yet passes on.
+            // A driver that does not know yet passes this on.
             Err(DeviceError::Io { errno: libc::EINVAL }) if self.is_inactive() => {
                 Err(DeviceError::Gone)
             }
@@ -47,9 +47,9 @@ impl Namespace {
         }
     }
 
-    /// Whether the controller says that there is no such namespace, all of what it identifies it by
-    /// being zero then (NVM Express Base Specification, Identify Namespace data structure), or the
-    /// driver, which takes the namespace down, does not ask any more: `EAGAIN` of Linux 6.12.
+    /// Whether the controller says that there is no such namespace: everything that identifies it
+    /// is then zero (NVM Express Base Specification, Identify Namespace data structure). Or the
+    /// driver, which takes the namespace down, no longer asks: `EAGAIN` of Linux 6.12.
     fn is_inactive(&self) -> bool {
         match admin::identify(&self.generic, 0, self.nsid) {
             Ok(data) => IdentifyNamespace::parse(&data).block_count == 0,
@@ -73,7 +73,7 @@ impl Namespace {
         durable: bool,
     ) -> NvmeCommand {
         let shift = self.blocks_shift;
-        // The device would take another for its default, and complain about it.
+        // The device would replace an unknown placement by its default, and complain about it.
         let mut placement = self.placements.contains(&placement).then_some(placement.0);
         if is_planted("nvme-first-placement") {
             placement = self.placements.first().map(|first| first.0);
@@ -85,13 +85,13 @@ impl Namespace {
         wire::write(self.nsid, lba << shift, lbas << shift, placement, durable)
     }
 
-    /// `None` where nothing is in a cache that a power cut would empty.
+    /// `None` where no cache would lose data in a power cut.
     pub(super) fn flush(&self) -> Option<NvmeCommand> {
         let has_cache = self.write_cache != WriteCache::Stable;
         (has_cache && !is_planted("nvme-flush-unsent")).then(|| wire::flush(self.nsid))
     }
 
-    /// Ranges as the device takes them.
+    /// Ranges in the form that the device takes.
     pub(super) fn ranges(&self, ranges: &[LbaRange]) -> Vec<[u8; 16]> {
         let mut found = Vec::new();
         for range in ranges {

@@ -1,4 +1,4 @@
-//! What commands of a path carry: whole buffers, parts of one, ranges.
+//! The data of a path's commands: whole buffers, parts of one, ranges.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -16,7 +16,7 @@ pub(crate) enum Data {
     Part(Part),
 }
 
-/// One of the parts that a buffer is cut in: several commands transfer it.
+/// A part of a buffer that several commands transfer.
 #[derive(Debug)]
 pub(crate) struct Part {
     whole: Arc<Buffer>,
@@ -55,8 +55,8 @@ impl Part {
     }
 }
 
-// SAFETY: a buffer's bytes are its own, initialised, and stay where they are when it moves. A part's
-// are no other part's, and its share in the buffer keeps them.
+// SAFETY: a buffer's bytes are its own, initialised, and stay where they are when it moves. A
+// part's bytes belong to no other part, and its share in the buffer keeps them.
 unsafe impl Memory for Data {
     fn address(&mut self) -> *mut u8 {
         match self {

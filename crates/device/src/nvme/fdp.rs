@@ -1,4 +1,4 @@
-//! Flexible Data Placement: what handles there are, and what the device has counted.
+//! Flexible Data Placement: the handles, and the device's counters.
 
 use std::fmt;
 use std::fs::File;
@@ -17,13 +17,13 @@ const EVENTS: u8 = 0x23;
 /// Feature "Flexible Data Placement".
 const FDP_FEATURE: u8 = 0x1d;
 
-/// Bytes asked for of a page whose length is in itself.
+/// Bytes to ask for of a page that states its own length.
 const PAGE_SIZE: usize = 4096;
 
-/// One placement that writes may name: where it leads, and what is left of it.
+/// One placement that writes may name, the handle that it leads to, and what is left of its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementHandle {
-    /// As writes name it.
+    /// Its id in writes.
     pub placement: u16,
     /// The reclaim unit handle that it leads to.
     pub handle: u16,
@@ -51,7 +51,7 @@ pub struct FdpConfiguration {
     pub is_persistently_isolated: bool,
 }
 
-/// What the device has counted since it was made, for the whole endurance group.
+/// The device's counters since it was made, for the whole endurance group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FdpStatistics {
     /// Bytes that hosts have written.
@@ -62,7 +62,7 @@ pub struct FdpStatistics {
     pub erased_bytes: u128,
 }
 
-/// One of the device's notes about what a host did.
+/// An event that the device has noted about a host's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdpEvent {
     /// The specification's number of its kind.
@@ -72,7 +72,7 @@ pub struct FdpEvent {
 }
 
 impl FdpEvent {
-    /// What the event is called.
+    /// The event's name.
     pub fn name(&self) -> &'static str {
         match self.kind {
             0 => "reclaim unit not fully written",
@@ -86,20 +86,20 @@ impl FdpEvent {
     }
 }
 
-/// What a device says of its data placement, and the handles' turn to fresh reclaim units. Each
-/// question is a command that the calling thread waits for: not for the command thread.
+/// Reports on a device's data placement, and moves handles to fresh reclaim units. Each query is a
+/// command that the calling thread waits for: not for the command thread.
 pub trait FdpAccount: Send + Sync {
     /// Blocks, of the device's size, in a reclaim unit; `None` where the device does not say.
     fn unit_blocks(&self) -> Option<u64>;
 
-    /// What the device has counted in the namespace's endurance group, for whoever wrote there.
+    /// The device's counters for the namespace's endurance group, whoever wrote there.
     ///
     /// # Errors
     /// When the device or the kernel refuses: it is for administrators alone.
     fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
 
-    /// Whether [`statistics`](Self::statistics) are at hand in this process, so that any thread may ask
-    /// whenever somebody looks.
+    /// Whether [`statistics`](Self::statistics) are available in this process, so that any thread
+    /// may ask for them at any time.
     fn has_statistics_at_hand(&self) -> bool {
         false
     }
@@ -122,8 +122,8 @@ pub trait FdpAccount: Send + Sync {
     /// When the device or the kernel refuses.
     fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError>;
 
-    /// Lets a placement go on in a fresh reclaim unit: what is written to it from now on does not
-    /// share a unit with what was written before. The rest of the old one stays empty.
+    /// Lets a placement go on in a fresh reclaim unit: later writes to it do not share a unit with
+    /// earlier ones. The rest of the old unit stays empty.
     ///
     /// # Errors
     /// When the device or the kernel refuses.
@@ -184,14 +184,14 @@ impl FdpAccount for NvmeAccount {
 /// The placements of a namespace, in the device's order.
 ///
 /// # Errors
-/// `FDP Disabled`, `Invalid Command Opcode` and such where there are none.
+/// `FDP Disabled`, `Invalid Command Opcode` and the like where there are none.
 pub(crate) fn handles(file: &File, nsid: u32) -> Result<Vec<PlacementHandle>, DeviceError> {
     let header = admin::handle_status(file, nsid, 16)?;
     let size = 16 + 32 * usize::from(le16(&header, 14));
     Ok(parse_handles(&admin::handle_status(file, nsid, size)?))
 }
 
-/// The placements, from what the device has told of a namespace in that endurance group; or why there
+/// The placements, from the device's answer about a namespace in that endurance group; or why there
 /// are none, as a sentence without a full stop.
 pub(crate) fn usable(
     told: Result<Vec<PlacementHandle>, DeviceError>,

@@ -1,4 +1,4 @@
-//! A whole NVMe namespace, by commands that the kernel's driver hands on as they are: no file
+//! A whole NVMe namespace, by commands that the kernel's driver passes on as they are: no file
 //! system, no block layer, and the device's own data placement.
 
 mod admin;
@@ -35,15 +35,15 @@ use crate::{
 };
 use crate::{block, identity};
 
-/// Longest command where neither kernel nor device says how long it may be.
+/// Longest command in bytes, where neither kernel nor device gives a limit.
 const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
 
-/// What commands for a namespace depend on.
+/// The properties of a namespace that its commands depend on.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// Its directory in `/sys`, which is gone when it is.
+    /// Its directory in `/sys`, which goes away with the namespace.
     node: PathBuf,
-    /// To ask the controller about it.
+    /// The generic device, to ask the controller about the namespace.
     generic: File,
     nsid: u32,
     /// In our blocks.
@@ -55,20 +55,20 @@ pub(crate) struct Namespace {
     write_cache: WriteCache,
     has_deallocate: bool,
     placements: Vec<PlacementId>,
-    /// What is mapped of the block device: no command changes anything there.
+    /// The mapped range of the block device: no command changes anything there.
     mapped: Arc<MappedRange>,
 }
 
 impl Namespace {
-    /// Whether an operation stays within what can be addressed, moved and changed.
+    /// Refuses an operation that is out of range, too long, or would change mapped blocks.
     fn check(&self, op: &Op) -> Result<(), DeviceError> {
         check_range(op, self.lba_count)?;
         self.mapped.check(op)
     }
 }
 
-/// An NVMe namespace that no other program has, by the kernel's word, as long as this lives: its
-/// block device is held exclusively, commands go through its generic one.
+/// An NVMe namespace that the kernel gives to no other program as long as this lives: its block
+/// device is held exclusively, commands go through its generic one.
 pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
@@ -84,7 +84,7 @@ pub struct NvmeDevice {
     fdp: Fdp,
 }
 
-/// What there is of data placement.
+/// The device's data placement.
 #[derive(Debug)]
 enum Fdp {
     On {
@@ -98,12 +98,12 @@ enum Fdp {
 
 impl NvmeDevice {
     /// Takes the namespace of which `path` is the generic device or the block device. Nothing on it
-    /// is changed; one block of it is read and a flush is run, to see that commands arrive.
+    /// is changed; one block of it is read and a flush is run, to see that commands work.
     ///
     /// # Errors
     /// Why it can't be taken: [`OpenError::InUse`] when something has it, [`OpenError::Forbidden`]
-    /// when this process may not, [`OpenError::Unsuitable`] when it is no whole namespace, has a
-    /// format that does not do, or io_uring is refused.
+    /// when this process may not, [`OpenError::Unsuitable`] when it is no whole namespace, has an
+    /// unsupported format, or io_uring is refused.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let nodes = sysfs::nodes(path)?;
         let unsuitable = |why: String| OpenError::unsuitable(path, why);
@@ -235,7 +235,7 @@ impl NvmeDevice {
         LBA_SIZE as u64 >> self.namespace.blocks_shift
     }
 
-    /// Longest command in bytes; longer transfers are several.
+    /// Longest command in bytes; longer transfers take several.
     pub fn command_size_max(&self) -> u64 {
         u64::from(self.namespace.command_lbas_max) * LBA_SIZE as u64
     }
@@ -247,7 +247,7 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn contents(&self) -> Result<Contents, OpenError> {
-        // Not through the block device: what the kernel keeps of it may be older than what is there.
+        // Not through the block device: the kernel's cache of it may be stale.
         let mut path = self.path_for_one()?;
         let size = self.lba_count() * LBA_SIZE as u64;
         contents::examine_by(size, |bytes, offset| {
@@ -364,7 +364,7 @@ fn describe_configuration(configuration: &FdpConfiguration) -> String {
     )
 }
 
-/// What a command is called in a sentence, with its article.
+/// The name of a command in a sentence, with its article.
 pub(crate) fn command_name(opcode: u8) -> &'static str {
     match opcode {
         opcode::FLUSH => "a flush",
@@ -394,7 +394,7 @@ fn run(path: &mut NvmePath, op: Op) -> (Option<Buffer>, Result<(), DeviceError>)
     (completion.buffer, completion.result)
 }
 
-/// The device's blocks in one of ours, as a power of two; or why its format does not do.
+/// The device's blocks in one of ours, as a power of two; or why its format is unsupported.
 fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
     let ours = LBA_SIZE.trailing_zeros();
     let theirs = u32::from(about.block_shift);
@@ -426,7 +426,7 @@ fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -
     (size / LBA_SIZE as u64).clamp(1, field_max) as u32
 }
 
-/// Finds out what placements there are.
+/// Finds the device's placements.
 fn find_placement(
     generic: &File,
     nsid: u32,
@@ -441,7 +441,7 @@ fn find_placement(
         Ok(handles) => handles,
         Err(why) => return Fdp::Off(why),
     };
-    // The rest is for administrators alone, and only to be told of.
+    // The rest is for administrators only, and is only reported.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
     Fdp::On {
         group,
@@ -450,13 +450,13 @@ fn find_placement(
     }
 }
 
-/// Whether a path names a device that is read as a stream or by commands, as NVMe's generic ones.
+/// Whether a path names a character device, as NVMe's generic ones are.
 pub fn is_character_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device())
 }
 
-/// The block device of the namespace of which `path` is the generic device, or `path` itself where
-/// it is none.
+/// The block device of the namespace whose generic device is `path`, or `path` itself where it is
+/// no generic device.
 ///
 /// # Errors
 /// [`OpenError::Unsuitable`] when it is a device of another kind.

@@ -1,8 +1,8 @@
 //! A path to a namespace: a ring of its own, whose entries are commands for the driver.
 //!
-//! What is submitted rests here until it is kicked; then all of it goes down with one system call.
-//! The driver does not split: what is longer than one command can be is cut in several here, and
-//! deallocations that were submitted in a row become the ranges of one.
+//! Submitted operations stay here until they are kicked; then all of them go down with one system
+//! call. The driver does not split: a transfer that is too long for one command is cut into several
+//! here, and deallocations submitted in a row become the ranges of one command.
 
 #![expect(unsafe_code, reason = "the driver trusts commands to fit their memory")]
 
@@ -35,32 +35,32 @@ pub(crate) struct NvmePath {
     fd: Fd,
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
-    /// Handed over but not told of, by the index in the payload of their commands.
+    /// Handed over but not reaped, by the index in the payload of their commands.
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Tokens that were submitted and not reaped.
     in_flight: usize,
-    /// What the ring has just returned. Kept for its memory.
+    /// Completions just reaped from the ring. Kept for its memory.
     reaped: Vec<slimio_ring::Completion<Step, Data>>,
 }
 
-/// A command of an operation's.
+/// A command of an operation.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     operation: usize,
     opcode: u8,
 }
 
-/// An operation, or several that became one.
+/// An operation, or several deallocations merged into one.
 struct Operation {
     token: Token,
-    /// Those of the deallocations that go with it.
+    /// Tokens of the deallocations merged into it.
     others: Vec<Token>,
     /// Commands that have not ended.
     commands_left: u32,
     /// The first failure of any of its commands.
     result: Result<(), DeviceError>,
-    /// Come home already.
+    /// The buffer, once it is back.
     buffer: Option<Buffer>,
 }
 
@@ -97,7 +97,7 @@ impl NvmePath {
         })
     }
 
-    /// Makes commands of all that is queued.
+    /// Turns everything queued into commands.
     fn begin_all(&mut self) {
         while let Some((token, op)) = self.queued.pop_front() {
             if let Err(error) = self.namespace.check(&op) {
@@ -127,8 +127,8 @@ impl NvmePath {
         }
     }
 
-    /// Makes a read or write into as many commands as it takes: `command` makes one, from the
-    /// number of blocks before it and its own.
+    /// Turns a read or write into as many commands as it needs: `command` makes one, from the
+    /// number of blocks before it and the number of its own.
     fn transfer(
         &mut self,
         token: Token,
@@ -152,7 +152,7 @@ impl NvmePath {
         }
     }
 
-    /// Makes a deallocation, and those queued right behind it, into commands with many ranges.
+    /// Turns a deallocation, and those queued right behind it, into commands with many ranges.
     fn deallocate(&mut self, token: Token, range: LbaRange) {
         let (mut tokens, mut ranges) = (vec![token], vec![range]);
         while let Some((token, Op::Deallocate { range })) = self.queued.front() {
@@ -184,8 +184,8 @@ impl NvmePath {
         }
     }
 
-    /// Ends an operation that is not for the device: what would have come of it must not be there
-    /// before the next `poll`, and must show in the ring's readiness.
+    /// Ends an operation that does not go to the device: its completion must not be there before
+    /// the next `poll`, and must show in the ring's readiness.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");
@@ -229,7 +229,7 @@ impl NvmePath {
         let place = &mut self.operations[step.operation];
         let operation = place.as_mut().expect("its commands have not all ended");
         match data {
-            // What a deallocation carried is nobody's.
+            // The ranges of a deallocation belong to no caller.
             Some(Data::Whole(_)) if step.opcode == opcode::DATASET_MANAGEMENT => {}
             Some(Data::Whole(buffer)) => operation.buffer = Some(buffer),
             Some(Data::Part(part)) => operation.buffer = part.end(),
@@ -301,7 +301,7 @@ impl Device for NvmePath {
             }
         }
         self.reaped = reaped;
-        // What the kernel had no memory for when it was handed over.
+        // Hands over again what the kernel had no memory for.
         if self.has_untaken() {
             enter(&mut self.ring, 0, None);
         }
@@ -363,7 +363,7 @@ mod tests {
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(path);
-        // A program that is just being started by another test has it for a moment.
+        // A program that another test is just starting has it for a moment.
         Claim::of_directory(place.path()).expect("it is let go of");
     }
 }

@@ -1,4 +1,4 @@
-//! What a status is called.
+//! Names of statuses.
 
 use slimio_ring::NvmeStatus;
 
@@ -76,8 +76,8 @@ pub(crate) fn name(status: NvmeStatus) -> &'static str {
     }
 }
 
-/// Whether a controller may say this of a command for a namespace that it has no more: the
-/// specification says one, and some say the other.
+/// Whether a controller may say this of a command for a namespace that it no longer has: the
+/// specification names one of these codes, and some controllers use the other.
 pub(crate) fn may_mean_no_namespace(status: NvmeStatus) -> bool {
     status.kind() == 0 && matches!(status.code(), 0x02 | 0x0b)
 }

@@ -1,4 +1,4 @@
-//! Which nodes are one and the same namespace, by the kernel's word: names may differ.
+//! Which nodes belong to the same namespace, as the kernel says: names may differ.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ pub(crate) struct Nodes {
     pub(crate) queue: PathBuf,
 }
 
-/// Finds both nodes of the namespace that `path` is one of.
+/// Finds both nodes of a namespace; `path` is one of them.
 ///
 /// # Errors
 /// [`OpenError::Unsuitable`] when it is no whole NVMe namespace.

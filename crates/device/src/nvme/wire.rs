@@ -77,7 +77,7 @@ pub(crate) fn range(slba: u64, blocks: u32) -> [u8; 16] {
     bytes
 }
 
-/// What an Identify Namespace says (CNS 00h), as far as it matters here.
+/// The fields of Identify Namespace (CNS 00h) that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdentifyNamespace {
     /// Blocks of the namespace.
@@ -104,7 +104,7 @@ impl IdentifyNamespace {
     }
 }
 
-/// What an Identify Controller says (CNS 01h), as far as it matters here.
+/// The fields of Identify Controller (CNS 01h) that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdentifyController {
     pub(crate) serial: String,

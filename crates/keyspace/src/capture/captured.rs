@@ -1,8 +1,8 @@
-//! Entries that a capture has taken, many at a time.
+//! Batches of entries that a capture has taken.
 //!
-//! A small entry is a copy of its bytes: reading them costs more than copying them, and then its
-//! memory can be written to again at once. A large entry was moved here if a command replaced it,
-//! or else shares its value with the keyspace, which copies the piece that it changes.
+//! A small entry is copied: reading its bytes costs more than copying them, and its memory can be
+//! written to again at once. A large entry is moved here if a command replaced it. Otherwise it
+//! shares its value with the keyspace, which copies the piece that it changes.
 //!
 //! ```text
 //! small: | meta: u32 | database: u16 | size: u16 | bytes of the entry ... | and so on
@@ -17,10 +17,10 @@ use crate::value::ValueRef;
 /// Size in bytes of the memory for small entries.
 const SMALL_SIZE: usize = 64 * 1024;
 
-/// Most large entries.
+/// Most large entries in a batch.
 const LARGE_LEN: usize = 256;
 
-/// What stands before a small entry.
+/// Size in bytes of the head of a small entry.
 const HEAD_SIZE: usize = Meta::SIZE + 2 * size_of::<u16>();
 
 const _: () = assert!(SMALL_SIZE_MAX <= u16::MAX as usize, "a small entry's size is a u16");
@@ -47,7 +47,7 @@ pub(crate) struct CapturedEntry<'a> {
     pub(crate) access: Access,
 }
 
-/// Whether a value is the capture's alone.
+/// Whether the capture alone owns a value, or shares it with the keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     Owned,
@@ -65,30 +65,30 @@ impl Captured {
         self.len == 0
     }
 
-    /// Bytes of the keys and values, wherever they are: about what there is to be encoded.
+    /// Bytes of the keys and values, owned or shared: about the size to be encoded.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Bytes of memory that are held by this alone, and are free again when it is dropped.
+    /// Bytes of memory that this alone holds. Dropping it frees them.
     pub fn owned_size(&self) -> usize {
         self.owned_size
     }
 
-    /// Bytes of memory that were shared with the keyspace when this was made. A command that changes
-    /// a value lets go of its share, and then these are held by this alone.
+    /// Bytes of memory that were shared with the keyspace when this was made. Once a command
+    /// changes such a value, this alone holds the old bytes.
     pub fn shared_size(&self) -> usize {
         self.shared_size
     }
 
-    /// Every entry, with its database: its number at the capture's point in time.
+    /// Every entry, with the number that its database had at the capture's point in time.
     pub fn entries(&self) -> impl Iterator<Item = (DbIndex, EntryView<'_>)> {
         self.taken().map(|CapturedEntry { db, key, value, expires_at_ms, access }| {
             (db, EntryView { key, value, expires_at_ms, access })
         })
     }
 
-    /// Every entry, with all that is known of it.
+    /// Every entry with its attributes.
     pub(crate) fn taken(&self) -> impl Iterator<Item = CapturedEntry<'_>> {
         let mut rest = &self.small[..];
         let small = std::iter::from_fn(move || {
@@ -111,7 +111,7 @@ impl Captured {
         self.small.len() + HEAD_SIZE + SMALL_SIZE_MAX <= SMALL_SIZE && self.large.len() < LARGE_LEN
     }
 
-    /// Takes an entry that stays where it is.
+    /// Takes an entry that stays in the keyspace.
     pub(super) fn push(&mut self, db: DbIndex, slot: &Slot) {
         match slot.form() {
             Form::Small(bytes) => self.push_small(db, slot.meta(), bytes),
@@ -119,7 +119,7 @@ impl Captured {
         }
     }
 
-    /// Takes an entry that is nowhere else any more.
+    /// Takes an entry that was removed from the keyspace.
     pub(super) fn push_removed(&mut self, db: DbIndex, slot: Slot) {
         match slot.form() {
             Form::Small(bytes) => self.push_small(db, slot.meta(), bytes),
@@ -143,7 +143,7 @@ impl Captured {
         self.size += size;
     }
 
-    /// Makes room for small entries: all that there will ever be, unless a bucket is longer.
+    /// Makes room for small entries, once for the whole batch unless one bucket is longer.
     fn reserve_small(&mut self, size: usize) {
         let before = self.small.capacity();
         if self.small.len() + size > before {

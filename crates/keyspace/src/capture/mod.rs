@@ -1,14 +1,15 @@
 //! Taking all entries as they were at one point in time, while commands go on changing them.
 //!
-//! Every entry carries an epoch, a bit. To begin is to turn the keyspace's own: from then on an
-//! entry that carries the other one has still to be taken. Two ways lead there:
+//! Every entry carries an epoch, which is one bit. A capture begins by flipping the keyspace's own
+//! epoch: from then on, an entry with the other epoch is still to be taken. There are two ways to
+//! take it:
 //!
-//! * a *pre-image*: a command that is about to change or delete such an entry hands over what it
-//!   was, before;
-//! * the *walk*, in hash order, in small steps, takes what nobody has changed.
+//! * a *pre-image*: before a command changes or deletes such an entry, it hands over the entry as
+//!   it is;
+//! * the *walk* takes the entries that no command has changed, in hash order and in small steps.
 //!
-//! Either lets the entry carry the new epoch, and a new entry carries it from its birth, so each is
-//! taken exactly once. The bit goes wherever the entry goes: a bucket that is split hands it on.
+//! Both give the entry the new epoch, and a new entry starts with it, so each entry is taken
+//! exactly once. The bit moves with its entry: a bucket that is split passes it on.
 //!
 //! ```text
 //!              begin_capture                 all taken              end_capture
@@ -18,13 +19,13 @@
 //!       └──────────── Settling ◄────┘            └──────► Flushed ──end_capture──► Idle
 //! ```
 //!
-//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) does without one kind of pre-image: what was deleted, or
-//! overwritten as a whole by a command that logs the same whatever was there. Whoever does that later
-//! again, from the log, needs no old value. What depends on one, or reads it to write another key, still
-//! hands it over.
+//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits one kind of pre-image: entries that were
+//! deleted, or overwritten as a whole by a command that logs the same whatever was there. Replaying
+//! that from the log needs no old value. A command whose effect depends on the old value, or that
+//! reads it to write another key, still hands it over.
 //!
-//! A capture that is given up leaves entries with either epoch behind. *Settling* walks on, hands
-//! nothing out, and lets all of them carry the new one; the next capture can begin after that.
+//! A capture that is given up leaves entries of both epochs behind. *Settling* continues the walk,
+//! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
 
 mod captured;
 
@@ -46,32 +47,32 @@ use crate::past::Past;
 use crate::table::{Buckets, Epoch, Form, Position, Slot, Spot, Table, worth_deferring};
 use crate::value::Value;
 
-/// Where a capture is.
+/// The state of the capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureState {
-    /// There is none.
+    /// No capture is running.
     #[default]
     Idle,
-    /// Entries are being taken: [`Keyspace::capture_step`] is to be called until this changes.
+    /// Entries are being taken: call [`Keyspace::capture_step`] until this changes.
     Running,
     /// All entries have been taken and handed out.
     Complete,
-    /// Everything was flushed: what was taken is worth nothing, and no more of it comes.
+    /// Everything was flushed: the entries taken are useless, and no more will come.
     Flushed,
-    /// The last one was given up. [`Keyspace::capture_step`] is to be called, which hands out
-    /// nothing, until this changes; then another can begin.
+    /// The last capture was given up. Call [`Keyspace::capture_step`], which hands out nothing,
+    /// until this changes; then another capture can begin.
     Settling,
 }
 
-/// What a capture hands out.
+/// Which entries a capture hands out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureKind {
     /// Every entry as it was when the capture began.
     #[default]
     PointInTime,
     /// The same without entries that were deleted or overwritten as a whole before they were taken.
-    /// With what was logged from its beginning to its end, done again on top of it, it is the data
-    /// set as it was at that end; alone it lacks those entries.
+    /// With the log from its beginning to its end replayed on top, it is the data set as of its
+    /// end. Alone it lacks those entries.
     Fuzzy,
 }
 
@@ -80,47 +81,48 @@ pub enum CaptureKind {
 pub struct CaptureBudget {
     /// Bytes of keys and values to be handed out.
     pub size: usize,
-    /// Entries and buckets to be looked at. About 100 ns each, as a rule the time for bringing in
-    /// what they are made of from memory.
+    /// Entries and buckets to be looked at. Each takes about 100 ns, mostly for fetching it from
+    /// memory.
     pub entries: usize,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStep {
-    /// Bytes of keys and values handed out; may be more than asked for by what was last.
+    /// Bytes of keys and values handed out. The last bucket or batch can exceed the budget.
     pub size: usize,
     /// Entries handed out.
     pub entries: usize,
 }
 
-/// How far a capture is, and what it holds.
+/// The progress of a capture, and the memory that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
-    /// Bytes of memory of pre-images that wait to be handed out, and that nobody else holds.
+    /// Bytes of memory of pre-images that wait to be handed out and that the capture alone holds.
     pub owned_size: usize,
-    /// Bytes of memory of pre-images that wait and share it with the keyspace, whose entries came
-    /// to carry on with the same value: they were renamed, or given another time to expire, or
-    /// changed in part. What is changed of them later comes to be the capture's alone.
+    /// Bytes of memory of pre-images that wait to be handed out and share it with the keyspace,
+    /// because their entries keep the same value: they were renamed, given another expiry, or
+    /// changed in part. Once a command changes such a value again, the capture alone holds the old
+    /// bytes.
     pub shared_size: usize,
     /// Bytes of memory of databases that were flushed and whose entries wait to be taken.
     pub flushed_size: usize,
     /// Entries taken so far.
     pub taken: usize,
-    /// Entries to be taken in all: those that there were when it began.
+    /// Entries to be taken in all: those that existed when the capture began.
     pub total: usize,
 }
 
-/// Whether what the log says of a new value depends on the old one.
+/// Whether the logged effect of a write depends on the old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overwrite {
-    /// Value and expiry are in the log, and come to be the same whatever was there.
+    /// The log holds value and expiry, which are the same whatever was there before.
     Whole,
-    /// They were computed from what was there, or a condition looked at it.
+    /// They were computed from the old entry, or a condition looked at it.
     Dependent,
 }
 
-/// The one capture that there can be.
+/// The only capture that can exist at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Capture {
     state: CaptureState,
@@ -128,13 +130,13 @@ pub(crate) struct Capture {
     epoch: Epoch,
     /// Pre-images, the oldest first.
     waiting: VecDeque<Captured>,
-    /// Pre-images that more are added to.
+    /// The batch that pre-images are being added to.
     open: Captured,
     /// Databases as they were before they were flushed.
     flushed: VecDeque<Flushed>,
-    /// All that were flushed since the point in time, by their numbers at it.
+    /// Databases flushed since the point in time, by their numbers at that time.
     flushed_dbs: Vec<DbIndex>,
-    /// The database, by its number at the point in time, and the position in it.
+    /// The database of the walk, by its number at the point in time; `walk` is the position in it.
     walk_db: u16,
     walk: Position,
     /// Whether databases have changed places since the point in time.
@@ -151,8 +153,7 @@ struct Flushed {
 }
 
 impl Keyspace {
-    /// Begins a capture: what is there now is what will be taken. Takes the same time however much
-    /// that is.
+    /// Begins a capture of the entries that exist now. Takes constant time.
     ///
     /// Panics unless the state is [`CaptureState::Idle`].
     pub fn begin_capture(&mut self, kind: CaptureKind) {
@@ -168,8 +169,8 @@ impl Keyspace {
         };
     }
 
-    /// Takes some entries and appends them to `out`: first those that commands have changed since,
-    /// then others. At least one, if there is any left.
+    /// Takes some entries and appends them to `out`: first pre-images of entries that commands have
+    /// changed, then others. Makes progress whatever the budget.
     ///
     /// Does nothing unless the state is [`CaptureState::Running`] or [`CaptureState::Settling`].
     pub fn capture_step(&mut self, budget: CaptureBudget, out: &mut Vec<Captured>) -> CaptureStep {
@@ -225,14 +226,14 @@ impl Keyspace {
         }
     }
 
-    /// Walks over a bucket; `take` is given what has not been taken of it. Says whether that was the
-    /// last one of all.
+    /// Walks over a bucket and passes the entries that have not been taken to `take`. Says whether
+    /// it was the last bucket of all.
     fn walk(&mut self, looked_at: &mut usize, mut take: impl FnMut(DbIndex, &Slot)) -> bool {
         let (dbs, Past { capture, .. }) = self.dbs_and_past();
         let number = DbIndex(capture.walk_db);
         let mut index = usize::from(number.0);
         if dbs[index].number() != number {
-            // It has changed places.
+            // The database was swapped.
             let found = dbs.iter().position(|db| db.number() == number);
             index = found.expect("every number is that of one");
         }
@@ -261,12 +262,12 @@ impl Keyspace {
         }
     }
 
-    /// Where the capture is.
+    /// The state of the capture.
     pub fn capture_state(&self) -> CaptureState {
         self.past.capture.state
     }
 
-    /// How far the capture is, and what it holds.
+    /// The progress of the capture, and the memory that it holds.
     pub fn capture_stats(&self) -> CaptureStats {
         let Capture { open, stats, .. } = &self.past.capture;
         CaptureStats {
@@ -304,8 +305,7 @@ impl Keyspace {
         }
     }
 
-    /// Gives two databases that have changed places their numbers. To a running capture they stay
-    /// what they were.
+    /// Gives two swapped databases their new numbers. While a capture runs, they keep the old ones.
     pub(crate) fn number_swapped(&mut self, a: DbIndex, b: DbIndex) {
         let (dbs, Past { capture, .. }) = self.dbs_and_past();
         if capture.state == CaptureState::Idle || is_planted("swap-not-captured") {
@@ -328,7 +328,7 @@ impl Keyspace {
 }
 
 impl Past {
-    /// Lets go of what waits to be handed out.
+    /// Moves the entries that wait to be handed out to the garbage.
     fn drop_captured(&mut self) {
         let Past { capture, garbage } = self;
         garbage.add_captured(capture.waiting.drain(..));
@@ -338,10 +338,10 @@ impl Past {
         (stats.owned_size, stats.shared_size, stats.flushed_size) = (0, 0, 0);
     }
 
-    /// Lets go of all keys of a database.
+    /// Takes over all keys of a flushed database: for the capture, or as garbage.
     pub(crate) fn flush(&mut self, db: DbIndex, table: Table) {
         let Past { capture, garbage } = self;
-        // What came behind the first flush of a database is new.
+        // Entries added after the first flush of a database are new.
         let has_taken_all = db.0 < capture.walk_db
             || capture.flushed_dbs.contains(&db)
             || is_planted("flush-forgets");
@@ -357,7 +357,7 @@ impl Past {
 }
 
 impl Capture {
-    /// What a new entry carries.
+    /// The epoch of a new entry.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -367,8 +367,8 @@ impl Capture {
         slot.epoch() != self.epoch && self.state == CaptureState::Running
     }
 
-    /// Takes an entry that a command is about to read for what it writes elsewhere. Done again from the
-    /// log, it reads the entry again.
+    /// Takes an entry that a command is about to read in order to write another key. Replaying the
+    /// command reads the entry again.
     pub(crate) fn before_copy(&mut self, db: DbIndex, table: &mut Table, spot: Spot) {
         if self.kind == CaptureKind::Fuzzy && !is_planted("copied-uncaptured") {
             self.before_change(db, table, spot);
@@ -385,7 +385,7 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that has been removed and whose value goes elsewhere.
+    /// Takes an entry that was removed and whose value moves to another key.
     pub(crate) fn before_move(&mut self, db: DbIndex, slot: &Slot) {
         if self.wants(slot) && !is_planted("move-not-captured") {
             self.open.push(db, slot);
@@ -393,7 +393,7 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that has been removed; gives it back if that is done already, or not wanted.
+    /// Takes an entry that was removed. Returns it if it was taken before, or is not wanted.
     pub(crate) fn take_removed(&mut self, db: DbIndex, slot: Slot) -> Option<Slot> {
         if !self.wants(&slot) {
             return Some(slot);
@@ -407,8 +407,8 @@ impl Capture {
         None
     }
 
-    /// Replaces the value of an entry, having taken it; by `overwrite` a fuzzy capture does not take
-    /// it. Returns an old value that is worth dropping elsewhere.
+    /// Takes an entry, then replaces its value. `overwrite` can exempt a fuzzy capture from taking
+    /// it. Returns an old value that is better freed by another thread.
     pub(crate) fn replace(
         &mut self,
         db: DbIndex,
@@ -438,7 +438,7 @@ impl Capture {
         None
     }
 
-    /// Keeps account of a pre-image that has been added to the open batch.
+    /// Counts a pre-image that was added to the open batch. Queues the batch once it is full.
     fn taken_one(&mut self) {
         self.stats.taken += 1;
         if !self.open.has_room() {
@@ -448,7 +448,7 @@ impl Capture {
         }
     }
 
-    /// Hands out pre-images until they are so many bytes, and says how many they are.
+    /// Hands out pre-images until they reach `budget` bytes. Returns their size.
     fn hand_out_waiting(&mut self, budget: usize, out: &mut Vec<Captured>) -> usize {
         let mut size = 0;
         while let Some(batch) = self.waiting.pop_front() {
@@ -467,8 +467,8 @@ impl Capture {
         size
     }
 
-    /// Takes a bucket of a database that was flushed, and says how many entries it had. `None` if
-    /// there is no such database.
+    /// Takes a bucket of a flushed database. Returns the count of its entries; `None` if no flushed
+    /// database is left.
     fn take_flushed(&mut self, batch: &mut Captured, garbage: &mut Garbage) -> Option<usize> {
         let epoch = self.epoch;
         let Flushed { db, buckets, size } = self.flushed.front_mut()?;

@@ -1,4 +1,4 @@
-//! Chunks to entries that are ready to be put in, on any thread.
+//! Decodes chunks to entries that are ready to be inserted, on any thread.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::keyspace::DbIndex;
 use crate::table::Slot;
 use crate::value::Value;
 
-/// What has to be known of the keyspace that a chunk is decoded for.
+/// The settings of the keyspace that a chunk is decoded for.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeContext {
     pub(crate) hasher: KeyHasher,
@@ -24,20 +24,20 @@ pub struct DecodeContext {
     pub(crate) now_ms: i64,
 }
 
-/// What was in a chunk.
+/// The contents of a chunk.
 #[derive(Debug, Default)]
 pub struct Decoded {
     pub(super) slots: Vec<Slot>,
-    /// The database of the entries up to an index, from that of the one before.
+    /// Runs of slots of one database: the database, and the index where its run ends.
     pub(super) runs: Vec<(DbIndex, usize)>,
     pub(super) parts: Vec<Part>,
-    /// Counts of keys that databases are going to have.
+    /// Counts of keys that databases will have.
     pub(super) sizes: Vec<(DbIndex, usize)>,
-    /// What an entry says of its uses.
+    /// The usage that the last entry with one states.
     pub(super) usage: Option<Usage>,
 }
 
-/// What there is to be joined.
+/// A part of a large value or key, to be joined with the others.
 #[derive(Debug)]
 pub(super) enum Part {
     Piece(Piece),
@@ -61,9 +61,9 @@ pub(super) struct PartEntry {
 
 #[derive(Debug)]
 pub(super) enum PartValue {
-    /// The pending string, so many bytes.
+    /// The pending string, and its size in bytes.
     String(u64),
-    /// The pending hash, so many fields.
+    /// The pending hash, and its count of fields.
     Hash(u64),
     Whole(Value),
 }
@@ -101,8 +101,8 @@ impl Decoded {
         self.slots.len() + entries.count()
     }
 
-    /// What entries of the chunk say of their uses, whatever the policy that they were decoded for
-    /// looks at: all entries of a snapshot say the same kind of thing, or nothing.
+    /// The usage that entries of the chunk state, whether or not the policy decoded for looks at
+    /// it. All entries of a snapshot state the same kind of usage, or none.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
@@ -117,7 +117,7 @@ impl Decoded {
     }
 }
 
-/// Decodes a chunk, whose bytes are those that were written.
+/// Decodes a chunk whose bytes were found to be those that were written.
 pub fn decode_chunk(payload: &[u8], context: &DecodeContext) -> Result<Decoded, ChunkError> {
     let mut reading = Reading {
         decoder: Decoder::new(payload),
@@ -146,7 +146,7 @@ struct Reading<'a> {
     value: Vec<u8>,
 }
 
-/// What stands before an entry's type.
+/// The attributes in front of an entry's type.
 struct Head {
     expires_at_ms: Option<i64>,
     access: Access,
@@ -258,7 +258,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Most entries are this.
+    /// Decodes a string that is not in parts, which most entries are.
     fn string(&mut self, key: &[u8]) -> Result<(), ChunkError> {
         let text = self.decoder.string()?;
         let hash = self.context.hasher.hash(key) as u32;
@@ -289,7 +289,7 @@ impl Reading<'_> {
         let offset = self.decoder.offset();
         let text = self.decoder.string()?;
         let bytes = plain(text, &mut self.value)?;
-        // A listpack is read without a look at its bounds afterwards: so all of it is looked at now.
+        // Later reads of a listpack do not check its bounds, so all of it is checked now.
         let mut elements = Listpack::open(bytes).map_err(|what| what.at(offset))?;
         let fields = elements.len_hint().map_or(usize::MAX, |len| len / 2);
         let is_even = elements.len_hint().is_none_or(|len| len.is_multiple_of(2));
@@ -312,7 +312,7 @@ impl Reading<'_> {
     }
 }
 
-/// A string in one stretch of memory, which is `scratch` if it has to be.
+/// The string as contiguous bytes, in `scratch` if it has to be decoded.
 fn plain<'a>(text: Text<'a>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], ChunkError> {
     if let Text::Plain(bytes) = text {
         return Ok(bytes);

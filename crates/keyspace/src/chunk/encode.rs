@@ -1,4 +1,4 @@
-//! Captured entries to chunks.
+//! Encodes captured entries as chunks.
 
 use slimio_rdb::{Encoder, Version, opcode as rdb};
 use slimio_resp::Blob;
@@ -11,8 +11,8 @@ use crate::hash::{Element, HashRef, HashTree};
 use crate::keyspace::DbIndex;
 use crate::value::{StringRef, ValueRef};
 
-/// Longest field or value in bytes that lies beside others; a longer one of a hash in parts is cut
-/// in parts itself.
+/// Longest field or value in bytes that is written whole. In a hash in parts, a longer one is
+/// itself split into parts.
 const ELEMENT_SIZE_MAX: usize = 64 * 1024;
 
 /// Size in bytes of the parts of a key.
@@ -32,18 +32,18 @@ pub struct Chunk<'a> {
 pub struct ChunkOptions {
     /// Whether strings that shrink are compressed (`rdbcompression`).
     pub compresses: bool,
-    /// What is known of the last use of keys, and kept: nothing, when, or how often.
+    /// Decides which usage of keys is kept: none, the idle time, or the frequency.
     pub eviction: EvictionConfig,
     /// The point in time, in milliseconds since 1970.
     pub now_ms: i64,
 }
 
-/// Makes chunks out of entries. It keeps its memory from one to the next.
+/// Makes chunks out of entries. It reuses its memory from one chunk to the next.
 #[derive(Debug)]
 pub struct ChunkEncoder {
     encoder: Encoder,
     options: ChunkOptions,
-    /// That of the last entry in this chunk.
+    /// The database of the last entry in this chunk.
     db: Option<DbIndex>,
     keys: usize,
 }
@@ -55,27 +55,27 @@ struct Head<'a> {
     key: &'a [u8],
     expires_at_ms: Option<i64>,
     access: Access,
-    /// The key has been given away in parts.
+    /// The key has been written in parts.
     is_long_key: bool,
 }
 
 impl ChunkEncoder {
-    /// At the beginning of a snapshot.
+    /// An encoder at the beginning of a snapshot.
     pub fn new(options: ChunkOptions) -> Self {
         let encoder = if options.compresses { Encoder::new } else { Encoder::uncompressed };
         Self { encoder: encoder(Version::DEFAULT), options, db: None, keys: 0 }
     }
 
-    /// Says how many keys a database has, and how many of them expire: whoever loads it makes room
-    /// for them at once. Best before any entry.
+    /// Writes how many keys a database has, and how many of them expire, so that the loader can
+    /// make room for them at once. Best called before any entry.
     pub fn resize_db(&mut self, db: DbIndex, keys: usize, expiring: usize) {
         self.select(db);
         self.encoder.resize_db(keys as u64, expiring as u64);
     }
 
-    /// Encodes entries; gives every chunk that is complete to `emit`.
+    /// Encodes entries. Passes every complete chunk to `emit`.
     ///
-    /// An error is that of `emit`, and ends the snapshot: some entries are encoded, others not.
+    /// Fails only if `emit` does. That ends the snapshot: some entries are encoded, others not.
     pub fn encode<E>(
         &mut self,
         captured: &Captured,
@@ -90,7 +90,7 @@ impl ChunkEncoder {
         Ok(())
     }
 
-    /// Gives what is left to `emit`, if anything is: the end of the snapshot.
+    /// Passes the rest to `emit`, if there is any: the end of the snapshot.
     pub fn finish<E>(
         &mut self,
         emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
@@ -197,7 +197,7 @@ impl ChunkEncoder {
         }
     }
 
-    /// A field or a value as the pending string.
+    /// Writes a field or a value as the pending string.
     fn long_element<E>(
         &mut self,
         db: DbIndex,
@@ -233,7 +233,7 @@ impl ChunkEncoder {
         self.cut(emit)
     }
 
-    /// One of our own, between entries.
+    /// Writes one of our own opcodes, between entries.
     fn opcode(&mut self, db: DbIndex, opcode: u8) {
         self.select(db);
         self.encoder.byte(opcode);

@@ -5,15 +5,15 @@ use std::fmt;
 /// A chunk is not what this program writes, or does not fit the others.
 #[derive(Debug)]
 pub enum ChunkError {
-    /// It is no sequence of RDB opcodes. An offset is in bytes from the chunk's first.
+    /// It is no sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
     Malformed(slimio_rdb::Error),
-    /// It holds something that this program cannot hold: a type, or an opcode.
+    /// It holds a type or an opcode that this program does not support.
     Unknown(u8),
     /// A database that does not exist: there are fewer than when it was written.
     NoSuchDb(u64),
-    /// A key comes twice, this one.
+    /// This key comes twice.
     Twice(Vec<u8>),
-    /// A value in parts is not whole, or they are not those of one value.
+    /// A value in parts is incomplete, or its parts belong to different values.
     Parts,
 }
 

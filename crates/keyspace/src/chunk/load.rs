@@ -1,4 +1,4 @@
-//! Decoded chunks into the keyspace.
+//! Loads decoded chunks into the keyspace.
 
 use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece};
 
@@ -9,7 +9,7 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::Slot;
 use crate::value::Value;
 
-/// Most keys that room is made for at once, whatever a chunk says is coming: 2.7 bytes for each.
+/// Most keys that room is made for at once, whatever count a chunk states: 2.7 bytes for each.
 const RESERVED_KEYS_MAX: usize = 1 << 27;
 
 /// Joins values that came in parts.
@@ -21,7 +21,7 @@ pub struct Loader {
     key: Option<Vec<u8>>,
 }
 
-/// A string of which pieces have come.
+/// A string whose pieces are still coming in.
 #[derive(Default)]
 struct Pending {
     pieces: Vec<Piece>,
@@ -46,7 +46,7 @@ impl Pending {
 }
 
 impl Keyspace {
-    /// What those have to know who decode chunks for this keyspace, at this time.
+    /// The settings for decoding chunks for this keyspace, at this time.
     pub fn decode_context(&self, now_ms: i64) -> DecodeContext {
         DecodeContext {
             hasher: self.hasher,
@@ -58,13 +58,14 @@ impl Keyspace {
 }
 
 impl Loader {
-    /// At the beginning of a snapshot.
+    /// A loader at the beginning of a snapshot.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes entries of what came in parts, as far as they are whole. Chunks come in the order in
-    /// which they were made. Costs as much as there is in parts: best not on the thread that serves.
+    /// Joins parts to entries, as far as these are complete. Chunks must come in the order in which
+    /// they were made. Takes time in proportion to the size of the parts: best not on the thread
+    /// that serves.
     pub fn join(
         &mut self,
         mut decoded: Decoded,
@@ -76,7 +77,7 @@ impl Loader {
         Ok(decoded)
     }
 
-    /// Says whether all values that came in parts are whole.
+    /// Checks that all values that came in parts are complete.
     pub fn finish(self) -> Result<(), ChunkError> {
         let is_whole = self.string.pieces.is_empty() && self.field.is_none() && self.hash.is_none();
         if is_whole && self.key.is_none() { Ok(()) } else { Err(ChunkError::Parts) }
@@ -154,10 +155,10 @@ impl Loader {
 }
 
 impl Keyspace {
-    /// Puts in what a chunk held, once what came in parts is [joined](Loader::join). Costs a visit to
-    /// a bucket for each key; nothing is copied.
+    /// Inserts the entries of a chunk whose parts are [joined](Loader::join). Costs a visit to a
+    /// bucket for each key; nothing is copied.
     ///
-    /// On an error some of it has been put in: the keyspace is of no use any more.
+    /// On an error some of them have been inserted: the keyspace must be discarded.
     pub fn load(&mut self, decoded: Decoded) -> Result<(), ChunkError> {
         let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
         assert!(parts.is_empty(), "parts are joined before");

@@ -1,8 +1,8 @@
 //! What a snapshot consists of: chunks of keys with their values, in the encodings of RDB.
 //!
-//! A chunk is decoded without the others, on any thread. It is a sequence of RDB opcodes that begins
-//! with a `SELECTDB`, and holds about [`CHUNK_SIZE`] bytes. What is stock in it is what an RDB file
-//! of version 10 holds:
+//! A chunk is decoded without the others, on any thread. It is a sequence of RDB opcodes that
+//! begins with a `SELECTDB`, and holds about [`CHUNK_SIZE`] bytes. These opcodes are those of an
+//! RDB file of version 10:
 //!
 //! ```text
 //! FE database | FB keys, keys that expire | FC time in ms | F8 idle seconds | F9 frequency
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A value that is too large for a chunk comes in parts, before its key, in as many chunks as it
-//! takes. Nothing else stands between the parts of one value, so those who join them, in the order
-//! of the chunks, have to remember one string, one key, one field and one hash:
+//! takes. Nothing else stands between the parts of one value. So a loader, which takes the chunks
+//! in order, has to remember only one string, one key, one field and one hash:
 //!
 //! ```text
 //! E0 string             the pending string grows by a piece
@@ -36,11 +36,11 @@ pub use encode::{Chunk, ChunkEncoder, ChunkOptions};
 pub use error::ChunkError;
 pub use load::Loader;
 
-/// Size in bytes from which a chunk is complete. It can be larger by the value that came last: one
-/// of at most [`WHOLE_SIZE_MAX`] bytes and its key, or one part of it.
+/// Size in bytes from which a chunk is complete. The last value can make it larger: by at most
+/// [`WHOLE_SIZE_MAX`] bytes and its key, or by one part.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Longest value, and longest key, in bytes of memory that is not cut in parts.
+/// Longest value and longest key, in bytes of memory, that are not split into parts.
 pub const WHOLE_SIZE_MAX: usize = 256 * 1024 + 4096;
 
 /// Opcodes of our own. RDB uses 0 to 25 for types and 243 to 255 for opcodes.

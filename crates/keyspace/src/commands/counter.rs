@@ -82,7 +82,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
 
 pub(super) fn parse_float(arg: Arg<'_>) -> Option<LongDouble> {
     match arg {
-        // Most are integers, which need no digits read one by one.
+        // Most are integers, which need no arithmetic on big numbers.
         Arg::Bytes(bytes) if parse_i64(bytes).is_none() => LongDouble::parse(bytes),
         Arg::Bytes(bytes) => parse_i64(bytes).map(LongDouble::from),
         Arg::Blob(blob) if blob.size() < 8 * 1024 => LongDouble::parse(&blob.to_vec()),

@@ -1,4 +1,4 @@
-//! Databases as wholes.
+//! Commands on whole databases.
 
 use super::text;
 use crate::context::{Context, Outcome};
@@ -26,7 +26,7 @@ pub(super) fn flushall(context: &mut Context<'_>) -> Outcome {
     context.ok()
 }
 
-/// Nothing is ever freed here: `SYNC` and `ASYNC` mean the same.
+/// `SYNC` and `ASYNC` mean the same: nothing is ever freed here.
 fn valid_flush(context: &Context<'_>) -> bool {
     let args = context.args;
     args.len() == 1 || args.len() == 2 && (args.get(1).is("sync") || args.get(1).is("async"))

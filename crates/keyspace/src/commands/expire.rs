@@ -1,4 +1,4 @@
-//! When keys expire.
+//! Commands on the expiry of keys.
 
 use super::options::Unit;
 use super::string::delete_and_log;
@@ -21,16 +21,16 @@ pub(super) fn pexpireat(context: &mut Context<'_>) -> Outcome {
     set_expiry(context, Unit::PXAT, "pexpireat")
 }
 
-/// Under which condition a time is set. Not having one counts as the latest of all.
+/// The condition for setting an expiry. A key without one counts as expiring last of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
-    /// `NX`: the key has none.
+    /// `NX`: the key has no expiry.
     None,
-    /// `XX`: it has one.
+    /// `XX`: the key has an expiry.
     Some,
-    /// `GT`: the new one is later.
+    /// `GT`: the new expiry is later.
     Later,
-    /// `LT`: the new one is earlier.
+    /// `LT`: the new expiry is earlier.
     Earlier,
 }
 
@@ -136,6 +136,6 @@ fn reply_expiry(context: &mut Context<'_>, unit: Unit) -> Outcome {
     }
     let Some(at_ms) = context.expires_at_ms(&found) else { return context.integer(-1) };
     let value = if unit.absolute { at_ms } else { (at_ms - context.now_ms).max(0) };
-    // Rounded to the nearest second; the last half second of all time stays what it is.
+    // Rounded to the nearest second; near the largest `i64`, rounded down instead of overflowing.
     context.integer(if unit.seconds { value.saturating_add(500) / 1000 } else { value })
 }

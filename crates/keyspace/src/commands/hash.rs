@@ -1,4 +1,4 @@
-//! Hashes: their fields one by one.
+//! Commands on the fields of hashes.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::long_double::LongDouble;
 use crate::value::ValueType;
 
 impl Context<'_> {
-    /// The hash at a key; `None` if there is none, or something else.
+    /// The hash at a key; `None` if there is no key, or it holds another type.
     pub(super) fn hash(&self, found: &Found<'_>) -> Option<HashRef<'_>> {
         self.value(found)?.as_hash()
     }
@@ -25,7 +25,8 @@ impl Context<'_> {
         self.hash(found)?.get(&self.keyspace.hasher, self.args.get(index))
     }
 
-    /// Changes the hash at a key, which is made if there is none, and not left without a field.
+    /// Changes the hash at a key, or a new one if there is no key. The caller must not leave it
+    /// empty.
     fn edit_hash<R>(
         &mut self,
         found: &Found<'_>,
@@ -42,7 +43,6 @@ impl Context<'_> {
     }
 }
 
-/// `HSET`
 pub(super) struct Hset;
 
 impl InSteps for Hset {
@@ -63,7 +63,6 @@ impl InSteps for Hset {
     }
 }
 
-/// `HMSET`
 pub(super) struct Hmset;
 
 impl InSteps for Hmset {
@@ -84,7 +83,7 @@ impl InSteps for Hmset {
     }
 }
 
-/// Whether each field has a value; if not, the error is replied.
+/// Whether each field has a value. If not, replies with the error.
 fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
     let has_pairs = context.args.len().is_multiple_of(2);
     if !has_pairs {
@@ -93,7 +92,7 @@ fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
     has_pairs
 }
 
-/// Finds the key, which holds a hash or nothing; if not, the error is replied.
+/// Finds the key. Replies with an error if it holds something other than a hash.
 fn find_hash<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'a>> {
     let found = context.find(1);
     if context.is_wrong(&found, ValueType::Hash) {
@@ -135,7 +134,6 @@ pub(super) fn hget(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// `HMGET`
 pub(super) struct Hmget;
 
 impl InSteps for Hmget {
@@ -185,7 +183,7 @@ pub(super) fn hexists(context: &mut Context<'_>) -> Outcome {
     reply_number(context, |context, found| usize::from(context.field(found, 2).is_some()))
 }
 
-/// Replies with a number that is read off the hash.
+/// Replies with a number that `read` takes from the hash.
 fn reply_number(
     context: &mut Context<'_>,
     read: impl FnOnce(&Context<'_>, &Found<'_>) -> usize,
@@ -198,7 +196,6 @@ fn reply_number(
     context.integer(number as i64)
 }
 
-/// `HDEL`
 pub(super) struct Hdel;
 
 impl InSteps for Hdel {
@@ -207,7 +204,7 @@ impl InSteps for Hdel {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         let Some(found) = find_hash(context, tally) else { return };
         let args = context.args;
-        // An entry that nothing is taken from is not to be touched.
+        // A hash that loses no field must not be touched.
         if !range.clone().any(|index| context.field(&found, index).is_some()) {
             return;
         }

@@ -30,8 +30,8 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// How many fields are wanted, negative: with repetitions, and what of them; or the error is
-/// replied.
+/// Reads how many fields are wanted (negative: with repetitions), and what to reply of each.
+/// Otherwise replies with the error.
 fn options(context: &mut Context<'_>) -> Option<(i64, Wanted)> {
     let args = context.args;
     let count = context.integer_arg(2)?;
@@ -81,11 +81,11 @@ fn random_fields(context: &mut Context<'_>, count: i64, wanted: Wanted) -> Outco
     Box::new(RandomFields { source, choice, wanted, count, left: count, out }).resume(context)
 }
 
-/// From how many fields on for each one wanted these are drawn one by one, instead of all being
-/// walked over.
+/// If a hash has more than this many fields for each one wanted, they are drawn one by one.
+/// Otherwise all fields are walked over.
 const SPARSE: usize = 16;
 
-/// The fields that `HRANDFIELD` chooses from a hash as it was when it began.
+/// A running `HRANDFIELD`, on the hash as it was when the command began.
 #[derive(Debug)]
 pub struct RandomFields {
     source: Source,
@@ -95,7 +95,7 @@ pub struct RandomFields {
     count: usize,
     /// Count of those not chosen yet.
     left: usize,
-    /// What has been chosen, as replies.
+    /// The fields chosen so far, as replies.
     out: ReplyBuf,
 }
 
@@ -105,19 +105,19 @@ enum Source {
     Tree(HashTree),
 }
 
-/// How fields are chosen; any set of them, or row of them, is as likely as any other.
+/// How fields are chosen. Every set of them, or sequence with repetitions, is equally likely.
 #[derive(Debug)]
 enum Choice {
-    /// One by one, whatever was chosen before.
+    /// One by one, with repetitions.
     Repeated,
-    /// One by one; those drawn already are not taken again.
+    /// One by one, without repetitions.
     Sparse { drawn: BTreeSet<usize> },
-    /// In the order in which they lie, each as likely as is left to be chosen of what is left.
+    /// In one walk over all fields, where each is chosen with a probability of `left / unseen`.
     Dense { position: Position, unseen: usize },
 }
 
 impl RandomFields {
-    /// Goes on for a step; the context is as for running the command.
+    /// Runs another step, in a context as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         while self.left > 0 && !self.out.is_cut() {
             self.step(context.keyspace);
@@ -129,7 +129,7 @@ impl RandomFields {
         context.reply.array(self.count * flat);
         context.reply.append(&self.out);
         if let Source::Tree(tree) = self.source {
-            // If the key has been deleted meanwhile, nobody else holds the fields.
+            // If the key was deleted meanwhile, nobody else holds the fields.
             context.keyspace.past.garbage.add_tree(tree);
         }
         Outcome::Reply
@@ -138,7 +138,7 @@ impl RandomFields {
     fn step(&mut self, keyspace: &mut Keyspace) {
         let Self { source, choice, wanted, left, out, .. } = self;
         let source = &*source;
-        // A listpack leads to no field but by walking: it is short, so all at once.
+        // To find a field in a listpack takes a walk over it. It is short, so collect all at once.
         let packed: Vec<_> = match source {
             Source::Packed(piece) => HashRef::Packed(piece).iter().collect(),
             Source::Tree(_) => Vec::new(),
@@ -186,18 +186,18 @@ impl RandomFields {
             wanted.reply(field, value, out);
             *left -= 1;
         }
-        // So that the last step need not copy them all.
+        // So that the last step need not copy all replies.
         out.seal();
     }
 }
 
 /// A number from 0 to `bound` - 1.
 fn below(random: u64, bound: usize) -> usize {
-    // Wider than any count of fields by so much that no number is noticeably preferred.
+    // A random number of 64 bits is so much larger than `bound` that the bias is negligible.
     ((u128::from(random) * bound as u128) >> 64) as usize
 }
 
-/// The field of that number in the order in which they lie.
+/// The field at `index`, in the order of storage.
 fn nth(hash: HashRef<'_>, index: usize) -> Option<(Element<'_>, Element<'_>)> {
     match hash {
         HashRef::Tree(tree) => Some(tree.nth(index)),

@@ -1,4 +1,5 @@
-//! Hashes as wholes. A large one is read in steps, from a clone that no later write changes.
+//! Commands on whole hashes. A large one is read in steps, from a clone that no later write
+//! changes.
 
 use std::cell::Cell;
 
@@ -16,7 +17,7 @@ pub(super) const STEP_FIELDS_MAX: usize = 1024;
 /// Bytes of replies after which a step ends.
 pub(super) const STEP_SIZE_MAX: usize = 64 * 1024;
 
-/// What of a field is replied.
+/// What to reply of each field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Fields,
@@ -83,12 +84,12 @@ pub struct FieldsWalk {
     tree: HashTree,
     position: Position,
     wanted: Wanted,
-    /// What has been found, as replies.
+    /// The fields found so far, as replies.
     out: ReplyBuf,
 }
 
 impl FieldsWalk {
-    /// Goes on for a step; the context is as for running the command.
+    /// Runs another step, in a context as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         while self.position != Position::END && !self.out.is_cut() {
             self.step();
@@ -98,7 +99,7 @@ impl FieldsWalk {
         }
         reply_head(self.wanted, self.tree.len(), context.reply);
         context.reply.append(&self.out);
-        // If the key has been deleted meanwhile, nobody else holds the fields.
+        // If the key was deleted meanwhile, nobody else holds the fields.
         context.keyspace.past.garbage.add_tree(self.tree);
         Outcome::Reply
     }
@@ -116,7 +117,7 @@ impl FieldsWalk {
             }
             self.position = next;
         }
-        // So that the last step need not copy them all.
+        // So that the last step need not copy all replies.
         self.out.seal();
     }
 }
@@ -147,7 +148,7 @@ pub(super) fn hscan(context: &mut Context<'_>) -> Outcome {
         Some(HashRef::Tree(tree)) => {
             position = Position(cursor);
             let (wanted, mut fields) = (options.count.min(STEP_FIELDS_MAX), 0);
-            // A cursor that no scan gave out is a scan that has ended.
+            // No scan returns a cursor beyond the end. Such a cursor ends the scan.
             while position < Position::END && fields < wanted && cost.get() < STEP_COST_MAX {
                 let (next, entries) = tree.walk(position);
                 for entry in entries {

@@ -1,5 +1,5 @@
-//! What is known of a key beside its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. The rows of
-//! these are with the containers that they are subcommands of, in the server.
+//! Information on a key besides its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. Their rows are
+//! in the server, with the containers that they are subcommands of.
 
 use super::lookup::Found;
 use super::text;
@@ -21,8 +21,8 @@ fn encoding_name(slot: &Slot) -> &'static str {
     slot.value().encoding_name(slot.meta().written())
 }
 
-/// `OBJECT REFCOUNT key`: nothing that a key holds is held by another key. What Redis shares between
-/// keys it says is held without end, and clients tell small integers by that.
+/// `OBJECT REFCOUNT key`: 1, as if keys shared nothing. For integers that Redis shares between keys
+/// it is `i32::MAX`, as in Redis: clients recognise small integers by that.
 pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
     let Some(found) = object(context) else { return Outcome::Reply };
     let shares = context.keyspace.eviction().shares_integers();
@@ -35,7 +35,7 @@ pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
 /// Integers below this one are shared in Redis (`OBJ_SHARED_INTEGERS`).
 const SHARED_INTEGERS: i64 = 10_000;
 
-/// What `OBJECT REFCOUNT` says of an entry in Redis. `shares`: small integers are shared.
+/// The reference count of an entry in Redis. `shares`: small integers are shared.
 fn refcount(slot: &Slot, shares: bool) -> i64 {
     let is_shared = shares
         && slot.meta().written() == Written::Whole
@@ -66,7 +66,7 @@ pub fn object_freq(context: &mut Context<'_>) -> Outcome {
     context.integer(i64::from(count))
 }
 
-/// The key that a subcommand is about, which is no use of it; replies null if it is not there.
+/// Finds the key of a subcommand without using it. Replies null if there is no such key.
 fn object<'a>(context: &mut Context<'a>) -> Option<Found<'a>> {
     let found = context.peek_read(2);
     if found.spot.is_none() {
@@ -102,8 +102,8 @@ pub fn memory_usage(context: &mut Context<'_>) -> Outcome {
 }
 
 impl Keyspace {
-    /// The line that `DEBUG OBJECT` replies with; `None` if there is no such key. The length is that
-    /// of the value uncompressed.
+    /// The line that `DEBUG OBJECT` replies with; `None` if there is no such key. The length is
+    /// that of the value uncompressed.
     pub fn describe(&self, db: DbIndex, key: &[u8], now_ms: i64) -> Option<String> {
         let rules = self.eviction().rules();
         let db = self.db(db);

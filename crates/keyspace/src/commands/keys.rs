@@ -1,4 +1,4 @@
-//! Keys, whatever their values are.
+//! Commands on keys of any type.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::context::{Context, Outcome};
 use crate::table::Written;
 use crate::value::Value;
 
-/// `DEL`, and `UNLINK`: what is large is never freed here, whichever command deletes it.
+/// `DEL` and `UNLINK`: neither frees a large value itself.
 pub(super) struct Del;
 
 impl InSteps for Del {
@@ -31,7 +31,6 @@ impl InSteps for Del {
     }
 }
 
-/// `EXISTS`
 pub(super) struct Exists;
 
 impl InSteps for Exists {
@@ -48,7 +47,6 @@ impl InSteps for Exists {
     }
 }
 
-/// `TOUCH`
 pub(super) struct Touch;
 
 impl InSteps for Touch {
@@ -57,7 +55,7 @@ impl InSteps for Touch {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         for index in range {
             let found = context.peek_read(index);
-            // This is what it is for, also for a client that leaves no trace otherwise.
+            // This is the purpose of `TOUCH`, even for a client that leaves no trace otherwise.
             context.touch_access(&found);
             tally.count += i64::from(found.spot.is_some());
         }
@@ -109,7 +107,7 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
     Some(true)
 }
 
-/// Takes a key out, to go somewhere else.
+/// Removes a key whose value moves to another one.
 fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     let spot = found.spot?;
     let expiry = context.expires_at_ms(found);
@@ -120,7 +118,7 @@ fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     Some(((value, written), expiry, access))
 }
 
-/// A value with how it came to be, when it expires, and its last use.
+/// A value with how it was written, its expiry, and its last use.
 type Taken = ((Value, Written), Option<i64>, Access);
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {

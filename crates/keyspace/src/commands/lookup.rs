@@ -1,4 +1,4 @@
-//! What every command does with its keys: find them, see their time over, say what was changed.
+//! What every command does with its keys: find them, expire them, note what was changed.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub(super) struct Found<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Finds the key that argument `index` names. One whose time is over is deleted first.
+    /// Finds the key that argument `index` names. Deletes it first if it has expired.
     pub(super) fn find(&mut self, index: usize) -> Found<'a> {
         self.find_in(self.db, index)
     }
@@ -41,7 +41,7 @@ impl<'a> Context<'a> {
         found
     }
 
-    /// As [`find`](Self::find), but it is no use of the key.
+    /// As [`find`](Self::find), but does not count as a use of the key.
     pub(super) fn peek(&mut self, index: usize) -> Found<'a> {
         self.peek_in(self.db, index)
     }
@@ -90,23 +90,23 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The last use of a key, as that of one that is made now.
+    /// The access of a key that is created now.
     pub(super) fn new_access(&self) -> Access {
         self.keyspace.new_access(self.access_ms())
     }
 
-    /// When keys are used. A record of the log does not say it.
+    /// The time of the last use to note. A record of the log does not contain it.
     fn access_ms(&self) -> i64 {
         if self.mode == Mode::Replay { self.keyspace.replay_ms } else { self.now_ms }
     }
 
-    /// Whether an entry's time is over. In replay it never is: the log says what expired.
+    /// Whether an entry has expired. In replay it never has: the log says what expired.
     pub(super) fn is_over(&self, db: DbIndex, spot: Spot) -> bool {
         self.mode != Mode::Replay
             && self.keyspace.db(db).expires_at_ms(spot).is_some_and(|at| self.now_ms > at)
     }
 
-    /// Whether a key that is given this time is deleted instead. In replay it never is.
+    /// Whether a key that is given this expiry is deleted instead. In replay it never is.
     pub(super) fn is_past(&self, at_ms: i64) -> bool {
         self.mode != Mode::Replay && at_ms <= self.now_ms
     }
@@ -115,12 +115,12 @@ impl<'a> Context<'a> {
         Some(self.keyspace.db(found.db).value(found.spot?))
     }
 
-    /// The string at a key; `None` if there is none, or something else.
+    /// The string at a key; `None` if there is no key, or it holds another type.
     pub(super) fn string(&self, found: &Found<'_>) -> Option<StringRef<'_>> {
         self.value(found)?.as_string()
     }
 
-    /// Whether a key holds something else than is wanted; the error is replied then.
+    /// Whether a key holds another type than `wanted`. If so, replies with the error.
     pub(super) fn is_wrong(&mut self, found: &Found<'_>, wanted: ValueType) -> bool {
         let is_wrong = self.value(found).is_some_and(|value| value.value_type() != wanted);
         if is_wrong {
@@ -133,13 +133,13 @@ impl<'a> Context<'a> {
         self.keyspace.db(found.db).expires_at_ms(found.spot?)
     }
 
-    /// Gives a key this value and expiry, whether it is there or not. For a command whose effect
-    /// depends on what the key had: value, type, expiry, or only that it was there.
+    /// Gives a key this value and expiry, whether it exists or not. For a command whose effect
+    /// depends on the old entry: its value, type, expiry, or only its existence.
     pub(super) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
         self.set_by(found, value, expiry, Overwrite::Dependent);
     }
 
-    /// The same for a command whose effect is the same whatever the key had.
+    /// The same for a command whose effect does not depend on the old entry.
     pub(super) fn overwrite(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
         self.set_by(found, value, expiry, Overwrite::Whole);
     }
@@ -161,7 +161,7 @@ impl<'a> Context<'a> {
         self.touch(found);
     }
 
-    /// Notes that the string which a key was given was computed.
+    /// Notes that the string at a key was computed.
     pub(super) fn set_as_text(&mut self, found: &Found<'_>) {
         let (db, _) = self.db_and_past(found.db);
         if let Some(spot) = db.find(found.hash, &found.key) {
@@ -169,7 +169,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The value at a key, as one that stands on its own. The effect may name the key instead of it.
+    /// An owned copy of the value at a key. The effect may name the key instead of the value.
     pub(super) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
         let (db, past) = self.db_and_past(found.db);
@@ -182,7 +182,8 @@ impl<'a> Context<'a> {
         Some((slot.value().to_value(), written))
     }
 
-    /// Gives a key this value, of which is known how it came to be, expiry, and last use. The key must not be there.
+    /// Inserts a key with this value, how it was written, its expiry and its last use. The key must
+    /// not exist.
     pub(super) fn insert_value(
         &mut self,
         found: &Found<'_>,
@@ -196,7 +197,7 @@ impl<'a> Context<'a> {
         self.touch(found);
     }
 
-    /// Gives a key that is there another time to expire, or none.
+    /// Changes or removes the expiry of a key that exists.
     pub(super) fn set_expiry(&mut self, found: &Found<'_>, expiry: Option<i64>) {
         if let Some(spot) = found.spot {
             let (db, past) = self.db_and_past(found.db);
@@ -205,8 +206,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Deletes a key; says whether it was there. What is logged must delete it whatever it has, and do
-    /// nothing when it is not there.
+    /// Deletes a key; says whether it existed. The logged effect must delete the key whatever it
+    /// holds, and do nothing if it does not exist.
     pub(super) fn delete(&mut self, found: &Found<'_>) -> bool {
         let Some(spot) = found.spot else { return false };
         let (db, past) = self.db_and_past(found.db);
@@ -215,27 +216,27 @@ impl<'a> Context<'a> {
         true
     }
 
-    /// Writes down that a key was changed.
+    /// Notes that a key was changed.
     pub(super) fn touch(&mut self, found: &Found<'_>) {
         self.effects.touch_arg(found.db, found.hash, found.index);
     }
 
-    /// Writes down that the request is its own effect.
+    /// Logs the request as its own effect.
     pub(super) fn log_request(&mut self) {
         self.effects.log_request(self.db);
     }
 
-    /// Writes down another effect than the request, in the client's database.
+    /// Logs another effect than the request, in the client's database.
     pub(super) fn log(&mut self, parts: &[Part<'_>]) {
         self.effects.log(self.db, parts);
     }
 
-    /// A database, and where goes what its entries were.
+    /// A database, and the capture and garbage that take its old entries.
     pub(super) fn db_and_past(&mut self, db: DbIndex) -> (&mut Db, &mut Past) {
         self.keyspace.db_and_past(db)
     }
 
-    /// Replies with a string; with nothing if there is none, or something else.
+    /// Replies with the string at a key; with null if there is no key, or it holds another type.
     pub(super) fn reply_string(&mut self, found: &Found<'_>) {
         let value = found.spot.map(|spot| self.keyspace.db(found.db).value(spot));
         match value.and_then(ValueRef::as_string) {
@@ -261,12 +262,12 @@ impl<'a> Context<'a> {
         Outcome::Reply
     }
 
-    /// The error for a call with the wrong count of arguments.
+    /// Replies with the error for a wrong count of arguments.
     pub(super) fn wrong_arity(&mut self, name: &str) -> Outcome {
         self.error(&format!("ERR wrong number of arguments for '{name}' command"))
     }
 
-    /// Reads an integer argument, or replies that it is none.
+    /// Reads an integer argument, or replies with the error.
     pub(super) fn integer_arg(&mut self, index: usize) -> Option<i64> {
         let value = self.args.get(index).to_i64();
         if value.is_none() {
@@ -275,7 +276,7 @@ impl<'a> Context<'a> {
         value
     }
 
-    /// Reads the number of a database, or replies why it is none.
+    /// Reads the number of a database, or replies with the error.
     pub(super) fn db_arg(&mut self, index: usize) -> Option<DbIndex> {
         let number = self.integer_arg(index)?;
         if i32::try_from(number).is_err() {

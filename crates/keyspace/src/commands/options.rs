@@ -4,10 +4,10 @@ use slimio_resp::Args;
 
 use crate::context::Context;
 
-/// What becomes of the key's expiry.
+/// What happens to the key's expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// Nothing was said.
+    /// No option was given.
     #[default]
     Unsaid,
     /// `KEEPTTL`
@@ -18,7 +18,7 @@ pub(super) enum Expiry {
     At { unit: Unit, index: usize },
 }
 
-/// What an argument that is a time counts, and from when.
+/// How a time argument counts: in seconds or milliseconds, from 1970 or from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) seconds: bool,
@@ -32,7 +32,7 @@ impl Unit {
     pub(super) const PXAT: Unit = Unit { seconds: false, absolute: true };
 }
 
-/// Under which condition `SET` sets.
+/// The condition of `SET`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Condition {
     #[default]
@@ -97,8 +97,7 @@ pub(super) fn parse(args: Args<'_>, start: usize, for_set: bool) -> Option<Optio
 }
 
 impl Context<'_> {
-    /// Reads a time that must lie in the future of 1970, in milliseconds since then, or replies
-    /// why it is none.
+    /// Reads a time, which must be positive, as milliseconds since 1970, or replies with the error.
     pub(super) fn expiry_arg(&mut self, index: usize, unit: Unit, command: &str) -> Option<i64> {
         let value = self.integer_arg(index)?;
         let now_ms = if unit.absolute { 0 } else { self.now_ms };
@@ -112,7 +111,7 @@ impl Context<'_> {
         at_ms
     }
 
-    /// Replies that a time cannot be.
+    /// Replies that an expiry is invalid.
     pub(super) fn invalid_expiry(&mut self, command: &str) {
         self.reply.error(&format!("ERR invalid expire time in '{command}' command"));
     }

@@ -1,4 +1,4 @@
-//! `DEBUG POPULATE`: many keys at once, to try things on.
+//! `DEBUG POPULATE`: creates many keys at once, for trials.
 
 use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
@@ -13,24 +13,24 @@ const STEP_KEYS_MAX: usize = 64;
 /// Bytes of values after which a step ends.
 const STEP_SIZE_MAX: usize = 256 << 10;
 
-/// Bytes that a key takes in the log, at most, beside its prefix and a value of the size that was asked
-/// for: a colon and a number, `SET`, the text of a value whose size nobody asked for, the sizes of the
-/// three and their count, and a `SELECT` before the first.
+/// Most bytes that a key takes in the log besides its prefix and a value of the given size: a colon
+/// and a number, `SET`, the text of a value for which no size was given, the sizes of the three and
+/// their count, and a `SELECT` before the first.
 const KEY_OVERHEAD: u64 = 72;
 
-/// What is left to be made, in steps.
+/// A running `DEBUG POPULATE`: the keys that are left to create, in steps.
 #[derive(Debug)]
 pub struct Populate {
     next: u64,
     count: u64,
     prefix: Vec<u8>,
-    /// Bytes of a value; 0: as many as its text has.
+    /// Bytes of a value; 0: those of its text.
     size: usize,
 }
 
-/// `DEBUG POPULATE count [prefix [size]]`: keys `prefix:0` and so on, with `value:0` and so on, cut or
-/// filled up with zeros to a size. Those that are there stay as they are. Unlike in Redis, the log
-/// has them.
+/// `DEBUG POPULATE count [prefix [size]]`: creates keys `prefix:0` and so on with values `value:0`
+/// and so on, cut or filled up with zeros to a size. Existing keys stay as they are. Unlike in
+/// Redis, the keys are logged.
 pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     let Some(count) = positive(context, 2) else { return Outcome::Reply };
     let args = context.args;
@@ -47,14 +47,14 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     }
     let populate = Box::new(Populate { next: 0, count, prefix, size });
     if context.mode.yields() {
-        // Whether the log has room is seen before each step.
+        // The caller checks before each step that the log has room.
         return Outcome::Yield(Yielded::Populate(populate));
     }
     populate.resume(context)
 }
 
-/// Bytes that the payload of a record takes at most that says what `DEBUG POPULATE` with these
-/// arguments has done at once, as it does in a transaction.
+/// Most bytes of a record's payload for `DEBUG POPULATE` with these arguments when it runs all at
+/// once, as in a transaction.
 pub fn populate_log_size_max(args: Args<'_>) -> u64 {
     let number = |index: usize| {
         if index == args.len() {
@@ -62,7 +62,7 @@ pub fn populate_log_size_max(args: Args<'_>) -> u64 {
         }
         args.get(index).to_i64().and_then(|value| usize::try_from(value).ok())
     };
-    // What is refused makes nothing.
+    // A refused command creates nothing.
     let (Some(count), Some(size)) = (number(2), number(4.min(args.len()))) else { return 0 };
     let populate = Populate { next: 0, count: count as u64, prefix: prefix(args), size };
     populate.size_of(populate.count, size)
@@ -84,18 +84,18 @@ impl Populate {
     /// Bytes that a step appends to the log, at most.
     pub(crate) fn step_size(&self) -> u64 {
         let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
-        // The last value of a step begins below its limit.
+        // The last value of a step begins below the limit, and may exceed it.
         keys + STEP_SIZE_MAX as u64 + self.size as u64
     }
 
-    /// Bytes that so many keys take in the log at most, with values of `size` bytes.
+    /// Most bytes that `count` keys take in the log, with values of `size` bytes.
     fn size_of(&self, count: u64, size: usize) -> u64 {
         let overhead = if is_planted("populate-asks-little") { 8 } else { KEY_OVERHEAD };
         let each = overhead + self.prefix.len() as u64 + size as u64;
         count.saturating_mul(each)
     }
 
-    /// Makes another few keys; the context is as for running the command.
+    /// Creates a few more keys, in a context as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let (mut keys, mut size) = (0, 0);
         while self.next < self.count {
@@ -109,7 +109,7 @@ impl Populate {
         context.ok()
     }
 
-    /// Makes a key if it is not there; returns the size of its value.
+    /// Creates a key if it does not exist; returns the size of its value.
     fn make(&self, context: &mut Context<'_>, number: u64) -> usize {
         let key = [&self.prefix, format!(":{number}").as_bytes()].concat();
         let (db, hash) = (context.db, context.keyspace.hash(&key));

@@ -1,4 +1,4 @@
-//! Parts of strings. Only the pieces of a large string that a command is about are touched.
+//! Commands on parts of strings. Only the affected pieces of a large string are touched.
 
 use slimio_resp::Arg;
 
@@ -7,7 +7,7 @@ use super::text;
 use crate::context::{Context, Mode, Outcome};
 use crate::value::{StringRef, ValueType};
 
-/// Longest string in bytes that a log is believed to hold.
+/// Longest string in bytes that replay accepts.
 const REPLAYED_SIZE_MAX: i64 = 1 << 40;
 
 pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
@@ -63,8 +63,8 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     patch(context, offset as usize, 3)
 }
 
-/// Whether a string of `size` bytes may grow by so many. What is in the log was allowed once, under
-/// a limit that may have been another.
+/// Whether a string of `size` bytes may grow by `more`. A logged command was allowed once, perhaps
+/// under another limit.
 fn fits(context: &Context<'_>, size: i64, more: usize) -> bool {
     let most = match context.mode {
         Mode::Replay => REPLAYED_SIZE_MAX,

@@ -1,197 +1,39 @@
 //! Rows of the commands on expiry.
 
 use super::expire;
-use crate::command::{Command, Flags, KeyRange, KeySpec};
+use crate::command::flag::{FAST, READONLY, WRITE};
+use crate::command::{Command, key, row};
 
 /// Sorted by name.
+#[rustfmt::skip]
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "expire",
-        arity: -3,
-        flags: Flags::WRITE.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Set a key's time to live in seconds",
-        run: expire::expire,
-    },
-    Command {
-        name: "expireat",
-        arity: -3,
-        flags: Flags::WRITE.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "1.2.0",
-        complexity: "O(1)",
-        summary: "Set the expiration for a key as a UNIX timestamp",
-        run: expire::expireat,
-    },
-    Command {
-        name: "expiretime",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "7.0.0",
-        complexity: "O(1)",
-        summary: "Get the expiration Unix timestamp for a key",
-        run: expire::expiretime,
-    },
-    Command {
-        name: "persist",
-        arity: 2,
-        flags: Flags::WRITE.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "2.2.0",
-        complexity: "O(1)",
-        summary: "Remove the expiration from a key",
-        run: expire::persist,
-    },
-    Command {
-        name: "pexpire",
-        arity: -3,
-        flags: Flags::WRITE.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "2.6.0",
-        complexity: "O(1)",
-        summary: "Set a key's time to live in milliseconds",
-        run: expire::pexpire,
-    },
-    Command {
-        name: "pexpireat",
-        arity: -3,
-        flags: Flags::WRITE.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "2.6.0",
-        complexity: "O(1)",
-        summary: "Set the expiration for a key as a UNIX timestamp specified in milliseconds",
-        run: expire::pexpireat,
-    },
-    Command {
-        name: "pexpiretime",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "7.0.0",
-        complexity: "O(1)",
-        summary: "Get the expiration Unix timestamp for a key in milliseconds",
-        run: expire::pexpiretime,
-    },
-    Command {
-        name: "pttl",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &["nondeterministic_output"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "2.6.0",
-        complexity: "O(1)",
-        summary: "Get the time to live for a key in milliseconds",
-        run: expire::pttl,
-    },
-    Command {
-        name: "ttl",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &["nondeterministic_output"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Get the time to live for a key in seconds",
-        run: expire::ttl,
-    },
+    row("expire", -3, &[WRITE, FAST], expire::expire)
+        .keys(&[key(1, "RW update")])
+        .docs("generic", "1.0.0", "O(1)", "Set a key's time to live in seconds"),
+    row("expireat", -3, &[WRITE, FAST], expire::expireat)
+        .keys(&[key(1, "RW update")])
+        .docs("generic", "1.2.0", "O(1)", "Set the expiration for a key as a UNIX timestamp"),
+    row("expiretime", 2, &[READONLY, FAST], expire::expiretime)
+        .keys(&[key(1, "RO access")])
+        .docs("generic", "7.0.0", "O(1)", "Get the expiration Unix timestamp for a key"),
+    row("persist", 2, &[WRITE, FAST], expire::persist)
+        .keys(&[key(1, "RW update")])
+        .docs("generic", "2.2.0", "O(1)", "Remove the expiration from a key"),
+    row("pexpire", -3, &[WRITE, FAST], expire::pexpire)
+        .keys(&[key(1, "RW update")])
+        .docs("generic", "2.6.0", "O(1)", "Set a key's time to live in milliseconds"),
+    row("pexpireat", -3, &[WRITE, FAST], expire::pexpireat)
+        .keys(&[key(1, "RW update")])
+        .docs("generic", "2.6.0", "O(1)", "Set the expiration for a key as a UNIX timestamp specified in milliseconds"),
+    row("pexpiretime", 2, &[READONLY, FAST], expire::pexpiretime)
+        .keys(&[key(1, "RO access")])
+        .docs("generic", "7.0.0", "O(1)", "Get the expiration Unix timestamp for a key in milliseconds"),
+    row("pttl", 2, &[READONLY, FAST], expire::pttl)
+        .keys(&[key(1, "RO access")])
+        .docs("generic", "2.6.0", "O(1)", "Get the time to live for a key in milliseconds")
+        .tips(&["nondeterministic_output"]),
+    row("ttl", 2, &[READONLY, FAST], expire::ttl)
+        .keys(&[key(1, "RO access")])
+        .docs("generic", "1.0.0", "O(1)", "Get the time to live for a key in seconds")
+        .tips(&["nondeterministic_output"]),
 ];

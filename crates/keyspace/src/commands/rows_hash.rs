@@ -1,323 +1,63 @@
 //! Rows of the commands on hashes.
 
 use super::{hash, hash_random, hash_walk, steps};
-use crate::command::{Command, Flags, KeyRange, KeySpec};
+use crate::command::flag::{DENYOOM, FAST, FREES, IN_STEPS, LONG_EFFECT, READONLY, WRITE};
+use crate::command::{Command, key, row};
 
 /// Sorted by name.
+#[rustfmt::skip]
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "hdel",
-        arity: -3,
-        flags: Flags::WRITE.and(Flags::FAST).and(Flags::FREES).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@write", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "delete"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(N) where N is the number of fields to be removed.",
-        summary: "Delete one or more hash fields",
-        run: steps::run::<hash::Hdel>,
-    },
-    Command {
-        name: "hexists",
-        arity: 3,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec { notes: "", flags: &["RO"], begin: 1, last: 0, step: 1, limit: 0 }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(1)",
-        summary: "Determine if a hash field exists",
-        run: hash::hexists,
-    },
-    Command {
-        name: "hget",
-        arity: 3,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(1)",
-        summary: "Get the value of a hash field",
-        run: hash::hget,
-    },
-    Command {
-        name: "hgetall",
-        arity: 2,
-        flags: Flags::READONLY,
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@slow"],
-        tips: &["nondeterministic_output_order"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(N) where N is the size of the hash.",
-        summary: "Get all the fields and values in a hash",
-        run: hash_walk::hgetall,
-    },
-    Command {
-        name: "hincrby",
-        arity: 4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@write", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "access", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(1)",
-        summary: "Increment the integer value of a hash field by the given number",
-        run: hash::hincrby,
-    },
-    Command {
-        name: "hincrbyfloat",
-        arity: 4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::LONG_EFFECT),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@write", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "access", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.6.0",
-        complexity: "O(1)",
-        summary: "Increment the float value of a hash field by the given amount",
-        run: hash::hincrbyfloat,
-    },
-    Command {
-        name: "hkeys",
-        arity: 2,
-        flags: Flags::READONLY,
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@slow"],
-        tips: &["nondeterministic_output_order"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(N) where N is the size of the hash.",
-        summary: "Get all the fields in a hash",
-        run: hash_walk::hkeys,
-    },
-    Command {
-        name: "hlen",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec { notes: "", flags: &["RO"], begin: 1, last: 0, step: 1, limit: 0 }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(1)",
-        summary: "Get the number of fields in a hash",
-        run: hash::hlen,
-    },
-    Command {
-        name: "hmget",
-        arity: -3,
-        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(N) where N is the number of fields being requested.",
-        summary: "Get the values of all the given hash fields",
-        run: steps::run::<hash::Hmget>,
-    },
-    Command {
-        name: "hmset",
-        arity: -4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@write", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(N) where N is the number of fields being set.",
-        summary: "Set multiple hash fields to multiple values",
-        run: steps::run::<hash::Hmset>,
-    },
-    Command {
-        name: "hrandfield",
-        arity: -2,
-        flags: Flags::READONLY,
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@slow"],
-        tips: &["nondeterministic_output"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "6.2.0",
-        complexity: "O(N) where N is the number of fields returned",
-        summary: "Get one or multiple random fields from a hash",
-        run: hash_random::hrandfield,
-    },
-    Command {
-        name: "hscan",
-        arity: -3,
-        flags: Flags::READONLY,
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@slow"],
-        tips: &["nondeterministic_output"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.8.0",
-        complexity: "O(1) for every call. O(N) for a complete iteration, including enough command calls for the cursor to return back to 0. N is the number of elements inside the collection..",
-        summary: "Incrementally iterate hash fields and associated values",
-        run: hash_walk::hscan,
-    },
-    Command {
-        name: "hset",
-        arity: -4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@write", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(1) for each field/value pair added, so O(N) to add N field/value pairs when the command is called with multiple field/value pairs.",
-        summary: "Set the string value of a hash field",
-        run: steps::run::<hash::Hset>,
-    },
-    Command {
-        name: "hsetnx",
-        arity: 4,
-        flags: Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@write", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "insert"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(1)",
-        summary: "Set the value of a hash field, only if the field does not exist",
-        run: hash::hsetnx,
-    },
-    Command {
-        name: "hstrlen",
-        arity: 3,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec { notes: "", flags: &["RO"], begin: 1, last: 0, step: 1, limit: 0 }],
-        group: "hash",
-        since: "3.2.0",
-        complexity: "O(1)",
-        summary: "Get the length of the value of a hash field",
-        run: hash::hstrlen,
-    },
-    Command {
-        name: "hvals",
-        arity: 2,
-        flags: Flags::READONLY,
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@read", "@hash", "@slow"],
-        tips: &["nondeterministic_output_order"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RO", "access"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "hash",
-        since: "2.0.0",
-        complexity: "O(N) where N is the size of the hash.",
-        summary: "Get all the values in a hash",
-        run: hash_walk::hvals,
-    },
+    row("hdel", -3, &[WRITE, FAST, FREES, IN_STEPS], steps::run::<hash::Hdel>)
+        .keys(&[key(1, "RW delete")])
+        .docs("hash", "2.0.0", "O(N) where N is the number of fields to be removed.", "Delete one or more hash fields"),
+    row("hexists", 3, &[READONLY, FAST], hash::hexists)
+        .keys(&[key(1, "RO")])
+        .docs("hash", "2.0.0", "O(1)", "Determine if a hash field exists"),
+    row("hget", 3, &[READONLY, FAST], hash::hget)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "2.0.0", "O(1)", "Get the value of a hash field"),
+    row("hgetall", 2, &[READONLY], hash_walk::hgetall)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "2.0.0", "O(N) where N is the size of the hash.", "Get all the fields and values in a hash")
+        .tips(&["nondeterministic_output_order"]),
+    row("hincrby", 4, &[WRITE, DENYOOM, FAST], hash::hincrby)
+        .keys(&[key(1, "RW access update")])
+        .docs("hash", "2.0.0", "O(1)", "Increment the integer value of a hash field by the given number"),
+    row("hincrbyfloat", 4, &[WRITE, DENYOOM, FAST, LONG_EFFECT], hash::hincrbyfloat)
+        .keys(&[key(1, "RW access update")])
+        .docs("hash", "2.6.0", "O(1)", "Increment the float value of a hash field by the given amount"),
+    row("hkeys", 2, &[READONLY], hash_walk::hkeys)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "2.0.0", "O(N) where N is the size of the hash.", "Get all the fields in a hash")
+        .tips(&["nondeterministic_output_order"]),
+    row("hlen", 2, &[READONLY, FAST], hash::hlen)
+        .keys(&[key(1, "RO")])
+        .docs("hash", "2.0.0", "O(1)", "Get the number of fields in a hash"),
+    row("hmget", -3, &[READONLY, FAST, IN_STEPS], steps::run::<hash::Hmget>)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "2.0.0", "O(N) where N is the number of fields being requested.", "Get the values of all the given hash fields"),
+    row("hmset", -4, &[WRITE, DENYOOM, FAST, IN_STEPS], steps::run::<hash::Hmset>)
+        .keys(&[key(1, "RW update")])
+        .docs("hash", "2.0.0", "O(N) where N is the number of fields being set.", "Set multiple hash fields to multiple values"),
+    row("hrandfield", -2, &[READONLY], hash_random::hrandfield)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "6.2.0", "O(N) where N is the number of fields returned", "Get one or multiple random fields from a hash")
+        .tips(&["nondeterministic_output"]),
+    row("hscan", -3, &[READONLY], hash_walk::hscan)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "2.8.0", "O(1) for every call. O(N) for a complete iteration, including enough command calls for the cursor to return back to 0. N is the number of elements inside the collection..", "Incrementally iterate hash fields and associated values")
+        .tips(&["nondeterministic_output"]),
+    row("hset", -4, &[WRITE, DENYOOM, FAST, IN_STEPS], steps::run::<hash::Hset>)
+        .keys(&[key(1, "RW update")])
+        .docs("hash", "2.0.0", "O(1) for each field/value pair added, so O(N) to add N field/value pairs when the command is called with multiple field/value pairs.", "Set the string value of a hash field"),
+    row("hsetnx", 4, &[WRITE, DENYOOM, FAST], hash::hsetnx)
+        .keys(&[key(1, "RW insert")])
+        .docs("hash", "2.0.0", "O(1)", "Set the value of a hash field, only if the field does not exist"),
+    row("hstrlen", 3, &[READONLY, FAST], hash::hstrlen)
+        .keys(&[key(1, "RO")])
+        .docs("hash", "3.2.0", "O(1)", "Get the length of the value of a hash field"),
+    row("hvals", 2, &[READONLY], hash_walk::hvals)
+        .keys(&[key(1, "RO access")])
+        .docs("hash", "2.0.0", "O(N) where N is the size of the hash.", "Get all the values in a hash")
+        .tips(&["nondeterministic_output_order"]),
 ];

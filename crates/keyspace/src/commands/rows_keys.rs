@@ -1,276 +1,66 @@
 //! Rows of the commands on keys of any type, and on databases.
 
 use super::{db, keys, scan, steps};
-use crate::command::{Command, Flags, KeyRange, KeySpec};
+use crate::command::flag::{DENYOOM, FAST, FREES, IN_STEPS, READONLY, TWO_DBS, WHOLE_DB, WRITE};
+use crate::command::{Command, key, keys_from, row};
 
 /// Sorted by name.
+#[rustfmt::skip]
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "copy",
-        arity: -3,
-        flags: Flags::WRITE.and(Flags::DENYOOM),
-        keys: KeyRange { first: 1, last: 2, step: 1 },
-        categories: &["@keyspace", "@write", "@slow"],
-        tips: &[],
-        key_specs: &[
-            KeySpec { notes: "", flags: &["RO", "access"], begin: 1, last: 0, step: 1, limit: 0 },
-            KeySpec { notes: "", flags: &["OW", "update"], begin: 2, last: 0, step: 1, limit: 0 },
-        ],
-        group: "generic",
-        since: "6.2.0",
-        complexity: "O(N) worst case for collections, where N is the number of nested items",
-        summary: "Copy a key",
-        run: keys::copy,
-    },
-    Command {
-        name: "dbsize",
-        arity: 1,
-        flags: Flags::READONLY.and(Flags::FAST).and(Flags::WHOLE_DB),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &["request_policy:all_shards", "response_policy:agg_sum"],
-        key_specs: &[],
-        group: "server",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Return the number of keys in the selected database",
-        run: scan::dbsize,
-    },
-    Command {
-        name: "del",
-        arity: -2,
-        flags: Flags::WRITE.and(Flags::FREES).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: -1, step: 1 },
-        categories: &["@keyspace", "@write", "@slow"],
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RM", "delete"],
-            begin: 1,
-            last: -1,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(N) where N is the number of keys that will be removed",
-        summary: "Delete a key",
-        run: steps::run::<keys::Del>,
-    },
-    Command {
-        name: "exists",
-        arity: -2,
-        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: -1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
-        key_specs: &[KeySpec { notes: "", flags: &["RO"], begin: 1, last: -1, step: 1, limit: 0 }],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(N) where N is the number of keys to check",
-        summary: "Determine if a key exists",
-        run: steps::run::<keys::Exists>,
-    },
-    Command {
-        name: "flushall",
-        arity: -1,
-        flags: Flags::WRITE.and(Flags::WHOLE_DB).and(Flags::FREES),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@write", "@slow", "@dangerous"],
-        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
-        key_specs: &[],
-        group: "server",
-        since: "1.0.0",
-        complexity: "O(N) where N is the total number of keys in all databases",
-        summary: "Remove all keys from all databases",
-        run: db::flushall,
-    },
-    Command {
-        name: "flushdb",
-        arity: -1,
-        flags: Flags::WRITE.and(Flags::WHOLE_DB).and(Flags::FREES),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@write", "@slow", "@dangerous"],
-        tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
-        key_specs: &[],
-        group: "server",
-        since: "1.0.0",
-        complexity: "O(N) where N is the number of keys in the selected database",
-        summary: "Remove all keys from the current database",
-        run: db::flushdb,
-    },
-    Command {
-        name: "keys",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::WHOLE_DB),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@read", "@slow", "@dangerous"],
-        tips: &["request_policy:all_shards", "nondeterministic_output_order"],
-        key_specs: &[],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(N) with N being the number of keys in the database, under the assumption that the key names in the database and the given pattern have limited length",
-        summary: "Find all keys matching the given pattern",
-        run: scan::keys,
-    },
-    Command {
-        name: "move",
-        arity: 3,
-        flags: Flags::WRITE.and(Flags::FAST).and(Flags::TWO_DBS),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RW", "access", "update"],
-            begin: 1,
-            last: 0,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Move a key to another database",
-        run: keys::move_key,
-    },
-    Command {
-        name: "randomkey",
-        arity: 1,
-        flags: Flags::READONLY.and(Flags::WHOLE_DB),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@read", "@slow"],
-        tips: &["request_policy:all_shards", "nondeterministic_output"],
-        key_specs: &[],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Return a random key from the keyspace",
-        run: scan::randomkey,
-    },
-    Command {
-        name: "rename",
-        arity: 3,
-        flags: Flags::WRITE,
-        keys: KeyRange { first: 1, last: 2, step: 1 },
-        categories: &["@keyspace", "@write", "@slow"],
-        tips: &[],
-        key_specs: &[
-            KeySpec {
-                notes: "",
-                flags: &["RW", "access", "delete"],
-                begin: 1,
-                last: 0,
-                step: 1,
-                limit: 0,
-            },
-            KeySpec { notes: "", flags: &["OW", "update"], begin: 2, last: 0, step: 1, limit: 0 },
-        ],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Rename a key",
-        run: keys::rename,
-    },
-    Command {
-        name: "renamenx",
-        arity: 3,
-        flags: Flags::WRITE.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 2, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &[],
-        key_specs: &[
-            KeySpec {
-                notes: "",
-                flags: &["RW", "access", "delete"],
-                begin: 1,
-                last: 0,
-                step: 1,
-                limit: 0,
-            },
-            KeySpec { notes: "", flags: &["OW", "insert"], begin: 2, last: 0, step: 1, limit: 0 },
-        ],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Rename a key, only if the new key does not exist",
-        run: keys::renamenx,
-    },
-    Command {
-        name: "scan",
-        arity: -2,
-        flags: Flags::READONLY.and(Flags::WHOLE_DB),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@read", "@slow"],
-        tips: &["nondeterministic_output", "request_policy:special"],
-        key_specs: &[],
-        group: "generic",
-        since: "2.8.0",
-        complexity: "O(1) for every call",
-        summary: "Incrementally iterate the keys space",
-        run: scan::scan,
-    },
-    Command {
-        name: "swapdb",
-        arity: 3,
-        flags: Flags::WRITE.and(Flags::FAST).and(Flags::WHOLE_DB),
-        keys: KeyRange { first: 0, last: 0, step: 0 },
-        categories: &["@keyspace", "@write", "@fast", "@dangerous"],
-        tips: &[],
-        key_specs: &[],
-        group: "server",
-        since: "4.0.0",
-        complexity: "O(N) where N is the count of clients watching or blocking on keys from both databases",
-        summary: "Swaps two Redis databases",
-        run: db::swapdb,
-    },
-    Command {
-        name: "touch",
-        arity: -2,
-        flags: Flags::READONLY.and(Flags::FAST).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: -1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
-        key_specs: &[KeySpec { notes: "", flags: &["RO"], begin: 1, last: -1, step: 1, limit: 0 }],
-        group: "generic",
-        since: "3.2.1",
-        complexity: "O(N) where N is the number of keys that will be touched",
-        summary: "Alters the last access time of a key(s). Returns the number of existing keys specified.",
-        run: steps::run::<keys::Touch>,
-    },
-    Command {
-        name: "type",
-        arity: 2,
-        flags: Flags::READONLY.and(Flags::FAST),
-        keys: KeyRange { first: 1, last: 1, step: 1 },
-        categories: &["@keyspace", "@read", "@fast"],
-        tips: &[],
-        key_specs: &[KeySpec { notes: "", flags: &["RO"], begin: 1, last: 0, step: 1, limit: 0 }],
-        group: "generic",
-        since: "1.0.0",
-        complexity: "O(1)",
-        summary: "Determine the type stored at key",
-        run: keys::type_key,
-    },
-    Command {
-        name: "unlink",
-        arity: -2,
-        flags: Flags::WRITE.and(Flags::FAST).and(Flags::FREES).and(Flags::IN_STEPS),
-        keys: KeyRange { first: 1, last: -1, step: 1 },
-        categories: &["@keyspace", "@write", "@fast"],
-        tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
-        key_specs: &[KeySpec {
-            notes: "",
-            flags: &["RM", "delete"],
-            begin: 1,
-            last: -1,
-            step: 1,
-            limit: 0,
-        }],
-        group: "generic",
-        since: "4.0.0",
-        complexity: "O(1) for each key removed regardless of its size",
-        summary: "Delete a key asynchronously in another thread. Otherwise it is just as DEL, but non blocking.",
-        run: steps::run::<keys::Del>,
-    },
+    row("copy", -3, &[WRITE, DENYOOM], keys::copy)
+        .keys(&[key(1, "RO access"), key(2, "OW update")])
+        .docs("generic", "6.2.0", "O(N) worst case for collections, where N is the number of nested items", "Copy a key"),
+    row("dbsize", 1, &[READONLY, FAST, WHOLE_DB], scan::dbsize)
+        .docs("server", "1.0.0", "O(1)", "Return the number of keys in the selected database")
+        .also(&["@keyspace"])
+        .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
+    row("del", -2, &[WRITE, FREES, IN_STEPS], steps::run::<keys::Del>)
+        .keys(&[keys_from(1, "RM delete")])
+        .docs("generic", "1.0.0", "O(N) where N is the number of keys that will be removed", "Delete a key")
+        .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("exists", -2, &[READONLY, FAST, IN_STEPS], steps::run::<keys::Exists>)
+        .keys(&[keys_from(1, "RO")])
+        .docs("generic", "1.0.0", "O(N) where N is the number of keys to check", "Determine if a key exists")
+        .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("flushall", -1, &[WRITE, WHOLE_DB, FREES], db::flushall)
+        .docs("server", "1.0.0", "O(N) where N is the total number of keys in all databases", "Remove all keys from all databases")
+        .also(&["@keyspace", "@dangerous"])
+        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    row("flushdb", -1, &[WRITE, WHOLE_DB, FREES], db::flushdb)
+        .docs("server", "1.0.0", "O(N) where N is the number of keys in the selected database", "Remove all keys from the current database")
+        .also(&["@keyspace", "@dangerous"])
+        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    row("keys", 2, &[READONLY, WHOLE_DB], scan::keys)
+        .docs("generic", "1.0.0", "O(N) with N being the number of keys in the database, under the assumption that the key names in the database and the given pattern have limited length", "Find all keys matching the given pattern")
+        .also(&["@dangerous"])
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
+    row("move", 3, &[WRITE, FAST, TWO_DBS], keys::move_key)
+        .keys(&[key(1, "RW access update")])
+        .docs("generic", "1.0.0", "O(1)", "Move a key to another database"),
+    row("randomkey", 1, &[READONLY, WHOLE_DB], scan::randomkey)
+        .docs("generic", "1.0.0", "O(1)", "Return a random key from the keyspace")
+        .tips(&["request_policy:all_shards", "nondeterministic_output"]),
+    row("rename", 3, &[WRITE], keys::rename)
+        .keys(&[key(1, "RW access delete"), key(2, "OW update")])
+        .docs("generic", "1.0.0", "O(1)", "Rename a key"),
+    row("renamenx", 3, &[WRITE, FAST], keys::renamenx)
+        .keys(&[key(1, "RW access delete"), key(2, "OW insert")])
+        .docs("generic", "1.0.0", "O(1)", "Rename a key, only if the new key does not exist"),
+    row("scan", -2, &[READONLY, WHOLE_DB], scan::scan)
+        .docs("generic", "2.8.0", "O(1) for every call", "Incrementally iterate the keys space")
+        .tips(&["nondeterministic_output", "request_policy:special"]),
+    row("swapdb", 3, &[WRITE, FAST, WHOLE_DB], db::swapdb)
+        .docs("server", "4.0.0", "O(N) where N is the count of clients watching or blocking on keys from both databases", "Swaps two Redis databases")
+        .also(&["@keyspace", "@dangerous"]),
+    row("touch", -2, &[READONLY, FAST, IN_STEPS], steps::run::<keys::Touch>)
+        .keys(&[keys_from(1, "RO")])
+        .docs("generic", "3.2.1", "O(N) where N is the number of keys that will be touched", "Alters the last access time of a key(s). Returns the number of existing keys specified.")
+        .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("type", 2, &[READONLY, FAST], keys::type_key)
+        .keys(&[key(1, "RO")])
+        .docs("generic", "1.0.0", "O(1)", "Determine the type stored at key"),
+    row("unlink", -2, &[WRITE, FAST, FREES, IN_STEPS], steps::run::<keys::Del>)
+        .keys(&[keys_from(1, "RM delete")])
+        .docs("generic", "4.0.0", "O(1) for each key removed regardless of its size", "Delete a key asynchronously in another thread. Otherwise it is just as DEL, but non blocking.")
+        .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
 ];

@@ -1,4 +1,4 @@
-//! Which keys there are.
+//! Commands that list keys.
 
 use slimio_resp::ReplyBuf;
 
@@ -11,13 +11,13 @@ use crate::table::{Position, Spot};
 /// Most keys that one step of `KEYS` or one call of `SCAN` looks at, whatever was asked for.
 const STEP_KEYS_MAX: usize = 10_000;
 
-/// What matching takes in one step at most, as a [cost](Glob::cost), but for the last bucket.
+/// Highest [cost](Glob::cost) of matching in one step. The last bucket may exceed it.
 pub(super) const STEP_COST_MAX: usize = 1 << 20;
 
-/// Buckets that `SCAN` looks at for each key asked for, when it finds none.
+/// Most buckets that `SCAN` looks at for each key asked for.
 const SCAN_BUCKETS_PER_KEY: usize = 10;
 
-/// Keys whose time is over that one step of `RANDOMKEY` meets, at most.
+/// Most expired keys that one step of `RANDOMKEY` finds.
 const RANDOM_EXPIRED_MAX: usize = 100;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
@@ -25,8 +25,9 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
     context.integer(len as i64)
 }
 
-/// The walk of `KEYS` over a database, in steps. A key that is there all the while is found exactly
-/// once; one that comes or goes meanwhile may be found or not. A small database takes one step.
+/// The walk of `KEYS` over a database, in steps. A key that exists throughout is found exactly
+/// once; one that is created or deleted meanwhile may be found or not. A small database takes one
+/// step.
 #[derive(Debug)]
 pub struct KeysWalk {
     /// `None`: all keys.
@@ -47,13 +48,13 @@ pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
 }
 
 impl KeysWalk {
-    /// Goes on for a step; the context is as for running the command.
+    /// Runs another step, in a context as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let (mut examined, mut cost) = (0, 0);
         while self.position != Position::END && !self.found.is_cut() {
             let is_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
             if context.mode.yields() && is_over {
-                // So that the last step need not copy them all.
+                // So that the last step need not copy all replies.
                 self.found.seal();
                 return Outcome::Yield(Yielded::Keys(self));
             }
@@ -64,7 +65,7 @@ impl KeysWalk {
             for (spot, slot) in entries {
                 examined += 1;
                 cost += cost_of(self.pattern.as_ref(), slot.key());
-                // A key whose time is over is left where it is, as Redis leaves it.
+                // An expired key is skipped but not deleted, as in Redis.
                 let is_wanted = matches(self.pattern.as_ref(), slot.key());
                 if is_wanted && !context.is_over(context.db, spot) {
                     self.found.bulk(slot.key());
@@ -87,7 +88,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     let mut step = Step::default();
     let mut buckets = count.saturating_mul(SCAN_BUCKETS_PER_KEY);
     let mut position = Position(cursor);
-    // A cursor that no scan gave out is a scan that has ended.
+    // No scan returns a cursor beyond the end. Such a cursor ends the scan.
     while position < Position::END {
         position = step.bucket(context, position, &options);
         buckets -= 1;
@@ -104,7 +105,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// The head of a scan's reply: the cursor to go on with, and how many strings follow.
+/// The head of a scan's reply: the next cursor, and how many strings follow.
 pub(super) fn reply_scan(reply: &mut ReplyBuf, cursor: u64, len: usize) {
     reply.array(2);
     reply.bulk_integer(cursor as i64);
@@ -120,12 +121,12 @@ fn matches(pattern: Option<&Glob>, key: &[u8]) -> bool {
     pattern.is_none_or(|pattern| pattern.matches(key))
 }
 
-/// What it takes to see whether a key is wanted, and to copy it if it is.
+/// The cost of matching a key, and of copying it if it matches.
 fn cost_of(pattern: Option<&Glob>, key: &[u8]) -> usize {
     pattern.map_or(key.len(), |pattern| pattern.cost(key.len()))
 }
 
-/// Options of `SCAN` and its kin.
+/// Options of `SCAN` and `HSCAN`.
 pub(super) struct ScanOptions {
     pub(super) count: usize,
     pattern: Option<Glob>,
@@ -142,15 +143,15 @@ impl ScanOptions {
         cost_of(self.pattern.as_ref(), name)
     }
 
-    /// Whether a key that holds what is called so is wanted.
+    /// Whether a key is wanted that holds a value of type `type_found`.
     fn matches_key(&self, key: &[u8], type_found: &str) -> bool {
         let is_type = |name: &Vec<u8>| name.eq_ignore_ascii_case(type_found.as_bytes());
         self.matches(key) && self.type_name.as_ref().is_none_or(is_type)
     }
 }
 
-/// Reads the options from argument `index` on, or replies what is wrong with them. Only where keys
-/// are scanned there are types to choose from.
+/// Reads the options from argument `index` on, or replies with the error. `TYPE` is an option only
+/// where keys are scanned.
 pub(super) fn scan_options(
     context: &mut Context<'_>,
     mut index: usize,
@@ -189,8 +190,8 @@ pub(super) fn scan_options(
     Some(options)
 }
 
-/// Reads a cursor by the rules of C's `strtoul`, which Redis leaves it to: a sign is allowed, and
-/// nothing at all is zero.
+/// Reads a cursor by the rules of C's `strtoul`, as Redis does: a sign is allowed, and an empty
+/// text is zero.
 pub(super) fn parse_cursor(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return Some(0);
@@ -220,7 +221,7 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
         if context.mode == Mode::Frozen
             || !context.keyspace.expire(context.db, hash, &key, spot, context.effects)
         {
-            // Nothing is deleted, so this might go on for ever.
+            // Nothing is deleted, so this might never end.
             if expired >= RANDOM_EXPIRED_MAX {
                 break;
             }
@@ -234,7 +235,7 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// Any entry, every one as likely; `None` if there is none.
+/// A random entry, each equally likely; `None` if the database is empty.
 fn draw(context: &mut Context<'_>) -> Option<Spot> {
     if context.keyspace.db(context.db).len() == 0 {
         return None;
@@ -256,8 +257,8 @@ struct Step {
 }
 
 impl Step {
-    /// Looks at the bucket at a position: keeps the keys that are wanted, deletes those of them
-    /// whose time is over. Returns the position of the next bucket.
+    /// Looks at the bucket at a position: keeps the wanted keys, and deletes those of them that
+    /// have expired. Returns the position of the next bucket.
     fn bucket(
         &mut self,
         context: &mut Context<'_>,
@@ -286,7 +287,7 @@ impl Step {
     }
 }
 
-/// Deletes a key whose time is over; says whether it was.
+/// Deletes a key that has expired; says whether it has, or is gone already.
 fn delete_if_over(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };

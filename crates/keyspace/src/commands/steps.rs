@@ -1,8 +1,8 @@
-//! Commands over any number of arguments, or one large one: all at once, or in steps where a client
-//! waits for many.
+//! Commands with many arguments, or one large one: run at once, or in steps for a client's long
+//! request.
 //!
-//! Between two steps others are served. That nobody sees a part of what such a command does, or changes
-//! what it has still to read, is for the caller to see to.
+//! Other clients are served between two steps. The caller ensures that nobody sees a partial result
+//! of such a command, or changes what it has still to read.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,42 +11,42 @@ use slimio_resp::Arg;
 
 use crate::context::{Context, Outcome, Yielded};
 
-/// Most arguments that a client's command takes in without a break.
+/// Most arguments that a client's command processes without a break.
 pub const ARGS_AT_ONCE_MAX: usize = 1024;
 
-/// Arguments that one step takes in.
+/// Arguments that one step processes.
 const STEP_ARGS: usize = 64;
 
-/// Bytes of one argument from which it is written in steps.
+/// Longest argument in bytes that is written at once.
 const PATCH_AT_ONCE_MAX: usize = 1 << 20;
 
-/// What a command does with its arguments, a range of them at a time, first to last.
+/// A command that processes its arguments in ranges, from first to last.
 pub(super) trait InSteps {
-    /// The first argument that is one of many.
+    /// Index of the first of the many arguments.
     const FIRST: usize;
-    /// Arguments that belong together.
+    /// Count of arguments that belong together.
     const STRIDE: usize = 1;
-    /// How often all arguments are gone through.
+    /// Count of passes over all arguments.
     const PASSES: usize = 1;
 
-    /// Looks at the request as a whole; `false` when an error was replied.
+    /// Checks the request as a whole; `false` if an error was replied.
     fn begin(_: &mut Context<'_>) -> bool {
         true
     }
 
-    /// Takes in some arguments.
+    /// Processes some arguments.
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally);
 
-    /// All were taken in: writes down what was done, and replies.
+    /// Logs the effect and replies, after all arguments were processed.
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome;
 }
 
-/// What has come of the arguments so far.
+/// The state of a command after the arguments processed so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     /// What the command counts.
     pub(super) count: i64,
-    /// How often all arguments were gone through before.
+    /// Count of passes completed before this one.
     pub(super) pass: usize,
     /// The rest of the arguments need not be looked at.
     pub(super) is_over: bool,
@@ -54,7 +54,7 @@ pub(super) struct Tally {
     pub(super) is_refused: bool,
 }
 
-/// A command over many arguments that goes on later.
+/// A command over many arguments that resumes later.
 pub struct ArgsWalk {
     next: usize,
     tally: Tally,
@@ -107,14 +107,14 @@ fn resume<C: InSteps>(mut walk: Box<ArgsWalk>, context: &mut Context<'_>) -> Out
 }
 
 impl ArgsWalk {
-    /// Goes on for a step; the context is as for running the command.
+    /// Runs another step, in a context as for running the command.
     pub(crate) fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         (self.resume)(self, context)
     }
 }
 
-/// A large argument that is written over a string, or appended to it, piece by piece. The key is there,
-/// and holds a string.
+/// A large argument that is written over a string, or appended to it, piece by piece. The key
+/// exists and holds a string.
 #[derive(Debug)]
 pub struct Patch {
     offset: usize,
@@ -122,14 +122,14 @@ pub struct Patch {
     written: usize,
 }
 
-/// Writes argument `index` over the string at the command's key from `offset` on, logs the request and
-/// replies with the size that the string has then.
+/// Writes argument `index` over the string at the command's key from `offset` on, logs the request
+/// and replies with the new size of the string.
 pub(super) fn patch(context: &mut Context<'_>, offset: usize, index: usize) -> Outcome {
     Box::new(Patch { offset, index, written: 0 }).resume(context)
 }
 
 impl Patch {
-    /// Goes on for a step; the context is as for running the command.
+    /// Runs another step, in a context as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let arg = context.args.get(self.index);
         let found = context.peek(1);

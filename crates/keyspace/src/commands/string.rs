@@ -1,4 +1,4 @@
-//! Strings as wholes: set, get, and both at once.
+//! Commands on whole strings: set, get, and both at once.
 
 use std::ops::Range;
 
@@ -155,7 +155,6 @@ pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// `MGET`
 pub(super) struct Mget;
 
 impl InSteps for Mget {
@@ -179,7 +178,6 @@ impl InSteps for Mget {
     }
 }
 
-/// `MSET`
 pub(super) struct Mset;
 
 impl InSteps for Mset {
@@ -200,7 +198,7 @@ impl InSteps for Mset {
     }
 }
 
-/// `MSETNX`: sees that no key is there, then sets all.
+/// `MSETNX`: checks that no key exists, then sets all.
 pub(super) struct Msetnx;
 
 impl InSteps for Msetnx {
@@ -230,7 +228,7 @@ impl InSteps for Msetnx {
     }
 }
 
-/// Whether each key has a value; if not, the error is replied.
+/// Whether each key has a value. If not, replies with the error.
 fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
     let has_pairs = !context.args.len().is_multiple_of(2);
     if !has_pairs {
@@ -246,14 +244,14 @@ fn set_all(context: &mut Context<'_>, range: Range<usize>) {
     }
 }
 
-/// Deletes a key, if it is there, in place of what the request says.
+/// Deletes a key, if it exists, and logs that in place of the request.
 pub(super) fn delete_and_log(context: &mut Context<'_>, found: &Found<'_>) {
     if context.delete(found) {
         context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
     }
 }
 
-/// Writes down the key and the value at `value_index` with the time it expires.
+/// Logs a `SET` of the key to the argument at `value_index`, with its expiry.
 fn log_set_until(context: &mut Context<'_>, value_index: usize, at_ms: i64) {
     context.log(&[
         Part::Bytes(b"SET"),
@@ -264,7 +262,7 @@ fn log_set_until(context: &mut Context<'_>, value_index: usize, at_ms: i64) {
     ]);
 }
 
-/// Writes down the request without `GET`: what it replies is not part of what it did.
+/// Logs the request without `GET`, which affects the reply only.
 fn log_without_get(context: &mut Context<'_>) {
     let args = context.args;
     let parts: Vec<_> =

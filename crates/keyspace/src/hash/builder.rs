@@ -1,4 +1,4 @@
-//! Hashes from fields that are all there: what recovery decodes.
+//! Builds hashes whose fields are all known, for recovery.
 
 use slimio_resp::{Arg, Piece};
 
@@ -23,7 +23,7 @@ impl HashBuilder {
     /// Adds a field with its value; says whether it was not there yet.
     pub fn add(&mut self, field: Arg<'_>, value: Arg<'_>) -> bool {
         let Self { form, hasher, limits } = self;
-        // What was replaced is freed here: whoever builds may take the time.
+        // A replaced value is freed here: the builder may take the time.
         let mut old = Vec::new();
         HashEdit { form, hasher: *hasher, limits: *limits, old: &mut old }.set(field, value)
     }

@@ -1,4 +1,4 @@
-//! Fields and values of hashes, as they are looked at and as they are kept.
+//! Fields and values of hashes: views of them, and their stored form.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Gives the string as an argument. An integer's digits live only as long as the call.
+    /// Passes the string as an argument. An integer's digits live only as long as the call.
     pub fn with_arg<R>(self, look: impl FnOnce(Arg<'_>) -> R) -> R {
         match self {
             Element::Integer(value) => {
@@ -53,7 +53,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The integer that the string spells, if it does.
+    /// The integer that the string spells, if it spells one.
     pub fn to_i64(self) -> Option<i64> {
         match self {
             Element::Integer(value) => Some(value),
@@ -62,7 +62,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Replies with the string; what is large is shared.
+    /// Replies with the string; a large one is shared.
     pub(crate) fn reply(self, reply: &mut ReplyBuf) {
         match self {
             Element::Integer(value) => reply.bulk_integer(value),
@@ -90,7 +90,7 @@ impl<'a> From<slimio_rdb::Element<'a>> for Element<'a> {
     }
 }
 
-/// A string too long to lie among others. It is never changed, only replaced.
+/// A string too long to be packed with others. It is never changed, only replaced.
 #[derive(Clone, Debug)]
 pub(crate) enum Outside {
     Piece(Piece),

@@ -4,9 +4,9 @@
 //! | hash: u32 | size of field | size of value | field ... | value ... | hash: u32 | ...
 //! ```
 //!
-//! A size is a varint, little-endian, seven bits to a byte, the high bit set on all but the last;
-//! its lowest bit says that the string lies outside, next in the list of those that do: then no
-//! bytes of it are here. Equal hashes stand in no particular order.
+//! A size is a varint, little-endian, seven bits to a byte, the high bit set on all but the last.
+//! Its lowest bit says that the string lies outside, as the next in the list of those, and takes no
+//! bytes here. Equal hashes stand in no particular order.
 
 use slimio_resp::Arg;
 
@@ -16,13 +16,14 @@ use crate::memory::allocated;
 /// Longest string, in bytes, that lies in the leaf itself.
 const INSIDE_SIZE_MAX: usize = 512;
 
-/// Heaviest leaf, unless all its hashes are equal: what a write to a shared one copies.
+/// Weight of the heaviest leaf, unless all its hashes are equal: a write to a shared leaf copies
+/// it.
 pub(super) const LEAF_WEIGHT_MAX: usize = 2048;
 
-/// What a string outside weighs.
+/// Weight of a string outside.
 const OUTSIDE_WEIGHT: usize = 64;
 
-/// Strings outside that a leaf has room for in vain, at most.
+/// Most unused places in the list of strings outside.
 const OUTSIDE_SLACK_MAX: usize = 4;
 
 const HASH_SIZE: usize = 4;
@@ -123,7 +124,8 @@ impl Size {
 const _: () = assert!(INSIDE_SIZE_MAX * 2 + 1 < 1 << 14, "a size takes two bytes at most");
 
 impl Leaf {
-    /// What splitting and merging go by: about what copying the leaf costs, in bytes.
+    /// The weight by which leaves are split and merged: about what copying the leaf costs, in
+    /// bytes.
     pub(super) fn weight(&self) -> usize {
         self.bytes.len() + OUTSIDE_WEIGHT * self.outside.len()
     }
@@ -135,7 +137,7 @@ impl Leaf {
             + self.outside.iter().map(Outside::memory).sum::<usize>()
     }
 
-    /// The entries in the order of their hashes, those left out whose hash is below `from`.
+    /// The entries with hashes of at least `from`, in the order of their hashes.
     pub(super) fn entries(&self, from: u32) -> impl Iterator<Item = Entry<'_>> {
         let (mut at, mut outside) = (0, 0);
         std::iter::from_fn(move || {
@@ -175,8 +177,8 @@ impl Leaf {
         self.entry(self.head(place.start), place.outside).value
     }
 
-    /// Puts an entry where its field has been found, or is to be. Returns an old value whose
-    /// freeing takes noticeable time.
+    /// Puts an entry where `find` has found its place. Returns an old value whose freeing takes
+    /// noticeable time.
     pub(super) fn put(
         &mut self,
         place: Place,
@@ -222,7 +224,8 @@ impl Leaf {
         old.filter(Outside::is_large)
     }
 
-    /// Takes out the entry at a place that is taken. Returns what takes noticeable time to free.
+    /// Removes the entry at a place that is taken. Returns strings that take noticeable time to
+    /// free.
     pub(super) fn remove(&mut self, place: Place) -> [Option<Outside>; 2] {
         let head = self.head(place.start);
         let mut take = |is_outside| {
@@ -237,8 +240,8 @@ impl Leaf {
         taken
     }
 
-    /// Splits the leaf in two of about the same weight; gives the second, and the hash that it
-    /// begins with. `None` if all hashes are equal.
+    /// Splits the leaf in two of about the same weight. Returns the second and its first hash;
+    /// `None` if all hashes are equal.
     pub(super) fn split(&mut self) -> Option<(u32, Leaf)> {
         let half = self.weight() / 2;
         let (mut at, mut outside, mut last) = (0, 0, None);
@@ -281,7 +284,7 @@ impl Leaf {
         Head { hash: u32::from_le_bytes(hash), field, value, body: at }
     }
 
-    /// The entry of a head before which so many strings lie outside.
+    /// The entry of a head; `outside` counts the strings outside before it.
     fn entry(&self, head: Head, outside: usize) -> Entry<'_> {
         let middle = head.body + head.field.inside;
         let value_outside = outside + usize::from(head.field.is_outside);
@@ -306,7 +309,7 @@ impl Leaf {
         self.outside.insert(index, Outside::from_arg(arg));
     }
 
-    /// Makes room of `size` bytes at a place, in place of what is there.
+    /// Replaces the bytes at a place by room for `size` bytes.
     fn resize(&mut self, place: Place, size: usize) {
         let (before, old) = (self.bytes.len(), place.end - place.start);
         if size > old {
@@ -326,7 +329,7 @@ impl Leaf {
     fn reserve(&mut self, more: usize) {
         let len = self.bytes.len();
         if len + more > self.bytes.capacity() {
-            // All that the allocator gives anyway.
+            // As much as the allocator gives anyway.
             self.bytes.reserve_exact(allocated(len + more) - len);
         }
     }

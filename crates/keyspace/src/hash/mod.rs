@@ -1,8 +1,8 @@
 //! Hashes, and how collections are kept in general.
 //!
-//! A small hash is packed: a listpack of fields and values in turn, byte for byte what
-//! Redis has and RDB files hold. A short one lies in the key's own entry, a longer one in memory of
-//! its own, that is shared until somebody writes. A hash with many fields, or long ones, is a
+//! A small hash is packed: a listpack of fields and values in turn, byte for byte what Redis has
+//! and RDB files hold. A short listpack lies in the key's own entry, a longer one in its own
+//! memory, which is shared until somebody writes. A hash with many fields, or long ones, is a
 //! [tree](tree): packed leaves below shared branches, cloned in constant time.
 //!
 //! ```text
@@ -14,8 +14,8 @@
 //! The other collections fit the same three places. A set is a hash without values, packed in a
 //! listpack or a sorted array of integers. A sorted set is such a tree from member to score and a
 //! second one whose order is score and member. A list is a tree without hashes, in which the counts
-//! that every branch has lead to an index; a stream one that is ordered by id. What they share with
-//! hashes is the branch and the rule that a leaf is packed bytes of bounded size.
+//! in every branch lead to an index. A stream is one that is ordered by id. They share with hashes
+//! the branch, and the rule that a leaf is packed bytes of bounded size.
 
 mod builder;
 mod element;
@@ -37,14 +37,14 @@ use crate::hasher::KeyHasher;
 /// Most fields of a packed hash, whatever the configuration says: every access walks over them.
 pub const PACKED_FIELDS_MAX: usize = 1024;
 
-/// Longest packed hash in bytes, whatever the configuration says: what a write copies if it is
+/// Longest packed hash in bytes, whatever the configuration says: a write copies all of it if it is
 /// shared.
 pub const PACKED_SIZE_MAX: usize = 64 * 1024;
 
-/// Up to where a hash is packed.
+/// The limits up to which a hash is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashLimits {
-    /// Most fields (`hash-max-listpack-entries`); more than [`PACKED_FIELDS_MAX`] means that.
+    /// Most fields (`hash-max-listpack-entries`), but never more than [`PACKED_FIELDS_MAX`].
     pub fields: usize,
     /// Longest field or value in bytes (`hash-max-listpack-value`).
     pub element_size: usize,
@@ -98,7 +98,7 @@ impl<'a> HashRef<'a> {
         self.len() == 0
     }
 
-    /// What `OBJECT ENCODING` says.
+    /// The encoding that `OBJECT ENCODING` replies with.
     pub fn encoding_name(self) -> &'static str {
         match self {
             HashRef::Inline(_) | HashRef::Packed(_) => "listpack",
@@ -106,8 +106,8 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Every field with its value, in the order in which they lie. A large hash is walked leaf by
-    /// leaf: no step takes longer than another.
+    /// Every field with its value, in the order of storage. A large hash is walked leaf by leaf: no
+    /// step takes longer than another.
     pub fn iter(self) -> impl Iterator<Item = (Element<'a>, Element<'a>)> {
         let packed = self.listpack().into_iter().flat_map(pairs);
         let tree = match self {
@@ -136,7 +136,7 @@ fn pairs(listpack: &[u8]) -> impl Iterator<Item = (Element<'_>, Element<'_>)> {
 
 /// Where a field is in a listpack.
 fn find(listpack: &[u8], field: Arg<'_>) -> Option<listpack::Found> {
-    // What is longer than a packed hash is in none.
+    // No packed hash holds a longer field.
     if field.size() > PACKED_SIZE_MAX {
         return None;
     }
@@ -149,16 +149,16 @@ pub(crate) enum HashForm<'a> {
     Packed { bytes: Vec<u8>, base: usize },
     /// A tree where it lives.
     Tree(&'a mut HashTree),
-    /// A tree that the hash has become; `bytes` is what stood before the listpack, and it.
+    /// A tree that the hash has grown into; `bytes` is the old listpack and what stood before it.
     Grown { bytes: Vec<u8>, tree: Box<HashTree> },
 }
 
-/// Changes a hash, and its form where it has to.
+/// Changes a hash, and its form if needed.
 pub(crate) struct HashEdit<'a, 'b> {
     pub(crate) form: &'a mut HashForm<'b>,
     pub(crate) hasher: KeyHasher,
     pub(crate) limits: HashLimits,
-    /// What takes noticeable time to free.
+    /// Old strings that take noticeable time to free.
     pub(crate) old: &'a mut Vec<Outside>,
 }
 
@@ -181,7 +181,7 @@ impl HashEdit<'_, '_> {
         tree.set(hash, field, value, old)
     }
 
-    /// The same in a listpack; `None` if the hash is none or cannot stay one.
+    /// The same in a listpack; `None` if the hash is not packed or cannot stay so.
     fn set_packed(&mut self, field: Arg<'_>, value: Arg<'_>) -> Option<bool> {
         let HashForm::Packed { bytes, base } = self.form else { return None };
         if !self.limits.allows(field) || !self.limits.allows(value) {
@@ -210,7 +210,7 @@ impl HashEdit<'_, '_> {
         Some(true)
     }
 
-    /// Makes the hash a tree if it is none.
+    /// Turns the hash into a tree if it is none.
     fn tree(&mut self) -> (&mut HashTree, &mut Vec<Outside>) {
         if let HashForm::Packed { bytes, base } = &mut self.form {
             let mut tree = Box::<HashTree>::default();
@@ -244,7 +244,7 @@ impl HashEdit<'_, '_> {
     }
 }
 
-/// The listpack of a hash without fields, for one to be made from.
+/// The listpack of a hash without fields, to make a hash from.
 pub(crate) fn empty() -> &'static [u8] {
     &listpack::EMPTY
 }

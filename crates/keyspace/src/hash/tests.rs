@@ -1,4 +1,4 @@
-//! The tree beside a map of the standard library, with clones that must never change.
+//! Compares the tree with a map of the standard library. Its clones must never change.
 
 use std::collections::HashMap;
 
@@ -118,7 +118,7 @@ fn a_tree_is_a_map_and_its_clones_never_change() {
     }
 }
 
-/// Nothing parts equal hashes; a leaf that holds nothing else is as long as it has to be.
+/// Equal hashes are never split; a leaf that holds nothing else grows as long as it has to.
 #[test]
 fn equal_hashes_overflow_a_leaf() {
     for (count, seed) in [(1, 1), (2, 2), (40, 3)] {
@@ -126,7 +126,7 @@ fn equal_hashes_overflow_a_leaf() {
     }
 }
 
-/// What is there all the while is met exactly once, whatever is split and merged meanwhile.
+/// A field that exists throughout is visited exactly once, whatever is split and merged meanwhile.
 #[test]
 fn a_walk_survives_splits_and_merges() {
     let hasher = KeyHasher::new(3);
@@ -210,7 +210,7 @@ fn values_are_sent_to_other_threads() {
     assert_send_and_sync::<HashBuilder>();
 }
 
-/// Every form, changed into every other, holds the same.
+/// Every form of a hash holds the same fields.
 #[test]
 fn packed_hashes_grow_at_their_limits() {
     let hasher = KeyHasher::new(1);

@@ -5,14 +5,14 @@
 //!                 │ lowest hash, count of fields, Arc of the node
 //! ```
 //!
-//! The tree is persistent: a clone shares all nodes, and whoever then writes to one of the two
-//! copies the nodes on the way to the field, about 32 pointers each and one leaf of at most
-//! [`LEAF_WEIGHT_MAX`] bytes; a node that nobody shares is changed in place. A write splits or
+//! The tree is persistent: a clone shares all nodes. A write to one of the two then copies the
+//! nodes on the way to the field, about 32 pointers each and one leaf of at most
+//! [`LEAF_WEIGHT_MAX`] bytes; a node that is not shared is changed in place. A write splits or
 //! merges at most one node of each level. So no step depends on how many fields there are.
 //!
-//! Every hash below a child is at least the child's lowest, and less than the next one's; only the
-//! first child of a branch also holds what is below its own. Equal hashes are never parted: a leaf
-//! of nothing else grows past its limit.
+//! Every hash below a child is at least the child's lowest, and less than the next child's. Only
+//! the first child of a branch may hold hashes below its own lowest. Equal hashes are never split:
+//! a leaf of nothing else grows past its limit.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use crate::memory::allocated;
 /// Most children of a branch.
 const CHILDREN_MAX: usize = 32;
 
-/// A node that weighs less than this is merged with one beside it, if both together weigh no more
-/// than the other limit: in bytes of a leaf, and in children of a branch.
+/// A node that weighs less than this is merged with a neighbour, if both together do not exceed the
+/// other limit: in bytes of a leaf, and in children of a branch.
 const LEAF_WEIGHT_MIN: usize = LEAF_WEIGHT_MAX / 4;
 const LEAF_MERGED_MAX: usize = LEAF_WEIGHT_MAX / 4 * 3;
 const CHILDREN_MIN: usize = CHILDREN_MAX / 4;
@@ -70,11 +70,11 @@ struct Child {
 /// What a change did to the nodes.
 #[derive(Default)]
 struct Change {
-    /// Bytes of memory more, or less.
+    /// Change of memory in bytes.
     memory: isize,
-    /// Whether a field came, or went.
+    /// Whether a field was added.
     counts: bool,
-    /// What takes noticeable time to free.
+    /// Old strings that take noticeable time to free.
     old: Vec<Outside>,
 }
 
@@ -121,7 +121,7 @@ impl HashTree {
         .flatten()
     }
 
-    /// The leaf at a position: its entries from there on, and where the next one begins.
+    /// The leaf at a position: its entries from there on, and where the next leaf begins.
     pub(crate) fn walk(&self, from: Position) -> (Position, impl Iterator<Item = Entry<'_>>) {
         let hash = from.0 as u32;
         let (mut node, mut next) = (&self.root, Position::END);
@@ -152,9 +152,9 @@ impl HashTree {
         }
     }
 
-    /// The field of that number in the order of hashes.
+    /// The field at `index`, in the order of hashes.
     ///
-    /// Panics if there are not so many.
+    /// Panics if there are not that many fields.
     pub(crate) fn nth(&self, mut index: usize) -> (Element<'_>, Element<'_>) {
         assert!(index < self.len, "no such field");
         let mut node = &self.root;
@@ -177,8 +177,8 @@ impl HashTree {
         }
     }
 
-    /// Gives a field a value; says whether the field is new. What takes noticeable time to free is
-    /// added to `old`.
+    /// Gives a field a value; says whether the field is new. Old strings that take noticeable time
+    /// to free are added to `old`.
     pub(crate) fn set(
         &mut self,
         hash: u32,
@@ -202,7 +202,7 @@ impl HashTree {
 
     /// Deletes a field; says whether it was there.
     pub(crate) fn remove(&mut self, hash: u32, field: Arg<'_>, old: &mut Vec<Outside>) -> bool {
-        // Looked for first: or else a shared path would be copied for nothing.
+        // Looked up first, or else a shared path would be copied for nothing.
         if self.get(hash, field).is_none() {
             return false;
         }
@@ -221,7 +221,7 @@ impl HashTree {
     }
 }
 
-/// The child that has a hash below it if any has.
+/// The index of the child that holds a hash, if any does.
 fn index_of(children: &[Child], hash: u32) -> usize {
     children.partition_point(|child| child.first <= hash).saturating_sub(1)
 }
@@ -236,7 +236,7 @@ fn memory(node: &Node) -> isize {
     (allocated(HEAD_SIZE) + more) as isize
 }
 
-/// Sets a field below a node. Gives what has to stand behind that, if it had to be split.
+/// Sets a field below a node. If the node was split, returns the new node that follows it.
 fn set(
     node: &mut Arc<Node>,
     hash: u32,
@@ -301,14 +301,14 @@ fn remove(node: &mut Arc<Node>, hash: u32, field: Arg<'_>, change: &mut Change) 
     change.memory += memory(node);
 }
 
-/// Merges a child that has become small with one beside it, or takes it out if it is empty.
+/// Merges a child that has become small with a neighbour, or removes it if it is empty.
 fn merge(children: &mut Vec<Child>, index: usize, change: &mut Change) {
     if children.len() == 1 || !children[index].node.is_small() {
         return;
     }
     let first = index.min(children.len() - 2);
     let fits = children[first].node.fits(&children[first + 1].node);
-    // An empty one fits any: its neighbour may weigh more than what is merged otherwise.
+    // An empty child always fits: its neighbour may weigh more than the limit for merging.
     if !fits && children[index].len > 0 {
         return;
     }
@@ -350,7 +350,7 @@ impl Node {
 pub(super) mod tests {
     use super::*;
 
-    /// Everything that has to hold of a tree.
+    /// Checks the invariants of a tree.
     pub(in super::super) fn check(tree: &HashTree) {
         let mut leaf_depths = Vec::new();
         let (len, size) = check_node(&tree.root, 0, 1 << 32, 0, &mut leaf_depths);
@@ -360,7 +360,7 @@ pub(super) mod tests {
         assert_eq!(leaf_depths.len(), 1, "leaves of different levels: {leaf_depths:?}");
     }
 
-    /// Count of fields and bytes of memory below a node whose hashes lie in a range.
+    /// Checks a node whose hashes lie in a range. Returns the fields and bytes of memory below it.
     fn check_node(
         node: &Node,
         from: u64,

@@ -1,11 +1,11 @@
-//! One key with its value, as compact as it goes.
+//! One key with its value, as compact as possible.
 //!
-//! A short key with a short value is one allocation without any waste: the time it expires, the key
-//! and the value, one behind the other.
+//! A short key with a short value is one allocation without any waste: the expiry, the key and the
+//! value, one behind the other.
 //!
-//! Whatever is longer is a box with the key, and the value in memory of its own, so that a value of
-//! 4096 bytes is an allocation of 4096 bytes. Flags, access time and part of the hash stand beside
-//! the pointer, in the bucket.
+//! A longer entry is a box with the key, and the value in its own memory, so that a value of 4096
+//! bytes is an allocation of 4096 bytes. Flags, access time and part of the hash stand beside the
+//! pointer, in the bucket.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ enum Entry {
     Large(Box<Large>),
 }
 
-// What each key costs beside its bytes: a change of this is a change of a promise.
+// The cost of each key besides its bytes: changing it breaks a promise.
 const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Slot>() == 24);
 
 impl Slot {
@@ -85,7 +85,7 @@ impl Slot {
         self.meta.expires()
     }
 
-    /// Which capture was the last to take the entry, or found it there as a new one.
+    /// The epoch, which says whether a running capture has taken the entry.
     pub(crate) fn epoch(&self) -> Epoch {
         self.meta.epoch()
     }
@@ -94,12 +94,11 @@ impl Slot {
         self.meta.set_epoch(epoch);
     }
 
-    /// Notes how the string came to be.
     pub(crate) fn set_written(&mut self, written: Written) {
         self.meta.set_written(written);
     }
 
-    /// What is known of the entry without looking at it.
+    /// The attributes of the entry, known without looking at it.
     pub(crate) fn meta(&self) -> Meta {
         self.meta
     }
@@ -112,12 +111,10 @@ impl Slot {
         }
     }
 
-    /// The last use of the entry.
     pub(crate) fn access(&self) -> Access {
         self.meta.access()
     }
 
-    /// Notes the last use of the entry.
     pub(crate) fn set_access(&mut self, access: Access) {
         self.meta.set_access(access);
     }
@@ -152,7 +149,7 @@ impl Slot {
         }
     }
 
-    /// Gives the entry another time to expire, or none.
+    /// Changes or removes the expiry.
     pub(crate) fn set_expiry(&mut self, expires_at_ms: Option<i64>) {
         match (&mut self.entry, expires_at_ms) {
             (Entry::Large(large), _) => large.expires_at_ms = expires_at_ms.unwrap_or(0),
@@ -169,8 +166,8 @@ impl Slot {
         self.meta.set_expires(expires_at_ms.is_some());
     }
 
-    /// Replaces the value by a string, in place where the old one has the same size and nobody
-    /// shares it. Returns an old value that is worth dropping elsewhere.
+    /// Replaces the value by a string, in place if the old one has the same size and is not shared.
+    /// Returns an old value that is better freed by another thread.
     pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
         self.meta.set_written(Written::Whole);
         let stays_large = self.stays_large(value, expires_at_ms);
@@ -195,8 +192,8 @@ impl Slot {
         self.exchange(value, expires_at_ms).and_then(|large| worth_deferring(large.value))
     }
 
-    /// Replaces the value and leaves the memory of the old one alone. Returns a large entry as it
-    /// was.
+    /// Replaces the value without writing to the memory of the old one. Returns the old entry if it
+    /// was large.
     pub(crate) fn exchange(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Large> {
         let stays_large = self.stays_large(value, expires_at_ms);
         if let Entry::Large(large) = &mut self.entry
@@ -224,7 +221,7 @@ impl Slot {
             && small::size(self.key(), value, expires_at_ms) > SMALL_SIZE_MAX
     }
 
-    /// Changes a part of the value, by taking it out and putting another in.
+    /// Changes a part of the value: in place in a large entry, by way of a copy in a small one.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Value)) {
         self.meta.set_written(Written::InParts);
         let expires_at_ms = self.expires_at_ms();
@@ -242,7 +239,7 @@ impl Slot {
 
     /// Changes a hash in place, or to another form.
     ///
-    /// Panics if the value is none.
+    /// Panics if the value is no hash.
     pub(crate) fn update_hash<R>(&mut self, change: impl FnOnce(&mut HashForm<'_>) -> R) -> R {
         assert!(matches!(self.value(), ValueRef::Hash(_)), "a value that is no hash");
         let (expires, expires_at_ms) = (self.expires(), self.expires_at_ms());
@@ -289,7 +286,7 @@ impl Slot {
         }
     }
 
-    /// A large entry, taken over; `None` of a small one.
+    /// The entry, if it is large.
     pub(crate) fn into_large(self) -> Option<Large> {
         match self.entry {
             Entry::Small(_) => None,
@@ -297,7 +294,6 @@ impl Slot {
         }
     }
 
-    /// The value alone.
     pub(crate) fn into_value(self) -> Value {
         match self.entry {
             Entry::Large(large) => large.value,
@@ -306,7 +302,6 @@ impl Slot {
     }
 }
 
-/// An entry by its form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form<'a> {
     Small(&'a [u8]),
@@ -314,7 +309,7 @@ pub(crate) enum Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    /// Looks at an entry of which `meta` is known.
+    /// Key, value and expiry of the entry with this `meta`.
     pub(crate) fn view(self, meta: Meta) -> (&'a [u8], ValueRef<'a>, Option<i64>) {
         match self {
             Form::Small(bytes) => {
@@ -328,7 +323,7 @@ impl<'a> Form<'a> {
     }
 }
 
-/// Values whose freeing takes noticeable time.
+/// The value, if freeing it takes noticeable time.
 pub(crate) fn worth_deferring(value: Value) -> Option<Value> {
     value.as_ref().is_large().then_some(value)
 }
@@ -337,7 +332,8 @@ fn large(key: &[u8], value: Value, expires_at_ms: Option<i64>) -> Entry {
     Entry::Large(Box::new(Large::new(key, value, expires_at_ms)))
 }
 
-/// Writes a string over one whose memory it fits exactly, unless that is shared.
+/// Overwrites a string in place if the new one fits its memory exactly and it is not shared. Says
+/// whether it did.
 fn overwrite(value: &mut Value, new: Arg<'_>) -> bool {
     let (Value::Piece(piece), Arg::Bytes(new)) = (value, new) else { return false };
     match Arc::get_mut(piece) {

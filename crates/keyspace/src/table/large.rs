@@ -6,7 +6,7 @@ use super::meta::Meta;
 use crate::memory::allocated;
 use crate::value::Value;
 
-/// A large entry. A clone shares what is large of it.
+/// A large entry. A clone shares its large parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Large {
     pub(super) key: Key,
@@ -15,7 +15,7 @@ pub(crate) struct Large {
     pub(super) value: Value,
 }
 
-// What each large entry costs beside its bytes: a change of this is a change of a promise.
+// The cost of each large entry besides its bytes: changing it breaks a promise.
 const _: () = assert!(size_of::<Large>() == 48);
 
 impl Large {

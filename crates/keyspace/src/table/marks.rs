@@ -1,8 +1,8 @@
-//! Which buckets hold keys that expire: a bit for each bucket, and their counts by segment and
-//! group, so that one of few among many is found in a bounded time.
+//! Which buckets hold keys that expire: a bit for each bucket, and counts by segment and group, so
+//! that a few buckets among many are found in a bounded time.
 //!
-//! It costs a bit per bucket where a table of its own for the keys that expire, as Redis has it,
-//! costs tens of bytes per key.
+//! It costs a bit per bucket. Redis has a separate table for the keys that expire, which costs tens
+//! of bytes per key.
 
 use super::SEGMENT_LEN;
 
@@ -36,7 +36,7 @@ impl Marks {
         self.count
     }
 
-    /// Marks a bucket, or no longer.
+    /// Marks or unmarks a bucket.
     pub(super) fn set(&mut self, bucket: usize, is_marked: bool) {
         let (group, segment, word, bit) = place(bucket);
         if is_marked {
@@ -70,7 +70,7 @@ impl Marks {
         }
     }
 
-    /// The marked bucket that so many marked ones are before; `None` if there are not as many.
+    /// The marked bucket with `rank` marked ones before it; `None` if there are not that many.
     pub(super) fn nth(&self, mut rank: usize) -> Option<usize> {
         let (group, found) = self.groups.iter().enumerate().find(|(_, group)| {
             let is_here = rank < group.count;

@@ -1,10 +1,10 @@
-//! What a slot says of its entry.
+//! The attributes of an entry in its slot.
 
 use crate::access::Access;
 use crate::hash::HashRef;
 use crate::value::{StringRef, ValueRef};
 
-/// What is known of an entry without looking at it.
+/// The attributes of an entry, known without looking at it.
 ///
 /// ```text
 /// 31     30 29      26    25      24       23                         0
@@ -12,8 +12,9 @@ use crate::value::{StringRef, ValueRef};
 /// |         | of small |       |         |                             |
 /// ```
 ///
-/// `written` says how a string came to be, for `OBJECT ENCODING`. `kind` says what the bytes of a small entry's value are. `epoch` says whether a running capture has
-/// taken the entry. The last access is for eviction.
+/// `written` says how a string was written, for `OBJECT ENCODING`. `kind` says what the bytes of a
+/// small entry's value are. `epoch` says whether a running capture has taken the entry. The last
+/// access is for eviction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meta(u32);
 
@@ -94,23 +95,23 @@ impl Meta {
     }
 }
 
-/// How a string came to be: by that, Redis keeps the same bytes in one way or another, and tells so. Of
-/// other values it says nothing. A restart forgets it, as it does there.
+/// How a string was written. Redis encodes the same bytes in different ways depending on it, and
+/// reports the encoding. It is meaningless for other values. A restart forgets it, as in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It was given as it is.
+    /// It was set as a whole.
     #[default]
     Whole = 0,
     /// It was appended to, or written over in part.
     InParts = 1,
-    /// It was computed, and kept as text also where it is an integer.
+    /// It was computed, and is kept as text even if it is an integer.
     AsText = 2,
-    /// It is the copy of one that was given as it is: no integer that keys share.
+    /// It is a copy of a string that was set as a whole, so no integer that keys share.
     Copied = 3,
 }
 
-/// What the bytes of a small entry's value are. A large entry's value says so itself, and then this
-/// says nothing.
+/// The type of the bytes of a small entry's value. Meaningless for a large entry, whose value has
+/// its own type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     String = 0,
@@ -127,8 +128,8 @@ impl Kind {
     }
 }
 
-/// One of two, in turn: which one an entry carries says whether the running capture has still to
-/// take it. Between captures all entries carry the same.
+/// One of two alternating values. An entry's epoch says whether the running capture has still to
+/// take it. Between captures all entries have the same epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(bool);
 

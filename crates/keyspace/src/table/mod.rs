@@ -10,8 +10,8 @@
 //! undoes the last split. Nothing else moves: no step depends on how many keys there are. A bucket
 //! is a list of any length, so equal hashes overflow it and split nothing.
 //!
-//! Hash order is the order of the hash's bits reversed: then the bucket that is split is followed by
-//! its own half, and a position in that order means the same before and after.
+//! Hash order is that of the hash's reversed bits. In it, a bucket that is split is followed by its
+//! other half, so a position means the same before and after the split.
 
 mod entry;
 mod large;
@@ -43,19 +43,19 @@ const LOAD_MAX: usize = 9;
 /// Keys per bucket below which two are merged.
 const LOAD_MIN: usize = 3;
 
-/// By how many places a bucket grows: the places not used yet are what a key costs in vain.
+/// By how many places a bucket grows: unused places waste memory.
 const BUCKET_GROWTH: usize = 2;
 
 /// Places of a bucket that a random draw reaches: more than a bucket ever has.
 const DRAW_PLACES: usize = 64;
 
-/// The same for entries that expire. There can be few of them in a bucket, so each place more is a
-/// draw in vain more often; beyond these places, an entry has to wait until there are fewer.
+/// The same for entries that expire. A bucket may hold few of them, so every further place makes
+/// more draws futile. An entry beyond these places is not drawn until there are fewer.
 const DRAW_EXPIRING_PLACES: usize = 32;
 
 pub(crate) type Bucket = Vec<Slot>;
 
-/// The buckets of a table that is no longer one.
+/// The buckets of a table that was taken apart.
 pub(crate) type Buckets = Flatten<Flatten<std::vec::IntoIter<Vec<Vec<Bucket>>>>>;
 
 /// A position in hash order; `END` is behind all of them.
@@ -87,9 +87,9 @@ pub(crate) struct Table {
     expiring: usize,
     /// The buckets they are in.
     marks: Marks,
-    /// What the entries take in memory, the slots not included.
+    /// Bytes of memory of the entries, without the slots.
     entry_bytes: usize,
-    /// What the slots take, those included that are not used yet.
+    /// Bytes of memory of the slots, unused ones included.
     slot_bytes: usize,
 }
 
@@ -110,7 +110,6 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Count of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -153,7 +152,6 @@ impl Table {
         Some(Spot { bucket, slot })
     }
 
-    /// Notes the last use of an entry.
     pub(crate) fn set_access(&mut self, spot: Spot, access: Access) {
         self.get_mut(spot).set_access(access);
     }
@@ -200,14 +198,14 @@ impl Table {
         Spot { bucket, slot: len - 1 }
     }
 
-    /// Makes room for so many entries, if there are none yet: then no bucket is split on the way.
+    /// Makes room for `len` entries, if there are none yet, so that adding them splits no bucket.
     pub(crate) fn reserve(&mut self, len: usize) {
         while self.len == 0 && self.bucket_count * LOAD_MAX < len {
             self.push_bucket(Bucket::new());
         }
     }
 
-    /// Adds an entry, unless its key is there already: then it is given back.
+    /// Adds an entry, or returns it if its key exists already.
     pub(crate) fn try_insert(&mut self, slot: Slot) -> Result<(), Slot> {
         if self.find(slot.hash, slot.key()).is_some() {
             return Err(slot);
@@ -215,7 +213,7 @@ impl Table {
         let bucket = self.index(slot.hash);
         let slots = self.bucket_mut(bucket);
         if slots.capacity() == 0 {
-            // As many more are likely to come, an allocation for every two would be a waste.
+            // More are likely to follow, so an allocation for every two would be a waste.
             slots.reserve_exact(LOAD_MAX - 1);
             let after = slots.capacity();
             self.resized(0, after);
@@ -224,13 +222,13 @@ impl Table {
         Ok(())
     }
 
-    /// Brings in from memory what adding these entries is going to look at: all of it at once takes
+    /// Prefetches what adding these entries is going to look at: reading all of it together takes
     /// less time than one after the other. Returns a number that depends on it.
     pub(crate) fn bring_in(&self, slots: &[Slot]) -> usize {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
 
-    /// Takes an entry out. Merges at most two buckets.
+    /// Removes an entry. Merges at most two buckets.
     pub(crate) fn remove(&mut self, spot: Spot) -> Slot {
         let bucket = self.bucket_mut(spot.bucket);
         let slot = bucket.swap_remove(spot.slot);
@@ -252,7 +250,7 @@ impl Table {
         slot
     }
 
-    /// The bucket at a position: its entries from that position on, and where the next one begins.
+    /// The bucket at a position: its entries from there on, and where the next bucket begins.
     pub(crate) fn walk(&self, from: Position) -> (Position, impl Iterator<Item = (Spot, &Slot)>) {
         let (bucket, next) = self.at(from);
         let entries = self
@@ -264,8 +262,8 @@ impl Table {
         (next, entries)
     }
 
-    /// Lets `take` look at all entries of the bucket at a position that do not carry this epoch, and
-    /// lets them carry it. Returns where the next bucket begins, and the count of entries.
+    /// Passes all entries of the bucket at a position that do not have this epoch to `take`, and
+    /// gives them this epoch. Returns where the next bucket begins, and the count of entries.
     pub(crate) fn take_bucket(
         &mut self,
         from: Position,
@@ -281,17 +279,16 @@ impl Table {
         (next, slots.len())
     }
 
-    /// Gives an entry an epoch.
     pub(crate) fn set_epoch(&mut self, spot: Spot, epoch: Epoch) {
         self.get_mut(spot).set_epoch(epoch);
     }
 
-    /// Gives up the buckets, to be emptied one by one.
+    /// Takes the table apart into its buckets, to be emptied one by one.
     pub(crate) fn into_buckets(self) -> Buckets {
         self.groups.into_iter().flatten().flatten()
     }
 
-    /// The bucket at a position, and where the next one begins.
+    /// The bucket at a position, and where the next bucket begins.
     fn at(&self, from: Position) -> (usize, Position) {
         let bucket = self.index((from.0 as u32).reverse_bits());
         let half = 1 << self.bucket_count.ilog2();
@@ -301,8 +298,8 @@ impl Table {
         (bucket, Position((from.0 & !(step - 1)) + step))
     }
 
-    /// An entry that a random number chooses, every one as likely as any other; `None` if the
-    /// number points at a place that is empty, as most are: to be called again.
+    /// The entry that a random number chooses, each equally likely. `None` if the number chooses an
+    /// empty place, as most are: call again.
     pub(crate) fn draw(&self, random: u64) -> Option<Spot> {
         let bucket = (random >> 32) as usize % self.bucket_count;
         let places = if self.bucket_count == 1 { self.len.max(1) } else { DRAW_PLACES };
@@ -319,8 +316,8 @@ impl Table {
         Some(Spot { bucket, slot })
     }
 
-    /// The entries of a bucket that a random number chooses, every bucket as likely; `None` if the
-    /// table is empty.
+    /// The entries of the bucket that a random number chooses, each bucket equally likely; `None`
+    /// if the table is empty.
     pub(crate) fn draw_bucket(&self, random: u64) -> Option<&[Slot]> {
         let bucket = (random >> 32) as usize % self.bucket_count;
         (self.len > 0).then(|| self.slots(bucket))
@@ -407,13 +404,13 @@ impl Table {
         }
     }
 
-    /// Keeps account of the places that a bucket has.
+    /// Updates the memory of the slots after a bucket's capacity has changed.
     fn resized(&mut self, before: usize, after: usize) {
         let bytes = |places: usize| allocated(places * size_of::<Slot>());
         self.slot_bytes = self.slot_bytes - bytes(before) + bytes(after);
     }
 
-    /// Keeps account of whether a bucket holds entries that expire.
+    /// Updates whether a bucket is marked as holding entries that expire.
     fn mark(&mut self, bucket: usize) {
         if self.expiring > 0 || self.marks.count() > 0 {
             let is_marked = self.bucket(bucket).iter().any(Slot::expires);

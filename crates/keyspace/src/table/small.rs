@@ -19,13 +19,13 @@ fn head_size(key: &[u8]) -> usize {
     if key.len() < 0x80 { 1 } else { 2 }
 }
 
-/// Size in bytes of a small entry, whether it may be one or not.
+/// Size in bytes of an entry in small form, even if that is too large for it.
 pub(super) fn size(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> usize {
     let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
     expiry_size + head_size(key) + key.len() + value.size()
 }
 
-/// A small entry, if it is one.
+/// Makes a small entry, if it is not too large for that.
 pub(super) fn make(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[u8]>> {
     let size = size(key, value, expires_at_ms);
     if size > SMALL_SIZE_MAX {

@@ -1,4 +1,4 @@
-//! The table beside what it should hold.
+//! Compares the table with a model of what it should hold.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -10,7 +10,7 @@ use super::*;
 /// Keys from here on are not touched while others come and go.
 const STAY: u32 = 1_000_000;
 
-/// A table beside what it should hold. The hash of a key is chosen, not computed.
+/// A table with a model of what it should hold. The hash of a key is chosen, not computed.
 #[derive(Default)]
 struct Model {
     table: Table,
@@ -102,13 +102,13 @@ fn growing_and_shrinking_lose_nothing() {
     assert_eq!(model.table.bucket_count(), 1, "an empty table is small again");
 }
 
-/// A key that expires in a bucket that nobody looks into is never found.
+/// A key that expires in an unmarked bucket is never found.
 #[test]
 fn merged_buckets_say_whether_anything_in_them_expires() {
     let mut model = Model::default();
     for key in 0..20_000_u32 {
         let hash = model.random();
-        // One in five would expire: of those, few are there.
+        // Every fifth key would expire, but few of those are there.
         if !key.is_multiple_of(5) || key.is_multiple_of(200) {
             model.insert(key, hash);
         }
@@ -141,7 +141,7 @@ fn one_operation_splits_or_merges_one_bucket() {
     }
 }
 
-/// What is there all the while is met exactly once, whatever is split and merged meanwhile.
+/// A key that exists throughout is visited exactly once, whatever is split and merged meanwhile.
 #[test]
 fn a_walk_survives_splits_and_merges() {
     for (from, to) in [(2_000, 30_000), (30_000, 2_000), (10, 3_000), (5_000, 0)] {

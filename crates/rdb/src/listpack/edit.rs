@@ -1,5 +1,5 @@
-//! Looks up and changes elements of a listpack that is known to be right, where they lie. It may
-//! begin anywhere in a vector: what stands before it is somebody else's.
+//! Looks up and changes elements in place, in a listpack that is known to be valid. It may begin
+//! anywhere in a vector: the bytes before it belong to the caller.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::integer::canonical_i64;
 /// A listpack without elements.
 pub const EMPTY: [u8; HEADER_SIZE + 1] = [7, 0, 0, 0, 0, 0, END];
 
-/// Room that a listpack which stands alone is given when it grows: one part in so many of it.
+/// When a listpack that stands alone grows, its spare room is its size divided by this.
 const SLACK_DIVISOR: usize = 8;
 
 /// An element that was found.
@@ -111,7 +111,7 @@ pub fn replace(
     if added > old {
         let more = added - old;
         if bytes.capacity() < before + more {
-            // What shares its memory with something else is kept exact.
+            // A listpack that shares its vector with other bytes gets no spare room.
             let slack = if base == 0 { before / SLACK_DIVISOR } else { 0 };
             bytes.reserve_exact(more + slack);
         }
@@ -133,8 +133,8 @@ pub fn replace(
     bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Sizes in bytes of form and length, and of the integer or string behind, of the element that
-/// begins at `start`.
+/// Sizes in bytes, for the element that begins at `start`: of its form and length, and of the
+/// integer or string behind.
 fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
     match listpack[start] {
         0..=0x7f => (1, 0),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pairs of a map, changed one after the other, beside a list of them.
+        /// Changes pairs of a map one after the other, and compares with a list of them.
         #[test]
         fn changes_are_those_of_a_list_of_pairs(
             base in 0_usize..3,

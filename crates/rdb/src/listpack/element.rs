@@ -9,14 +9,14 @@ const FORM_SIZE_MAX: usize = 9;
 /// An element that is not in a listpack yet.
 #[derive(Clone, Copy, Debug)]
 pub struct NewElement<'a> {
-    /// What stands before a string, or the whole of an integer.
+    /// The head of a string, or a whole integer.
     form: [u8; FORM_SIZE_MAX],
     form_size: usize,
     string: &'a [u8],
 }
 
 impl<'a> NewElement<'a> {
-    /// The element for a string; for one that is an integer's decimal form, for that integer.
+    /// The element for a string. An integer's decimal form becomes that integer.
     ///
     /// # Panics
     /// When the string has 4 GiB or more.
@@ -67,8 +67,8 @@ impl<'a> NewElement<'a> {
         size + tail_size(size)
     }
 
-    /// Writes it to the front of `out`, and behind it its size: seven bits a byte, the low ones
-    /// last, every byte but the first marked. Returns how many bytes that were.
+    /// Writes it to the front of `out`, and its size behind it: seven bits a byte, the low ones
+    /// last, the high bit set in every byte but the first. Returns the count of bytes.
     pub(super) fn write(&self, out: &mut [u8]) -> usize {
         let size = self.form_size + self.string.len();
         out[..self.form_size].copy_from_slice(&self.form[..self.form_size]);

@@ -15,9 +15,9 @@
 //!
 //! A `count` of 65535 says that there may be more. (`listpack.c` in Redis.)
 //!
-//! [`Listpack`] reads what anybody may have made, [`ListpackWriter`] makes a whole one. The functions
-//! are for listpacks that are known to be right, made here or read once before: they look up and
-//! change elements where they lie, and panic if the bytes are something else.
+//! [`Listpack`] reads untrusted bytes, [`ListpackWriter`] makes a whole listpack. The functions are
+//! for listpacks that are known to be valid, because they were made here or read once before: they
+//! look up and change elements in place, and panic if the bytes are something else.
 
 mod edit;
 mod element;
@@ -46,8 +46,8 @@ pub(crate) fn bits_of(value: i64) -> u32 {
     65 - (if value < 0 { !value } else { value }).leading_zeros()
 }
 
-/// Bytes behind an element of `size` bytes. From three bytes on Redis takes one more for the largest
-/// size that as many bytes could say.
+/// Bytes of the size behind an element of `size` bytes. From two bytes on, Redis takes one more for
+/// the largest size that they could hold.
 fn tail_size(size: usize) -> usize {
     match size {
         0..=127 => 1,

@@ -1,4 +1,4 @@
-//! Reads a listpack that anybody may have made, from front to end.
+//! Reads an untrusted listpack, from front to end.
 
 use super::{
     HEADER_SIZE, INTEGER_16, INTEGER_24, INTEGER_32, INTEGER_64, STRING_32, signed, tail_size,
@@ -20,8 +20,8 @@ impl<'a> Listpack<'a> {
         Cursor::open(bytes).map(|cursor| Self { bytes, cursor })
     }
 
-    /// How many elements are still to come, as the header says it; `None` if there are too many to
-    /// say.
+    /// How many elements are still to come, by the header; `None` if there are too many for it to
+    /// state.
     pub fn len_hint(&self) -> Option<usize> {
         self.cursor.len_hint()
     }
@@ -38,7 +38,7 @@ impl<'a> Iterator for Listpack<'a> {
 /// A place in a listpack.
 pub(crate) type Cursor = cursor::Cursor<ListpackElements>;
 
-/// Nothing need be known of the elements before.
+/// The elements before do not matter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListpackElements;
 

@@ -57,7 +57,7 @@ impl ListpackWriter {
         self.len == 0
     }
 
-    /// The whole listpack, in bytes, if it were finished now.
+    /// Size in bytes of the whole listpack, if it were finished now.
     pub fn size(&self) -> usize {
         self.bytes.len() + 1
     }

@@ -1,10 +1,10 @@
-//! The compressor: built to lose little time on what does not shrink.
+//! The compressor: built to lose little time on data that does not shrink.
 //!
-//! It looks for earlier occurrences of four bytes through a small hash table, and steps further the
-//! longer it finds none, so that random bytes are mostly skipped, not searched. No byte is copied
-//! before the first match, and what does not get smaller by a sixteenth is given up: it would cost
-//! the reader more than it saves. Where one string after the other was given up, only some of those
-//! that follow are looked at, until one shrinks.
+//! It looks for earlier occurrences of four bytes through a small hash table. The longer it finds
+//! none, the larger its steps, so that random bytes are mostly skipped, not searched. No byte is
+//! copied before the first match. A string that does not get smaller by a sixteenth is given up: it
+//! would cost the reader more than it saves. After many given up in a row, only some of those that
+//! follow are tried, until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
@@ -13,22 +13,23 @@ pub const LZF_SIZE_MIN: usize = 21;
 /// Strings of more bytes are not compressed, so that the memory for the result is bounded.
 pub const LZF_SIZE_MAX: usize = 4 << 20;
 
-/// Places remembered at most, as a power of two: 16 KiB of them, half of a core's fastest cache.
+/// Most places remembered, as a power of two: 16 KiB of them, half of a core's fastest cache.
 const TABLE_BITS_MAX: u32 = 12;
-/// And at least.
+/// Fewest places remembered, as a power of two.
 const TABLE_BITS_MIN: u32 = 6;
 /// Bytes that must be equal for a match to be taken. Three would be allowed, and gain nothing.
 const MATCH_MIN: usize = 4;
-/// After so many places without a match, as a power of two, the step grows by one byte.
+/// After this many places without a match, as a power of two, the step grows by one byte.
 const PATIENCE_BITS: usize = 5;
-/// Steps do not grow beyond this, so that what begins to shrink is noticed.
+/// Longest step, so that the beginning of data that shrinks is noticed.
 const STEP_MAX: usize = 64;
-/// After so many strings in a row that did not shrink, one in four is tried.
+/// After this many strings in a row that did not shrink, one in four is tried.
 const GIVEN_UP_MAX: u32 = 16;
 /// Room behind the result for copies of fixed size.
 const SLACK: usize = LITERALS_MAX + 8;
 
-/// Compresses one string after the other. Of one it keeps for the next only whether it shrank.
+/// Compresses one string after the other. Between strings it keeps only how many in a row did not
+/// shrink.
 #[derive(Debug)]
 pub struct Compressor {
     /// By the hash of four bytes: where they were seen last, or the string's beginning.
@@ -45,14 +46,14 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// With 16 KiB for the table; room for the results is made when they come.
+    /// A compressor with 16 KiB for its table. Memory for results is allocated when they come.
     pub fn new() -> Self {
         Self { table: Box::new([0; 1 << TABLE_BITS_MAX]), out: Vec::new(), given_up: 0 }
     }
 
-    /// The compressed form of `input`; `None` if it would not be at least a sixteenth smaller, if
+    /// The compressed form of `input`. `None` if it would not be at least a sixteenth smaller, if
     /// `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`], or if it was not
-    /// tried, because the 16 strings before it, and more, did not shrink: then one in four is tried.
+    /// tried: after 16 strings in a row that did not shrink, only one in four is.
     pub fn compress(&mut self, input: &[u8]) -> Option<&[u8]> {
         if !(LZF_SIZE_MIN..=LZF_SIZE_MAX).contains(&input.len()) {
             return None;
@@ -61,8 +62,9 @@ impl Compressor {
             self.given_up = self.given_up.wrapping_add(1);
             return None;
         }
-        // Wiped for each string, and as large as it is worth wiping for this one: then whatever the
-        // table says is a place before, and that costs no question to which the answer is random.
+        // Cleared for each string, and only as large as it is worth clearing for this one. Then
+        // every place in the table lies before the current one, and no unpredictable branch has to
+        // check that.
         let bits = input.len().ilog2().clamp(TABLE_BITS_MIN, TABLE_BITS_MAX);
         self.table[..1 << bits].fill(0);
         let size_max = input.len() - (input.len() / 16).max(4);
@@ -79,9 +81,9 @@ impl Compressor {
 }
 
 impl Compressor {
-    /// Strings come in an order, say a field and its value in turn: so those that are tried must
-    /// not be every fourth. Multiples of the golden ratio keep no step with anything
-    /// (Knuth, The Art of Computer Programming 3, 6.4).
+    /// Strings come in an order, say fields and values in turn, so the ones to try must not be
+    /// every fourth. Multiples of the golden ratio fall in step with nothing (Knuth, The Art of
+    /// Computer Programming 3, 6.4).
     fn is_worth_trying(&self) -> bool {
         self.given_up < GIVEN_UP_MAX || self.given_up.wrapping_mul(0x9e37_79b9) >> 30 == 0
     }
@@ -98,7 +100,7 @@ fn run(
     let mut written = 0;
     // Where the literals begin that are not written yet.
     let mut pending = 0;
-    // The beginning is in the table: see there.
+    // Place 0 is what an empty table says, so the search starts behind it.
     let mut at = 1;
     let mut misses = 0;
     while let Some(word) = word_at(input, at) {
@@ -112,7 +114,7 @@ fn run(
             misses += 1;
             continue;
         }
-        // A step may have gone over its beginning.
+        // A step may have skipped the beginning of the match.
         let mut start = at;
         while start > pending && start > distance && input[start - 1] == input[start - 1 - distance]
         {
@@ -122,7 +124,7 @@ fn run(
         written = literals(input, pending, start, out, written, size_max)?;
         (written, pending) = matches(start, end, distance, out, written, size_max)?;
         at = pending;
-        // What lies between two matches is like what lay between the two before.
+        // What lies between two matches resembles what lay between the two before.
         misses /= 2;
     }
     if pending == 0 {
@@ -176,7 +178,7 @@ fn literals(
     out[written] = rest.len() as u8 - 1;
     let rest_start = end - rest.len();
     let room = &mut out[written + 1..written + 1 + LITERALS_MAX];
-    // Copying more than is needed takes less than finding out how much that is.
+    // Copying more than is needed takes less time than finding the exact size.
     match input.get(rest_start..rest_start + LITERALS_MAX) {
         Some(run) => room.copy_from_slice(run),
         None => room[..rest.len()].copy_from_slice(rest),
@@ -184,7 +186,7 @@ fn literals(
     Some(written + 1 + rest.len())
 }
 
-/// Writes `start..end` as matches; returns where they end in `out`, and what they reach in the
+/// Writes `start..end` as matches. Returns where they end in `out`, and how far they reach in the
 /// input: up to two bytes may be left over.
 fn matches(
     start: usize,
@@ -266,7 +268,7 @@ mod tests {
             });
             bytes
         };
-        // What shrinks stands where a field's value would, behind 1 to 6 that never do.
+        // The string that shrinks stands where a field's value would, behind 1 to 6 that never do.
         for period in 2..=7_u64 {
             let mut compressor = Compressor::new();
             for seed in 0..1000 {
@@ -298,7 +300,7 @@ mod tests {
                 (seed >> 56) as u8
             });
             bytes.extend_from_within(..51);
-            // Enough of zeros that the whole is worth it.
+            // Enough zeros that the whole is worth compressing.
             bytes.resize(2 * gap, 0);
             bytes
         };

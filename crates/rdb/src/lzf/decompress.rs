@@ -1,16 +1,16 @@
-//! The decompressor: believes nothing that it reads.
+//! The decompressor, which trusts nothing that it reads.
 
 use slimio_planted::is_planted;
 
 use super::{LONG, WINDOW};
 use crate::error::Malformed;
 
-/// Three bytes make 264 at most: what claims to grow more than this is not read at all.
+/// Three bytes make 264 at most: a string that claims to grow more is not read at all.
 const GROWTH_MAX: usize = 88;
 
-/// Appends to `out` what `compressed` stands for, which must be exactly `size` bytes.
+/// Decompresses `compressed` and appends the result to `out`: it must be exactly `size` bytes.
 ///
-/// Never writes more than that, nor makes room for what `compressed` is too short to hold. On an
+/// Never writes more than that, nor allocates for what `compressed` is too short to hold. On an
 /// error `out` is as it was.
 pub fn decompress(compressed: &[u8], size: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
     if size / GROWTH_MAX > compressed.len() && !is_planted("believe-sizes") {
@@ -41,8 +41,8 @@ pub(crate) struct Progress {
     pub(crate) written: usize,
 }
 
-/// Decodes literals and matches behind `out[..written]`, which is what matches may refer to, until
-/// the input ends, or breaks off, or the next one does not fit.
+/// Decodes literals and matches, and writes them behind `out[..written]`, which matches may refer
+/// to. Stops when the input ends or breaks off, or when the next one does not fit.
 pub(crate) fn decode(
     input: &[u8],
     out: &mut [u8],
@@ -93,7 +93,7 @@ fn repeat(out: &mut [u8], at: usize, distance: usize, size: usize) {
     } else if distance >= size {
         out.copy_within(from..from + size, at);
     } else {
-        // What is there doubles with each round.
+        // Each round doubles what can be copied.
         let mut done = 0;
         while done < size {
             let now = (distance + done).min(size - done);

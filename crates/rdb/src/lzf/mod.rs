@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So a match is 3 to 264 bytes long, at most 8192 bytes back, and may overlap what it makes.
-//! (`lzf_d.c` of LibLZF, as Redis carries it, is what must be able to read this.)
+//! (`lzf_d.c` of LibLZF, as shipped with Redis, must be able to read this.)
 
 mod compress;
 mod decompress;

@@ -9,9 +9,9 @@ use crate::source::Source;
 
 /// Compressed bytes that are fetched at once.
 const INPUT_SIZE: u64 = 64 * 1024;
-/// With fewer there might not be enough for one step.
+/// With fewer bytes, one step of decoding might not be possible.
 const INPUT_SIZE_MIN: usize = 1 + LITERALS_MAX;
-/// What was output and may still be referred to, one piece, and room for one match beyond it.
+/// Output that matches may still refer to, one piece, and room for one match beyond it.
 const OUT_SIZE: usize = WINDOW + STRING_PIECE_SIZE + MATCH_MAX;
 
 /// The state between two pieces: less than half a megabyte, however long the string is.
@@ -24,11 +24,11 @@ pub(super) struct LargeLzf {
     /// Fetched bytes that were not decompressed.
     input: Vec<u8>,
     out: Vec<u8>,
-    /// What was given away ends here in `out`.
+    /// Where the bytes handed out end in `out`.
     given: usize,
-    /// What was decompressed ends here in `out`.
+    /// Where the decompressed bytes end in `out`.
     written: usize,
-    /// Bytes of the string that were not given away.
+    /// Bytes of the string that were not handed out.
     rest: u64,
 }
 
@@ -39,7 +39,6 @@ impl LargeLzf {
         Self { offset, unfetched, input: Vec::new(), out, given: 0, written: 0, rest }
     }
 
-    /// Bytes of the string that were not given away yet.
     pub(super) fn rest(&self) -> u64 {
         self.rest
     }
@@ -47,7 +46,7 @@ impl LargeLzf {
     /// The next piece: [`STRING_PIECE_SIZE`] bytes, or what is left.
     pub(super) fn piece<R: Read>(&mut self, source: &mut Source<R>) -> Result<Vec<u8>, Error> {
         let wanted = self.rest.min(STRING_PIECE_SIZE as u64) as usize;
-        // What matches can refer to stays, everything before it goes.
+        // Keep what matches can refer to, and drop everything before it.
         let gone = self.given.saturating_sub(WINDOW);
         self.out.copy_within(gone..self.written, 0);
         self.given -= gone;
@@ -64,9 +63,9 @@ impl LargeLzf {
         Ok(piece)
     }
 
-    /// Decompresses something, or fails.
+    /// Decompresses some more, or fails.
     fn go_on<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), Error> {
-        // What is there may still make more than one piece.
+        // The bytes left may still make more than one piece.
         if self.input.len() < INPUT_SIZE_MIN {
             let fetched = self.unfetched.min(INPUT_SIZE);
             source.append(fetched, &mut self.input)?;
@@ -82,7 +81,7 @@ impl LargeLzf {
         Ok(())
     }
 
-    /// Nothing may be left when the whole string is there.
+    /// Checks that nothing is left when the string is complete.
     fn check_end(&self) -> Result<(), Error> {
         if self.unfetched > 0 || !self.input.is_empty() || self.written != self.given {
             return Err(self.wrong_size());

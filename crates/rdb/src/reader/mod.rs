@@ -19,13 +19,13 @@ pub use value::{Field, Part, Value};
 
 use value::Open;
 
-/// Large strings come in pieces of so many bytes, the last one excepted.
+/// Size in bytes of the pieces of a large string, the last one excepted.
 pub const STRING_PIECE_SIZE: usize = 256 * 1024;
 
 /// Bytes of the name and the version together.
 const HEADER_SIZE: usize = 9;
 
-/// What a file holds, one after the other.
+/// An item of a file. Items come in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// A note about the file: which server wrote it, when, and so on.
@@ -35,7 +35,7 @@ pub enum Item {
         /// The note.
         value: Vec<u8>,
     },
-    /// How much a database holds. Advice only.
+    /// How many keys a database holds. A hint only.
     ResizeDb {
         /// The database.
         db: u64,
@@ -44,16 +44,16 @@ pub enum Item {
         /// Those of them that expire.
         expiring_count: u64,
     },
-    /// A key. Its value can be read now; what is not read of it is passed over.
+    /// A key. Its value can be read now; unread parts of it are skipped.
     Key(Key),
     /// A library of functions, as its source.
     Function(Vec<u8>),
-    /// What a module keeps beside the keys was passed over.
+    /// A module's data beside the keys, which was skipped.
     ModuleAux {
         /// The module's type.
         module: String,
     },
-    /// Slots that were being imported into a cluster were passed over.
+    /// Hash slots that were being imported into a cluster, which were skipped.
     SlotImport {
         /// The import's name.
         name: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct Key {
     pub value_type: ValueType,
     /// When it expires, and how much it is used.
     pub attributes: Attributes,
-    /// The type that a module calls it by, if it is a module's.
+    /// The name of the module's type, if the value is a module's.
     pub module: Option<String>,
     /// Where it begins in the file, in bytes: at its value's type.
     pub offset: u64,
@@ -84,10 +84,10 @@ impl Key {
     }
 }
 
-/// What became of the checksum at the end.
+/// The result of checking the checksum at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// It is that of the bytes that were read.
+    /// It matches the bytes that were read.
     Matches,
     /// The server that wrote the file left it out, or did not know of one yet.
     Absent,
@@ -96,19 +96,19 @@ pub enum Checksum {
 /// Reads a file of any version that [`Version::to_read`] knows.
 ///
 /// No claim of the file makes it allocate: memory grows with what was really read, and no single
-/// string of more than [`WHOLE_SIZE_MAX`](crate::WHOLE_SIZE_MAX) is held. The one thing that may
-/// be longer is a value that is a string: it comes in pieces.
+/// string of more than [`WHOLE_SIZE_MAX`](crate::WHOLE_SIZE_MAX) is held. Only the value of a
+/// string may be longer: it comes in pieces.
 ///
 /// It checks that each value is well formed, not that it makes sense: an empty collection, or a
-/// field or member that comes twice, is for whoever loads it to judge.
+/// field or member that comes twice, is for the loader to judge.
 ///
-/// After an error it gives nothing but errors.
+/// After an error it returns nothing but errors.
 #[derive(Debug)]
 pub struct FileReader<R> {
     source: Source<R>,
     version: Version,
     db: u64,
-    /// The value of the last key, as far as it was not read.
+    /// The last key's value, as far as it is unread.
     open: Open,
     checksum: Option<Checksum>,
     has_failed: bool,
@@ -137,13 +137,13 @@ impl<R: Read> FileReader<R> {
         self.source.offset()
     }
 
-    /// What became of the checksum; `None` before the end.
+    /// The result of the checksum; `None` before the end.
     pub fn checksum(&self) -> Option<Checksum> {
         self.checksum
     }
 
-    /// The next item; `None` at the end, when the checksum was found to be right. What follows the
-    /// end is not read, as in Redis.
+    /// The next item; `None` at the end, when the checksum was found to be right. Bytes behind the
+    /// end are not read, as in Redis.
     pub fn next_item(&mut self) -> Result<Option<Item>, Error> {
         self.guarded(|reader| {
             while reader.read_part()?.is_some() {}
@@ -156,7 +156,7 @@ impl<R: Read> FileReader<R> {
         self.guarded(Self::read_part)
     }
 
-    /// The last key's value, or what was not read of it, in one piece, however large.
+    /// The last key's value, or the unread rest of it, in one piece, however large.
     pub fn value(&mut self) -> Result<Value, Error> {
         let mut value = Value::empty(self.open.kind());
         while let Some(part) = self.next_part()? {
@@ -208,7 +208,7 @@ impl<R: Read> FileReader<R> {
                     return Err(Error::Unsupported { offset, what });
                 }
                 opcode::MODULE_AUX => return self.module_aux().map(Some),
-                // How large a cluster's slot is: advice, and nobody asks for it.
+                // Sizes of a cluster's hash slot: a hint that nobody needs.
                 opcode::SLOT_INFO => {
                     for _ in 0..3 {
                         self.source.length()?;

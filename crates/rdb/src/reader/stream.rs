@@ -1,4 +1,4 @@
-//! Streams: nodes of packed entries, then what the stream, its groups and their consumers know.
+//! Streams: nodes of packed entries, then the state of the stream, its groups and their consumers.
 //!
 //! ```text
 //! nodes, each: | its first id, as a string of 16 bytes | listpack, as a string |
@@ -9,9 +9,9 @@
 //!     pending, each: | id: 16 bytes |
 //! ```
 //!
-//! The lines with "each" begin with how many there are. What has a star came with type 19, two
-//! stars with type 21. An id is two lengths, or 16 bytes with the high ones first where that is
-//! said; times are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
+//! The lines with "each" begin with a count. Fields with one star came with type 19, with two stars
+//! with type 21. An id is two lengths, or 16 bytes with the high ones first where that is stated;
+//! times are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
 
 use std::io::Read;
 
@@ -40,12 +40,12 @@ pub struct StreamEntry {
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a stream consists of, in the order in which it comes.
+/// A part of a stream, listed in the order in which they come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamPart {
     /// Some entries, ascending; deleted ones are left out.
     Entries(Vec<StreamEntry>),
-    /// What is known about the whole. Comes once, behind the entries.
+    /// The state of the whole stream. Comes once, behind the entries.
     Info {
         /// How many entries there are.
         len: u64,
@@ -64,7 +64,7 @@ pub enum StreamPart {
         name: Vec<u8>,
         /// The last entry that it delivered.
         last_id: StreamId,
-        /// How many entries it has read, if it knows.
+        /// How many entries it has read, if that is known.
         read_count: Option<u64>,
     },
     /// An entry that the group delivered and nobody has acknowledged.
@@ -89,7 +89,7 @@ pub enum StreamPart {
     ConsumerPending(StreamId),
 }
 
-/// A place in a stream: what comes next, and how many of it.
+/// A place in a stream: the next part, and how many more of its kind.
 #[derive(Clone, Debug)]
 pub(super) struct StreamState {
     has_counts: bool,
@@ -205,7 +205,7 @@ impl StreamState {
         let last_id = id(source)?;
         let mut read_count = None;
         if self.has_counts {
-            // Written as -1 when the group does not know.
+            // Written as -1 when it is unknown.
             read_count = Some(source.length()?).filter(|count| *count != u64::MAX);
         }
         Ok(StreamPart::Group { name, last_id, read_count })
@@ -237,7 +237,7 @@ const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
 /// The entries of a node. First come the counts and the fields that most entries have, then each
-/// entry: | marks | id, less the node's | fields and values | how many elements that were |
+/// entry: | marks | id, less the node's | fields and values | count of these elements |
 fn entries(master: StreamId, listpack: &[u8]) -> Result<Vec<StreamEntry>, Malformed> {
     let mut elements = Listpack::open(listpack)?;
     let live_count = integer(&mut elements)?;

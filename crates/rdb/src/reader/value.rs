@@ -1,4 +1,4 @@
-//! Values: whatever their layout, they come as what they are to a user.
+//! Reads values of any layout as what they are to a user.
 
 use std::io::Read;
 
@@ -19,7 +19,7 @@ pub enum Part {
     String {
         /// The bytes: [`STRING_PIECE_SIZE`] of them unless it is the last piece.
         bytes: Vec<u8>,
-        /// How many bytes follow in other pieces, if the file can be believed.
+        /// How many bytes follow in other pieces, if the file is right.
         rest_size: u64,
     },
     /// The next element of a list, or a member of a set.
@@ -33,7 +33,7 @@ pub enum Part {
     },
     /// A field of a hash.
     Field(Field),
-    /// Something of a stream.
+    /// A part of a stream.
     Stream(StreamPart),
 }
 
@@ -63,12 +63,12 @@ pub enum Value {
     Hash(Vec<Field>),
     /// The parts as they came.
     Stream(Vec<StreamPart>),
-    /// A module's, passed over.
+    /// A module's value, which was skipped.
     Module,
 }
 
 impl Value {
-    /// One of that kind that nothing was added to.
+    /// An empty value of that kind.
     pub(super) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String(Vec::new()),
@@ -102,28 +102,28 @@ pub(super) enum Open {
     Nothing,
     /// All of it.
     Unread(ValueType),
-    /// So many bytes of a large string.
+    /// This many bytes of a large string.
     Plain(u64),
     LargeLzf(Box<LargeLzf>),
-    /// So many elements of a list or set.
+    /// This many elements of a list or set.
     Elements(Kind, u64),
-    /// So many members, each with a score.
+    /// This many members, each with a score.
     Scored {
         rest: u64,
         is_binary: bool,
     },
-    /// So many fields.
+    /// This many fields.
     Fields {
         rest: u64,
         expiry: Expiry,
     },
-    /// What is packed in one string, which begins at `offset`.
+    /// A collection packed in one string, which begins at `offset`.
     Packed {
         packed: Packed,
         shape: Shape,
         offset: u64,
     },
-    /// The nodes of a list that are not open, and the one that is, with its offset.
+    /// The count of a list's unread nodes, and the node that is open, with its offset.
     Quicklist {
         rest: u64,
         is_second: bool,
@@ -133,14 +133,14 @@ pub(super) enum Open {
     Module,
 }
 
-/// Where the fields of a hash have the time at which they expire.
+/// Where the expiry of a hash's fields stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expiry {
     /// They have none.
     None,
     /// In front, as it is; 0 is none.
     InFront,
-    /// In front, above the smallest of all, plus one; 0 is none.
+    /// In front, as the distance from the smallest of all, plus one; 0 is none.
     Above(i64),
     /// Behind, in eight bytes; -1 is none.
     Behind,
@@ -156,7 +156,7 @@ pub(super) enum Shape {
 }
 
 impl Open {
-    /// What the value is.
+    /// The kind of the value.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Unread(value_type) => value_type.kind(),
@@ -257,7 +257,7 @@ fn plain_piece<R: Read>(rest: &mut u64, source: &mut Source<R>) -> Result<Option
     Ok(Some(Part::String { bytes, rest_size: *rest }))
 }
 
-/// Reads what is in front of the first part.
+/// Reads the head of a value, in front of its first part.
 fn begin<R: Read>(value_type: ValueType, source: &mut Source<R>) -> Result<Open, Error> {
     let kind = value_type.kind();
     Ok(match value_type {
@@ -341,7 +341,7 @@ fn scored<R: Read>(source: &mut Source<R>, is_binary: bool) -> Result<Part, Erro
 
 const NO_NUMBER: Malformed = Malformed("a score is not a number");
 
-/// What decimal digits stand for; not a number if nothing.
+/// The number that decimal digits spell; NaN if they spell none.
 fn number(digits: &[u8]) -> f64 {
     std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
 }
@@ -430,7 +430,7 @@ fn quicklist_part<R: Read>(
     }
 }
 
-/// Marks of what a module wrote. (`RDB_MODULE_OPCODE_` in Redis's `rdb.h`.)
+/// Marks of the pieces that a module wrote. (`RDB_MODULE_OPCODE_` in Redis's `rdb.h`.)
 const MODULE_EOF: u64 = 0;
 const MODULE_SIGNED: u64 = 1;
 pub(super) const MODULE_UNSIGNED: u64 = 2;
@@ -438,7 +438,7 @@ const MODULE_FLOAT: u64 = 3;
 const MODULE_DOUBLE: u64 = 4;
 const MODULE_STRING: u64 = 5;
 
-/// Passes what a module wrote, up to its end mark.
+/// Skips what a module wrote, up to its end mark.
 pub(super) fn skip_module<R: Read>(source: &mut Source<R>) -> Result<(), Error> {
     loop {
         let offset = source.offset();

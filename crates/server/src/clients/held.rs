@@ -20,7 +20,7 @@ impl Held {
         self.replies.push_back((needs, reply));
     }
 
-    /// Takes the oldest one if `may_leave` says so of what it depends on.
+    /// Takes the oldest reply if `may_leave` allows the LSN that it depends on.
     pub(crate) fn pop_if(&mut self, may_leave: impl FnOnce(Lsn) -> bool) -> Option<ReplyBuf> {
         self.replies.front().filter(|(needs, _)| may_leave(*needs))?;
         let (_, reply) = self.replies.pop_front()?;
@@ -33,7 +33,6 @@ impl Held {
         self.replies.is_empty()
     }
 
-    /// Count of replies.
     pub(crate) fn len(&self) -> usize {
         self.replies.len()
     }

@@ -16,7 +16,7 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let sections: Vec<String> = (1..args.len())
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
-    // Figures depend on no record: whoever looks why the log stands still must get an answer.
+    // Figures depend on no record: INFO must answer also while the log is stuck.
     let text = crate::info::render(core, client, &sections);
     if is_planted("figures-wait") && core.keeps_undurable {
         client.needs = client.needs.max(core.undurable.of_all());
@@ -56,7 +56,7 @@ pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     if abort {
-        // A shutdown is not waited for here, so that there is none to be called off.
+        // A shutdown does not linger here, so there is none to abort.
         client.out.error("ERR No shutdown in progress.");
         return;
     }
@@ -76,7 +76,7 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
     if sub.is("sleep") && args.len() == 3 {
         let seconds = String::from_utf8_lossy(&args.bytes(2)).parse::<f64>().unwrap_or(0.0);
         let seconds = if seconds.is_nan() { 0.0 } else { seconds };
-        // The thread is meant to stand still: this is for tests of what then happens.
+        // The thread is blocked on purpose: tests look at what happens then.
         std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.0, SLEEP_SECONDS_MAX)));
         client.out.ok();
     } else if sub.is("set-active-expire") && args.len() == 3 {

@@ -10,7 +10,7 @@ use crate::core::Core;
 
 pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let asked: Vec<_> = (2..args.len()).map(|index| args.bytes(index)).collect();
-    // No name is as long as what is no pattern.
+    // A pattern refused as too long is longer than any name.
     let pattern = |word: &Cow<'_, [u8]>| Glob::new(&word.to_ascii_lowercase()).ok();
     let patterns: Vec<Glob> = asked.iter().filter_map(pattern).collect();
     let found = core
@@ -18,7 +18,7 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
         .get_matching(|name| patterns.iter().any(|pattern| pattern.matches(name.as_bytes())));
     client.out.map(found.len());
     for (name, value) in found {
-        // A name that was asked for as such comes back as it was written.
+        // A name that was asked for literally is returned as the client wrote it.
         let written = asked.iter().find(|word| word.eq_ignore_ascii_case(name.as_bytes()));
         client.out.bulk(written.map_or(name.as_bytes(), |word| word));
         client.out.bulk(value.as_bytes());
@@ -63,7 +63,7 @@ pub(super) fn rewrite(core: &mut Core, client: &mut Client, _: Args<'_>) {
     });
 }
 
-/// The kernel's words, as other programs show them.
+/// The kernel's message, without the error number that Rust adds.
 fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.find(" (os error").map_or(text.clone(), |end| text[..end].to_owned())

@@ -66,7 +66,7 @@ fn log_in(core: &Core, client: &mut Client, user: &[u8], password: &[u8]) -> boo
         return false;
     }
     let is_right = match &core.settings.password {
-        // A user without a password is let in with any.
+        // Without a configured password, any password is accepted.
         None => true,
         Some(wanted) => is_equal(wanted.as_bytes(), password),
     };
@@ -174,7 +174,7 @@ pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.no_evict = false;
     client.no_touch = false;
     client.is_authenticated = core.settings.password.is_none();
-    // The one reply that is to be left out is this one's.
+    // With `CLIENT REPLY SKIP`, the reply to leave out is this one.
     if client.replies != Replies::Skip {
         client.replies = Replies::On;
     }

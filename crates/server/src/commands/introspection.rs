@@ -58,18 +58,11 @@ fn describe(row: &Command<Entry>, out: &mut ReplyBuf) {
     out.array(10);
     out.bulk(row.run.name.as_bytes());
     out.integer(i64::from(row.arity));
-    let flags: Vec<_> = row.flags.names().collect();
-    out.set(flags.len());
-    for flag in flags {
-        out.simple(flag);
-    }
+    set_of(row.flags.names(), out);
     out.integer(i64::from(row.keys.first));
     out.integer(i64::from(row.keys.last));
     out.integer(i64::from(row.keys.step));
-    out.set(row.categories.len());
-    for category in row.categories {
-        out.simple(category);
-    }
+    set_of(row.categories(), out);
     out.set(row.tips.len());
     for tip in row.tips {
         out.bulk(tip.as_bytes());
@@ -85,6 +78,14 @@ fn describe(row: &Command<Entry>, out: &mut ReplyBuf) {
     }
 }
 
+fn set_of<'a>(words: impl Iterator<Item = &'a str>, out: &mut ReplyBuf) {
+    let words: Vec<_> = words.collect();
+    out.set(words.len());
+    for word in words {
+        out.simple(word);
+    }
+}
+
 fn describe_keys(spec: &KeySpec, out: &mut ReplyBuf) {
     let has_notes = !spec.notes.is_empty();
     out.map(3 + usize::from(has_notes));
@@ -93,10 +94,7 @@ fn describe_keys(spec: &KeySpec, out: &mut ReplyBuf) {
         out.bulk(spec.notes.as_bytes());
     }
     out.bulk(b"flags");
-    out.set(spec.flags.len());
-    for flag in spec.flags {
-        out.simple(flag);
-    }
+    set_of(spec.flag_names(), out);
     out.bulk(b"begin_search");
     out.map(2);
     out.bulk(b"type");
@@ -160,7 +158,7 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
     } else if is_filtered && args.get(3).is("pattern") {
         &|row| pattern.as_ref().is_ok_and(|pattern| pattern.matches(row.run.name.as_bytes()))
     } else if is_filtered && args.get(3).is("aclcat") {
-        &|row| row.categories.iter().any(|name| name.as_bytes() == category)
+        &|row| row.categories().any(|name| name.as_bytes() == category)
     } else if is_filtered && args.get(3).is("module") {
         &|_| false
     } else {
@@ -196,22 +194,19 @@ pub(super) fn getkeysandflags(core: &mut Core, client: &mut Client, args: Args<'
     for (index, flags) in keys {
         client.out.array(2);
         client.out.bulk(&args.bytes(index + 2));
-        let flags = if flags.contains(&"variable_flags") { flags_of_set(args) } else { flags };
-        client.out.set(flags.len());
-        for flag in flags {
-            client.out.simple(flag);
-        }
+        let flags = if flags.contains("variable_flags") { flags_of_set(args) } else { flags };
+        set_of(flags.split_whitespace(), &mut client.out);
     }
 }
 
-/// What `SET`, the only command with flags that depend on its arguments, does with its key.
-fn flags_of_set(args: Args<'_>) -> &'static [&'static str] {
+/// The key flags of `SET`, the only command whose flags depend on its arguments.
+fn flags_of_set(args: Args<'_>) -> &'static str {
     let has_get = (5..args.len()).any(|index| args.get(index).is("get"));
-    if has_get { &["RW", "access", "update"] } else { &["OW", "update"] }
+    if has_get { "RW access update" } else { "OW update" }
 }
 
-/// The command or subcommand that is named from the third argument on, if it has keys; the error is
-/// replied otherwise.
+/// The command or subcommand named from the third argument on, if it has keys. Otherwise replies
+/// with the error.
 fn with_keys(core: &Core, client: &mut Client, args: Args<'_>) -> Option<&'static Command<Entry>> {
     let named = core.table.lookup(&args.bytes(2));
     let row = named.and_then(|row| match subcommands(row) {

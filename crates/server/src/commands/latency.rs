@@ -89,14 +89,14 @@ fn add_with_parts(row: &'static Command<Entry>, rows: &mut Vec<&'static Command<
     }
 }
 
-/// How many calls took at most how many microseconds.
+/// For each bound in microseconds, the number of calls that took at most that long.
 fn distribution(core: &Core, row: &Command<Entry>, out: &mut ReplyBuf) {
     let Some(latency) = &core.stats.by_command[row.run.id].latency else { return };
     let (mut bounds, mut counted) = (Vec::new(), 0);
     let mut bound_ns = BUCKET_NS_MIN;
     while counted < latency.len() {
         let bound = latency.highest_equivalent(bound_ns);
-        // The longest time that is told apart holds all that took longer.
+        // The last bucket also holds all calls that took longer.
         let is_last = bound_ns > latency.high();
         let count = if is_last { latency.len() } else { latency.count_between(0, bound) };
         if count > counted {

@@ -1,6 +1,6 @@
-//! `MEMORY` and `OBJECT`: their rows, and what of them is about the server.
+//! `MEMORY` and `OBJECT`: their rows, and the subcommands that concern the server.
 
-use slimio_keyspace::{Command, Flags, KeyRange, KeySpec, inspect};
+use slimio_keyspace::{Command, Flags, KeyRange, KeySpec, inspect, key};
 use slimio_resp::Args;
 
 use super::rows::{INFO, ROW};
@@ -10,8 +10,7 @@ use crate::core::Core;
 
 /// The key of a subcommand.
 const KEY: KeyRange = KeyRange { first: 2, last: 2, step: 1 };
-const KEY_SPECS: &[KeySpec] =
-    &[KeySpec { notes: "", flags: &["RO"], begin: 2, last: 0, step: 1, limit: 0 }];
+const KEY_SPECS: &[KeySpec] = &[key(2, "RO")];
 
 const SHARDED: &[&str] =
     &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
@@ -20,7 +19,6 @@ const OF_OBJECT: Row = Command {
     arity: 3,
     flags: Flags::READONLY,
     keys: KEY,
-    categories: &["@keyspace", "@read", "@slow"],
     tips: &["nondeterministic_output"],
     key_specs: KEY_SPECS,
     group: "generic",
@@ -33,13 +31,13 @@ const OF_OBJECT: Row = Command {
 pub(super) const OBJECT: &[Row] = &[
     Command { name: "encoding", summary: "Inspect the internal encoding of a Redis object", run: Run::Data(inspect::object_encoding), ..OF_OBJECT },
     Command { name: "freq", since: "4.0.0", summary: "Get the logarithmic access frequency counter of a Redis object", run: Run::Data(inspect::object_freq), ..OF_OBJECT },
-    Command { name: "help", arity: 2, flags: INFO, keys: KeyRange::NONE, categories: &["@keyspace", "@slow"], tips: &[], key_specs: &[], since: "6.2.0", summary: "Show helpful text about the different subcommands", run: Run::Server(object_help), ..OF_OBJECT },
+    Command { name: "help", arity: 2, flags: INFO, keys: KeyRange::NONE, also: &["@keyspace"], tips: &[], key_specs: &[], since: "6.2.0", summary: "Show helpful text about the different subcommands", run: Run::Server(object_help), ..OF_OBJECT },
     Command { name: "idletime", summary: "Get the time since a Redis object was last accessed", run: Run::Data(inspect::object_idletime), ..OF_OBJECT },
     Command { name: "refcount", summary: "Get the number of references to the value of the key", run: Run::Data(inspect::object_refcount), ..OF_OBJECT },
 ];
 
 const OF_MEMORY: Row =
-    Command { arity: 2, categories: &["@slow"], group: "server", since: "4.0.0", ..ROW };
+    Command { arity: 2, group: "server", since: "4.0.0", ..ROW };
 
 /// Subcommands of `MEMORY`, sorted by name.
 #[rustfmt::skip]
@@ -49,7 +47,7 @@ pub(super) const MEMORY: &[Row] = &[
     Command { name: "malloc-stats", tips: SHARDED, complexity: "Depends on how much memory is allocated, could be slow", summary: "Show allocator internal stats", run: Run::Server(malloc_stats), ..OF_MEMORY },
     Command { name: "purge", tips: &["request_policy:all_shards", "response_policy:all_succeeded"], complexity: "Depends on how much memory is allocated, could be slow", summary: "Ask the allocator to release memory", run: Run::Server(purge), ..OF_MEMORY },
     Command { name: "stats", tips: SHARDED, summary: "Show memory usage details", run: Run::Server(stats), ..OF_MEMORY },
-    Command { name: "usage", arity: -3, flags: Flags::READONLY, keys: KEY, categories: &["@read", "@slow"], key_specs: KEY_SPECS, complexity: "O(N) where N is the number of samples.", summary: "Estimate the memory usage of a key", run: Run::Data(inspect::memory_usage), ..OF_MEMORY },
+    Command { name: "usage", arity: -3, flags: Flags::READONLY, keys: KEY, key_specs: KEY_SPECS, complexity: "O(N) where N is the number of samples.", summary: "Estimate the memory usage of a key", run: Run::Data(inspect::memory_usage), ..OF_MEMORY },
 ];
 
 fn doctor(core: &mut Core, client: &mut Client, _: Args<'_>) {
@@ -66,7 +64,7 @@ fn malloc_stats(_: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.verbatim("txt", report.as_bytes());
 }
 
-/// The allocator gives memory back by itself within seconds.
+/// Does nothing: the allocator returns memory by itself within seconds.
 fn purge(_: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }

@@ -33,11 +33,11 @@ pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
     Data(DataFn),
     /// It works on connections or the server.
     Server(ServerFn),
-    /// The second argument says what it is.
+    /// Its second argument names the subcommand.
     Container(S),
 }
 
-/// What runs a command, in the table.
+/// How the table runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) run: Run,
@@ -49,10 +49,10 @@ pub(crate) struct Entry {
     pub(crate) ends_queueing: bool,
 }
 
-/// A row as it is written down.
+/// A row as it is written in the source.
 type Row = Command<Run<Rows>>;
 
-/// What a container holds, as it is written down.
+/// The subcommands of a container, as they are written in the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows(&'static [Row]);
 
@@ -61,7 +61,6 @@ const ENDS_QUEUEING: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "
 /// Bytes of a subcommand's name that an error repeats.
 const SUBCOMMAND_SHOWN_MAX: usize = 128;
 
-/// All commands.
 pub(crate) fn table() -> &'static CommandTable<Entry> {
     &tables().table
 }
@@ -76,7 +75,7 @@ pub(crate) fn entry_names() -> &'static [&'static str] {
     &tables().names
 }
 
-/// `COMMAND` alone, which is a command beside being a container.
+/// `COMMAND` without arguments, which is a command besides being a container.
 pub(crate) fn bare_command() -> &'static Command<Entry> {
     &tables().bare_command
 }
@@ -109,7 +108,7 @@ fn tables() -> &'static Tables {
                         };
                         sub.with_run(entry(run, name, &mut names))
                     });
-                    // Made once in the life of the process.
+                    // Leaked once per process.
                     let subcommands: &'static [_] = subcommands.collect::<Vec<_>>().leak();
                     Run::Container(subcommands)
                 }
@@ -130,7 +129,7 @@ fn entry(run: Run, name: &'static str, names: &mut Vec<&'static str>) -> Entry {
     Entry { run, name, id: names.len() - 1, ends_queueing: ENDS_QUEUEING.contains(&name) }
 }
 
-/// Replies that a subcommand is not to be called like this.
+/// Replies that the subcommand is unknown or has the wrong number of arguments.
 fn wrong_sub(client: &mut Client, name: &str, args: Args<'_>) {
     let sub = args.bytes(1);
     let sub = String::from_utf8_lossy(&sub[..sub.len().min(SUBCOMMAND_SHOWN_MAX)]).into_owned();
@@ -139,7 +138,6 @@ fn wrong_sub(client: &mut Client, name: &str, args: Args<'_>) {
     ));
 }
 
-/// Replies with the lines of a `HELP`.
 fn help(client: &mut Client, lines: &[&str]) {
     client.out.array(lines.len() + 2);
     for line in lines.iter().chain(&["HELP", "    Prints this help."]) {

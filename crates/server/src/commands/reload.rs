@@ -1,4 +1,4 @@
-//! `DEBUG RELOAD`: the whole data set to what a snapshot would hold, and back.
+//! `DEBUG RELOAD`: encodes the whole data set as a snapshot would hold it, and decodes it again.
 
 use slimio_keyspace::{
     CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkError, ChunkOptions,
@@ -9,7 +9,7 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::core::Core;
 
-/// What is taken at once.
+/// Most that one step of the capture takes.
 const STEP: CaptureBudget = CaptureBudget { size: 1 << 20, entries: 4096 };
 
 pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
@@ -35,8 +35,8 @@ pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 impl Core {
-    /// Puts what decoding all chunks gives in the place of the data set. The thread stands still
-    /// meanwhile and needs the memory twice: this is for tests of what a snapshot holds.
+    /// Replaces the data set by the result of encoding and decoding all its chunks. Blocks the
+    /// thread meanwhile and needs the memory twice: this is for tests of what a snapshot holds.
     fn reload(&mut self) -> Result<(), ChunkError> {
         self.cancel_snapshot("DEBUG RELOAD");
         let mut taken = Vec::new();

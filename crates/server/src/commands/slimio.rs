@@ -1,4 +1,4 @@
-//! `SLIMIO`: what only this server has.
+//! `SLIMIO`: commands that only this server has.
 
 use slimio_resp::Args;
 use slimio_storage::SnapshotKind;
@@ -6,8 +6,8 @@ use slimio_storage::SnapshotKind;
 use crate::clients::Client;
 use crate::core::{Core, NotBegun, NotChecked};
 
-/// `SLIMIO PIN [LAST]`: keeps a snapshot on the volume as it is until the connection ends, and says
-/// which one: its area, number and epoch. A new one, unless the last one is good enough.
+/// `SLIMIO PIN [LAST]`: takes a snapshot, or with `LAST` chooses the last one, keeps it on the
+/// volume as it is until the connection ends, and replies with its area, number and epoch.
 pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let wants_last = args.len() == 3 && args.get(2).is("last");
     if args.len() > 2 && !wants_last {
@@ -24,8 +24,7 @@ pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-/// `SLIMIO CHECK`: begins a pass of the check of the snapshots now. What it finds is in
-/// `INFO slimio`.
+/// `SLIMIO CHECK`: begins a pass of the snapshot check now. `INFO slimio` shows what it finds.
 pub(super) fn check(core: &mut Core, client: &mut Client, _: Args<'_>) {
     match core.begin_check() {
         Ok(()) => client.out.simple("Background check of the snapshots started"),

@@ -7,7 +7,7 @@ use crate::clients::Client;
 use crate::core::Core;
 use crate::slowlog::SlowCommand;
 
-/// Entries shown when nobody says how many.
+/// Entries shown when no count is given.
 const SHOWN: i64 = 10;
 
 pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
@@ -41,9 +41,9 @@ pub(super) fn len(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.integer(shown(core).count() as i64);
 }
 
-/// The entries whose command could be replied to by now, newest first: what is not durable yet is
-/// not told by its request either. Those of a transaction that runs are seen by itself alone, and
-/// its reply waits for it.
+/// The entries whose command's reply could leave by now, newest first: an entry must not reveal a
+/// write that is not durable yet. Entries of a running transaction are visible only to that
+/// transaction, whose own reply waits for its record.
 fn shown(core: &Core) -> impl Iterator<Item = &SlowCommand> {
     let is_shown = |entry: &&SlowCommand| {
         entry.needs == SlowCommand::UNSETTLED

@@ -30,7 +30,7 @@ pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR WATCH inside MULTI is not allowed");
         return;
     }
-    // What is watched has changed already: there is no need to see it change again.
+    // A watched key has changed already: further changes make no difference.
     if !client.is_stale {
         for index in 1..args.len() {
             let key = args.bytes(index);
@@ -78,7 +78,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
     }
     core.watches.clear(client);
     run(core, client, &multi);
-    // That it ran says that nothing has happened to the keys.
+    // That `EXEC` ran reveals that no watched key was changed.
     if !is_planted("exec-undurable") {
         core.hold(client, needs, before);
     }

@@ -111,7 +111,7 @@ pub(super) fn unblock(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let Some(id) = args.get(2).to_i64() else {
         return client.out.error("ERR value is not an integer or out of range");
     };
-    // Who waits for room, or for the end of a pause, is not in a command that blocks.
+    // A client that waits for room or for the end of a pause is not in a blocking command.
     let blocked = core
         .clients
         .iter()
@@ -128,7 +128,7 @@ fn wrong_count(args: Args<'_>) -> String {
 }
 
 impl Core {
-    /// Lets a client go on as if its time were over, or with an error.
+    /// Ends a client's wait as if it had timed out, or with an error.
     fn end_wait(&mut self, conn: ConnId, with_error: bool) {
         self.waiting.retain(|waiting| *waiting != conn);
         let Some(mut client) = self.clients.take(conn) else { return };
@@ -142,7 +142,7 @@ impl Core {
         self.put_back(client);
     }
 
-    /// Replies to those whose wait is over.
+    /// Replies to the clients whose wait is over.
     pub(crate) fn check_waiting(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -150,7 +150,7 @@ impl Core {
         for conn in std::mem::take(&mut self.waiting) {
             let Some(mut client) = self.clients.take(conn) else { continue };
             match &client.state {
-                // Somebody has ended the log meanwhile.
+                // The log was turned off meanwhile.
                 State::Waiting(wait) if wait.is_local && !self.may_have_log() => {
                     self.answer(&mut client, |_, client| client.out.error(NO_LOG));
                 }
@@ -166,12 +166,12 @@ impl Core {
 
     fn is_over(&self, wait: &Wait) -> bool {
         let is_late = wait.deadline.is_some_and(|at: Instant| at <= self.now);
-        // What a log that has stopped does not have, it will never have: the reply says so.
+        // A stopped log never gets the records that it lacks: the reply says so.
         is_late || (!wait.never && (self.is_kept(wait.lsn) || self.is_latched()))
     }
 
-    /// Whether the next start finds what was written until the log had come to here. While the log goes
-    /// on behind a snapshot that is not in its place yet, it does not; nor what was written without a log.
+    /// Whether the next start finds everything written up to `lsn`. Not while the log resumes
+    /// behind a snapshot that is not adopted yet, and not if it was written without a log.
     fn is_kept(&self, lsn: Lsn) -> bool {
         let log = self.wal.as_ref().map(Wal::log);
         log.is_some_and(|log| {

@@ -42,16 +42,16 @@ pub struct Config {
     inert: Vec<&'static str>,
     /// The file read, for INFO; empty if none.
     file: PathBuf,
-    /// Somebody has set `save`: what follows is added to it.
+    /// `save` was set: further `save` directives add to it.
     is_save_set: bool,
-    /// Somebody has set `maxmemory`, perhaps to no limit.
+    /// `maxmemory` was set, perhaps to no limit.
     is_memory_set: bool,
-    /// Directives that were given a value that they cannot have here, and what to say of it. What
-    /// is read later may still set them right.
+    /// Directives that were given a value that is not possible here, each with its error. A later
+    /// line or flag may still correct them.
     refused: Vec<(usize, ConfigError)>,
 }
 
-/// What `save` is when nobody sets it and there is no log.
+/// Value of `save` when it is not set and there is no log.
 const SAVE_WITHOUT_LOG: &str = "3600 1 300 100 60 10000";
 
 impl Default for Config {
@@ -83,7 +83,7 @@ impl Config {
     /// Reads the arguments of `slimio serve`: an optional file, then `--directive value…`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with where it stands.
+    /// The first error, with its place.
     pub fn from_args(args: &[String]) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         let mut rest = args;
@@ -99,8 +99,8 @@ impl Config {
             };
             let (name, mut words) = flag_and_values(flag_text)?;
             let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
-            // As in Redis, what stands behind a name alone is its value, whatever it begins with; but not
-            // where that is another directive's name.
+            // As in Redis, the argument behind a bare name is its value, even if it begins with
+            // `--`, unless it names another directive.
             let is_value = |a: &&String| a.strip_prefix("--").is_none_or(|a| find(a).is_none());
             let first = behind.first().filter(is_value).filter(|_| words.is_empty());
             let from = usize::from(first.is_some());
@@ -126,7 +126,7 @@ impl Config {
             std::fs::read_to_string(path)
         }
         .map_err(|e| ConfigError(format!("cannot read the configuration file {path}: {e}")))?;
-        // What came through a pipe cannot be written again.
+        // A configuration that came through a pipe cannot be written back.
         self.file = std::fs::canonicalize(path).unwrap_or_default();
         self.read_lines(path, &text, 0)
     }
@@ -146,8 +146,8 @@ impl Config {
         Ok(())
     }
 
-    /// Keeps the refusal of a value until everything is read, where only the default is possible:
-    /// a flag can take back what a file says.
+    /// For a directive that can only have its default, keeps the error until everything is read: a
+    /// flag can override the file.
     fn put_off(&mut self, name: &str, error: ConfigError) -> Result<(), ConfigError> {
         match find(name) {
             Some(index) if matches!(DIRECTIVES[index].effect, Effect::OnlyDefault(_)) => {
@@ -330,7 +330,7 @@ impl Config {
         &self.file
     }
 
-    /// Limits memory to so many bytes, unless `maxmemory` was set.
+    /// Sets `maxmemory` to `size` bytes, unless it was set.
     pub(crate) fn limit_memory(&mut self, size: u64) {
         if !self.is_memory_set {
             let set = self.set("maxmemory", &size.to_string());

@@ -24,7 +24,7 @@ pub struct Directive {
     pub name: &'static str,
     /// Older name of the same thing; empty if none.
     pub alias: &'static str,
-    /// What its value is.
+    /// The kind of its value.
     pub kind: Kind,
     /// The value in force when nobody sets it, as it would stand in a file.
     pub default: &'static str,
@@ -32,7 +32,7 @@ pub struct Directive {
     pub effect: Effect,
     /// One line for people.
     pub doc: &'static str,
-    /// What is not as in Redis; empty if nothing is.
+    /// How it differs from Redis; empty if it does not.
     pub differs: &'static str,
     /// Whether `CONFIG SET` may change it.
     pub access: Access,
@@ -84,13 +84,13 @@ const fn also(mut row: Directive, alias: &'static str) -> Directive {
     row
 }
 
-/// Not as in Redis: how.
+/// Notes how the directive differs from Redis.
 const fn unlike(mut row: Directive, differs: &'static str) -> Directive {
     row.differs = differs;
     row
 }
 
-/// Without an effect here, and not to be changed either: see [`Access`].
+/// Cannot be changed while the server runs: see [`Access`].
 const fn fixed(mut row: Directive) -> Directive {
     row.access = Access::Fixed;
     row
@@ -106,9 +106,9 @@ const fn own(row: Directive) -> Directive {
     unlike(row, "SlimIO's own")
 }
 
-/// How much may be lost and when; the order is that of Redis's own table of words.
+/// The values of `appendfsync`: how much may be lost and when. In the order of Redis's own table.
 pub const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
-/// How much the server says.
+/// How much the server logs.
 pub const LOGLEVEL: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
 /// Which kernel interfaces may be used.
 pub const IO_BACKEND: &[&str] = &["auto", "uring", "plain"];
@@ -188,7 +188,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),
     row("hz", Kind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),
     row("active-expire-effort", Kind::Int(1, 10), "1", Effect::Live, "how hard to look for expired keys"),
-    // What took long.
+    // Slow commands and delays.
     row("slowlog-log-slower-than", Kind::Int(ANY, BIG), "10000", Effect::Live, "microseconds from which a command is kept by SLOWLOG; negative keeps none"),
     row("slowlog-max-len", Kind::Int(0, BIG), "128", Effect::Live, "commands that SLOWLOG keeps"),
     row("latency-monitor-threshold", Kind::Int(0, BIG), "0", Effect::Live, "milliseconds from which a delay is kept by LATENCY; 0 keeps none"),
@@ -209,7 +209,7 @@ pub static DIRECTIVES: &[Directive] = &[
     unlike(row("supervised", Kind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"), "upstart is accepted and nobody is told"),
     fixed(row("always-show-logo", Kind::Bool, "no", Effect::None, "")),
     fixed(only("daemonize", Kind::Bool, "no", "start it from your service manager, or with & in a shell")),
-    // Redis has these; here they can only be off, because somebody relies on them when they are on.
+    // Redis has these; here they can only be off, because users who turn them on rely on them.
     fixed(only("cluster-enabled", Kind::Bool, "no", NO_CLUSTER)),
     fixed(also(only("replicaof", Kind::Words, "", NO_REPLICA), "slaveof")),
     only("tls-port", Kind::Int(0, 65535), "0", NO_TLS),

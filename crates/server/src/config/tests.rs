@@ -53,7 +53,6 @@ fn flags_override_the_file_and_take_several_words() {
     assert_eq!(config.text("save"), "60 1 5 9", "they add up");
 }
 
-/// As redis-server reads them.
 #[test]
 fn arguments_are_those_of_redis_server() {
     let of = |args: &[&str]| {

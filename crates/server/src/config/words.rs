@@ -1,4 +1,4 @@
-//! Lines of a configuration file into words, and the nearest name to a misspelt one.
+//! Splits lines of a configuration file into words, and finds the name nearest to a misspelt one.
 
 /// Splits a line as Redis does: blanks separate, `"…"` with escapes, `'…'` verbatim but for `\'`.
 /// `None` when quotes do not close or are followed by something other than a blank.

@@ -19,19 +19,20 @@ use slimio_storage::Lsn;
 /// Bytes of a client's words that an error repeats.
 const QUOTED_SIZE_MAX: usize = 128;
 
-/// Bytes of a word that may be a command, more than any has, and no less than an error repeats.
+/// Most bytes of an argument compared with command names: more than any name has, and no fewer than
+/// an error repeats.
 const WORD_SIZE_MAX: usize = 256;
 
-/// Most arguments of a command on connections or the server. Each takes time of its own, and nobody else
-/// is served meanwhile.
+/// Most arguments of a connection or server command. Each takes time, and no other client is served
+/// meanwhile.
 const SERVER_ARGS_MAX: usize = 1024;
 
-/// Most bytes that they may have.
+/// Most bytes of these arguments.
 const SERVER_ARGS_SIZE_MAX: usize = 1 << 20;
 
 impl Core {
-    /// Runs a request, or queues it, or refuses it. Its reply is in the client's output then,
-    /// unless the client has to wait.
+    /// Runs, queues or refuses a request. Its reply is in the client's output afterwards, unless
+    /// the client has to wait.
     pub(crate) fn request(&mut self, client: &mut Client, args: Args<'_>) {
         if client.replies == Replies::SkipNext {
             client.replies = Replies::Skip;
@@ -125,7 +126,7 @@ impl Core {
         self.conclude(client, row, args, outcome, before);
     }
 
-    /// Takes care of what a data command has done.
+    /// Records what a data command did and what its reply depends on; queues its next step, if any.
     fn conclude(
         &mut self,
         client: &mut Client,
@@ -156,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Lets long commands go on, each for a step. Those that lacked room try again.
+    /// Runs one step of each long command. Those that lacked room retry.
     pub(crate) fn resume_yielded(&mut self) {
         self.yielding.append(&mut self.short_of_room);
         for _ in 0..self.yielding.len() {
@@ -174,7 +175,7 @@ impl Core {
             };
             let log_size_max = yielding.yielded.log_size_max();
             if log_size_max.is_some() && self.is_long_holding() {
-                // What it writes may be held.
+                // The long request may hold keys that it writes.
                 client.state = State::Yielding(yielding);
                 self.yielding.push_back(conn);
                 self.clients.put(client);
@@ -227,7 +228,7 @@ impl Core {
         }
     }
 
-    /// Whether the next turn should not wait for anything, for long commands go on.
+    /// Whether a long command has a step to run, so that the next turn must not sleep.
     pub(crate) fn has_yielding(&self) -> bool {
         !self.yielding.is_empty()
     }
@@ -339,7 +340,7 @@ impl Core {
         self.count_error(client, before);
     }
 
-    /// Counts the CPU time of a stretch of a command that is over.
+    /// Counts the CPU time of a command, or of a part of one, that has just ended.
     pub(crate) fn count_cpu(&mut self) {
         if self.settings.is_cpu_tracked {
             let cpu = self.cpu_lap.end();
@@ -347,8 +348,8 @@ impl Core {
         }
     }
 
-    /// Counts a command that has run, also before this step for the time `spent`. One look at the
-    /// clock: a lap begins where the one before has ended.
+    /// Counts a command that has run; `spent` is the time that its earlier steps took. Reads the
+    /// clock once: a lap begins where the last one ended.
     pub(super) fn account(
         &mut self,
         client: &mut Client,
@@ -404,7 +405,7 @@ impl Core {
     }
 }
 
-/// Whether a request may need more memory. Queueing it does, whatever it is.
+/// Whether a request may need more memory. Queueing any request does.
 fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
     match &client.multi {
         Some(multi) if row.run.ends_queueing => row.name == "exec" && multi.needs_memory,
@@ -413,9 +414,9 @@ fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
     }
 }
 
-/// Whether a request is refused while snapshots fail: what writes, and `PING`, by which a monitor
-/// finds out. Other than in Redis, what frees memory is not, for a snapshot may fail because there is
-/// too much to keep.
+/// Whether a request is refused while snapshots fail: writes are, and so is `PING`, by which a
+/// monitor finds out. Unlike in Redis, writes that free memory are allowed: a snapshot may fail
+/// because there is too much data.
 fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     let frees = |purpose| purpose >= Purpose::Frees && !is_planted("broken-save-keeps-all");
     let exec = client.multi.as_ref().filter(|_| row.name == "exec");
@@ -425,8 +426,8 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     is_written || writes || row.name == "ping"
 }
 
-/// Why a command on connections or the server is not run: it would take too long. What is only repeated
-/// may be of any size.
+/// Why a connection or server command is refused: it would take too long. `PING` and `ECHO` only
+/// repeat their argument, which may have any size.
 fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
     let is_bounded = matches!(row.run.run, Run::Server(_))
         && row.keys == KeyRange::NONE
@@ -460,7 +461,7 @@ fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Runs nothing more of a client whose reply is longer than it may have waiting, as in Redis.
+/// Runs no more requests of a client whose reply was cut at its output limit, as in Redis.
 pub(super) fn close_if_cut(client: &mut Client) {
     if client.out.is_cut() {
         client.close_after_replies();
@@ -470,7 +471,7 @@ pub(super) fn close_if_cut(client: &mut Client) {
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     let Some(multi) = &mut client.multi else { return };
     if (multi.is_broken || client.is_stale) && !is_planted("void-request-queued") {
-        // Nothing comes of it, so it is not kept; and no pause holds up an EXEC for it.
+        // The transaction will not run: the request is not kept, and no pause holds up `EXEC`.
         client.out.simple("QUEUED");
         return;
     }
@@ -489,8 +490,9 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     client.out.simple("QUEUED");
 }
 
-/// What a request that is queued will append to the log, if it writes: what for, and how much at most.
-/// Which keys there will be is not known yet: of the flushes, only `FLUSHALL` empties the data set.
+/// What a queued request appends to the log if it writes: the purpose, and the most bytes of
+/// payload. Which keys there will be is not known yet, so of the flushes only `FLUSHALL` counts as
+/// emptying the data set.
 fn asks_for(row: &Command<Entry>, args: Args<'_>) -> Option<(Purpose, u64)> {
     if row.name == "debug" && args.get(1).is("populate") {
         return Some((Purpose::Any, populate_log_size_max(args)));
@@ -504,7 +506,7 @@ fn asks_for(row: &Command<Entry>, args: Args<'_>) -> Option<(Purpose, u64)> {
     Some((purpose, row.log_size_max(args)))
 }
 
-/// Why a request names no command, or not as it must.
+/// Why a request cannot be run: its command is unknown, or its arguments are wrong.
 pub(crate) struct NotFound {
     /// The command, when only its arguments are wrong.
     row: Option<&'static Command<Entry>>,

@@ -1,10 +1,10 @@
-//! When the snapshots on the volume are checked, and what follows when one is damaged; what becomes
-//! of the reserves, and of a snapshot without room.
+//! Schedules the checks of the snapshots on the volume and reacts to damage; shortens the reserves,
+//! and retries a snapshot that lacked room.
 //!
-//! A damaged root is replaced unasked, by a WAL-snapshot: what is in memory is whole, the volume
-//! could not be opened after the next restart, and a new snapshot is written to the reserve, so
-//! nothing that could still be read is overwritten before it is in its place. A damaged point in
-//! time cannot be made again: it is left as it is, and said.
+//! A damaged root is replaced automatically, by a WAL-snapshot: the data in memory is whole, the
+//! volume could not be opened at the next start, and the new snapshot goes to the reserve, so
+//! nothing readable is overwritten before it is adopted. A damaged on-demand snapshot cannot be
+//! taken again: it is left as it is, and reported.
 
 use std::time::Instant;
 
@@ -18,13 +18,10 @@ use crate::snapshot::{Checked, SnapshotThread};
 /// Why no pass was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotChecked {
-    /// There is no volume.
     NoVolume,
-    /// The volume holds no snapshot.
     NoSnapshot,
     /// `snapshot-check-rate` is 0.
     Off,
-    /// A pass is under way.
     Running,
 }
 
@@ -44,21 +41,21 @@ impl Core {
         if self.snapshots.checks.is_running() { Ok(()) } else { Err(NotChecked::NoSnapshot) }
     }
 
-    /// Begins the pass that is due. Once per round of background work.
+    /// Begins a pass if one is due. Called once per round of background work.
     pub(super) fn schedule_check(&mut self) {
         if self.next_check_at().is_some_and(|at| at <= self.now) {
-            // When there is nothing to check yet, there may be at the next time.
+            // If there is nothing to check yet, there may be the next time.
             let _ = self.begin_check();
         }
     }
 
-    /// When the next pass begins unasked.
+    /// When the next pass begins by itself.
     pub(super) fn next_check_at(&self) -> Option<Instant> {
         let is_on = self.settings.check_rate > 0 && self.snapshots.thread.is_some();
         (is_on && !self.snapshots.checks.is_running()).then_some(self.snapshots.checks.next_pass)
     }
 
-    /// `snapshot-check-rate` may have changed.
+    /// Applies `snapshot-check-rate`, which may have changed.
     pub(crate) fn check_rate_changed(&mut self) {
         let rate = self.settings.check_rate;
         if let Some(thread) = &self.snapshots.thread {
@@ -69,7 +66,7 @@ impl Core {
         }
     }
 
-    /// Takes in what was found, and hands over the next slot. Once per turn.
+    /// Takes the results of the check, and hands over the next slots. Called once per turn.
     pub(super) fn drive_check(&mut self) {
         while let Some(outcome) = self.snapshots.thread.as_ref().and_then(SnapshotThread::checked) {
             if let Checked::Read(summary, Some(error)) = &outcome {
@@ -87,21 +84,21 @@ impl Core {
         }
     }
 
-    /// Blocks that the data set takes in memory: no snapshot of it is longer.
+    /// LBAs that the data set fills in memory: no snapshot of it is longer.
     fn memory_lbas(&self) -> u64 {
         self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
-    /// Lets the log on a device leave room for a snapshot of the present data set. Before the log
-    /// may ask for more.
+    /// Makes the log on a device leave room for a snapshot of the present data set. Called before
+    /// the log may ask for more.
     pub(crate) fn leave_room_for_snapshot(&self) {
         if let Some(wal) = &self.wal {
             wal.log().leave_room_for_snapshot(self.memory_lbas());
         }
     }
 
-    /// On a device, the log may have the room that a `BGSAVE` lacks, and gives it back when it is
-    /// rewritten: puts the snapshot that failed behind that, once. True when it did.
+    /// On a device, the log may hold the room that a `BGSAVE` lacks, and releases it when it is
+    /// rewritten: postpones the failed snapshot until then, once. Returns whether it did.
     pub(super) fn goes_behind_rewrite(&mut self, error: &Error) -> bool {
         let lacks_room = matches!(error, Error::Device { error: DeviceError::NoSpace, .. });
         let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
@@ -116,13 +113,13 @@ impl Core {
         true
     }
 
-    /// Lets what the reserves have far beyond need go back to the file system. Whenever one has become
-    /// a reserve, and at the start.
+    /// Returns to the file system what the reserves have far beyond need. Called at the start, and
+    /// whenever a slot has become a reserve.
     pub(crate) fn shorten_reserves(&self) {
         let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
         let held = wal.log().snapshots();
         let longest = held.all().map(|summary| summary.len_lbas).max().unwrap_or(0);
-        // What has come to memory since will be in the next one.
+        // The next snapshot also holds what has been added to memory since.
         let memory_lbas = self.memory_lbas();
         for slot in SlotName::ALL {
             let is_held = held.get(slot).is_some() && !is_planted("shorten-held");
@@ -133,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Says what is wrong with a snapshot that is held, and what comes of it.
+    /// Logs what is wrong with a held snapshot, and the remedy.
     fn found_damage(&self, summary: &SlotSummary, error: &Error) {
         let Some(wal) = &self.wal else { return };
         let held = wal.log().snapshots();
@@ -153,7 +150,7 @@ impl Core {
         log::warn!("the check of the snapshots has found: {error}; {remedy}");
     }
 
-    /// Whether a WAL-snapshot is needed that nobody has to ask for, and is not yet being taken.
+    /// Whether a WAL-snapshot is needed although nobody asked for one, and no snapshot is running.
     pub(super) fn needs_rewrite(&self) -> bool {
         let is_needed = self.is_root_damaged() || self.is_log_resuming();
         is_needed && self.snapshots.running.is_none() && !self.is_latched()

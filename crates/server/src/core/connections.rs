@@ -1,4 +1,4 @@
-//! Connections: who comes, who sends nothing more, and who is gone.
+//! Connections that open, reach their end of input, or close.
 
 use slimio_planted::is_planted;
 
@@ -20,7 +20,7 @@ default user. NOTE: You only need to do one of the above things in order for the
 accepting connections from the outside.";
 
 impl Core {
-    /// Somebody has connected.
+    /// A client has connected.
     pub(crate) fn accepted(&mut self, conn: ConnId, peer: Peer) {
         self.stats.connections += 1;
         let mut client = self.clients.add(conn, peer, self.now);
@@ -46,8 +46,7 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The other end sends nothing more. What it has sent is run, and what it is told of that still
-    /// leaves.
+    /// The other end sends nothing more. Its requests still run, and their replies still leave.
     pub(crate) fn at_end(&mut self, conn: ConnId) {
         if is_planted("end-unanswered") {
             return self.ended(conn);
@@ -57,26 +56,26 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The other end of a client of which no more is read at present sends nothing more.
+    /// The other end sends nothing more, noticed while the client's input is not being read.
     pub(crate) fn hung_up(&mut self, conn: ConnId) {
         if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
             self.ended(conn);
         }
     }
 
-    /// Whether a client is not worth waiting for whose other end may have gone, as in Redis.
+    /// Whether a client whose other end may have gone need not be kept waiting, as in Redis.
     fn waits_in_vain(&self, client: &Client) -> bool {
         match client.state {
-            // Nothing is run after a pause for who may have gone during it.
+            // After a pause, nothing is run for a client that may have gone during it.
             State::Parked(_) => self.is_paused(),
             State::Waiting(wait) => wait.never,
             _ => false,
         }
     }
 
-    /// Whether nothing comes of a client any more, but for replies that have not left.
+    /// Whether a client has nothing left to run, though replies may still have to leave.
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
-        // What came before an end that was asked for may still be run.
+        // A shutdown may be given up: then the requests received before still run.
         let has_run = client.input.is_empty() || !self.is_ending();
         let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
@@ -100,7 +99,7 @@ impl Core {
         self.clients.remove(client);
     }
 
-    /// Puts a client back that was served, and has its replies looked at when the turn ends.
+    /// Puts a served client back, and lists it for the end of the turn if there is something to do.
     pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
         let has_reply = !client.out.is_empty() || client.out.is_cut();
         let has_news = has_reply || client.is_closing() || client.is_at_end;

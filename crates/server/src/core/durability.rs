@@ -13,7 +13,7 @@ use crate::commands::Entry;
 use crate::gate::{Change, may_leave};
 use crate::net::ConnId;
 
-/// After this time without one, no reader is expected.
+/// No reader is expected after this long without one.
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
 impl Core {
@@ -61,7 +61,7 @@ impl Core {
         lsn
     }
 
-    /// Takes in what the log's device and the keeper have finished, and notes when it took long.
+    /// Reaps completions of the log's device and of the keeper, and notes a commit that took long.
     pub(crate) fn reap_log(&mut self) {
         let Some(wal) = &mut self.wal else { return };
         let (oldest, durable) = (wal.log().oldest_undurable(), wal.log().durable());
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    /// Forgets what replies no longer depend on.
+    /// Forgets changes that have become durable: replies no longer depend on them.
     pub(crate) fn forget_durable(&mut self) {
         if self.keeps_undurable {
             let durable = self.durable();
@@ -101,8 +101,8 @@ impl Core {
         self.transaction = Some(Transaction { room, ..Transaction::default() });
     }
 
-    /// Logs a transaction, and notes what its reply depends on. Then the log is turned off or on, if that
-    /// was asked within.
+    /// Logs a transaction, and notes what its reply depends on. Then turns the log on or off, if
+    /// the transaction asked for that.
     pub(crate) fn end_transaction(&mut self, client: &mut Client, db: DbIndex) {
         let Some(transaction) = self.transaction.take() else { return };
         let turns_log = transaction.turns_log;
@@ -143,8 +143,8 @@ impl Core {
         client.needs = client.needs.max(lsn);
     }
 
-    /// Logs effects that nobody asked for, expiry and eviction, and tells those who watch the keys;
-    /// `current` is the client that is being served, which is not among the others.
+    /// Logs effects of expiry and eviction, and tells those who watch the keys. `current` is the
+    /// client being served, which is not in `clients`.
     pub(crate) fn record_unasked(&mut self, db: DbIndex, current: &mut Client) {
         if self.effects.is_empty() {
             return;
@@ -167,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Without a log, a flush is undone by the next start unless a snapshot says so.
+    /// Without a log, the next start would undo a flush: schedules a snapshot if `save` is set.
     fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
@@ -186,7 +186,7 @@ impl Core {
         }
     }
 
-    /// What the reply of a command depends on that appended nothing.
+    /// What the reply of a command that appended nothing depends on.
     pub(crate) fn depends_on(&self, row: &Command<Entry>, db: DbIndex, args: Args<'_>) -> Lsn {
         if !self.keeps_undurable {
             return Lsn(0);
@@ -213,7 +213,7 @@ impl Core {
         .unwrap_or_default()
     }
 
-    /// What one key, there or not, depends on.
+    /// What the value or absence of one key depends on.
     pub(crate) fn depends_on_key(&self, db: DbIndex, key: &[u8]) -> Lsn {
         if !self.keeps_undurable {
             return Lsn(0);
@@ -221,7 +221,7 @@ impl Core {
         self.undurable.of_key(db, self.keyspace.hash(key))
     }
 
-    /// What it depends on whether the keys that a client watches are as they were.
+    /// What the state of a client's watched keys, changed or not, depends on.
     pub(crate) fn depends_on_watched(&self, client: &Client) -> Lsn {
         if !self.keeps_undurable || is_planted("exec-nil-undurable") {
             return Lsn(0);
@@ -230,8 +230,8 @@ impl Core {
         keys.max().unwrap_or_default()
     }
 
-    /// Whether a client is known to watch a key that was changed: not before everything that has
-    /// changed one of its keys is durable.
+    /// Whether it may be shown that a key watched by the client was changed: only once every change
+    /// to its watched keys is durable.
     pub(crate) fn is_known_stale(&self, client: &Client) -> bool {
         let is_known = || {
             self.depends_on_watched(client) <= self.durable()
@@ -246,7 +246,7 @@ impl Core {
     }
 
     /// Notes that a reply depends on the log up to `needs`. With the log latched and `needs` not
-    /// durable, the reply can never leave: what it says is an error instead.
+    /// durable, the reply can never leave: an error replaces it.
     pub(crate) fn hold(&mut self, client: &mut Client, needs: Lsn, before: usize) {
         if needs > self.durable() && self.is_latched() {
             client.out.truncate(before);
@@ -269,7 +269,7 @@ impl Core {
         self.parked.push_back(client.conn);
     }
 
-    /// Tries those again that wait for room, in order, and those that a pause has held up.
+    /// Retries requests that wait for room, in order, and those held up by a pause or long request.
     pub(crate) fn retry_parked(&mut self) {
         if self.shutdown.is_some() {
             return;
@@ -288,7 +288,7 @@ impl Core {
         }
     }
 
-    /// Tries the request again for which a client waits; returns whether it has to wait still.
+    /// Retries a client's parked request; returns whether it still has to wait.
     pub(crate) fn retry(&mut self, conn: ConnId) -> bool {
         let Some(mut client) = self.clients.take(conn) else { return false };
         let request = match std::mem::replace(&mut client.state, State::Running) {
@@ -319,8 +319,8 @@ impl Core {
         !self.parked.is_empty() || !self.short_of_room.is_empty()
     }
 
-    /// Whether all who were served of late wait for the log under `always`: then nobody loses if the
-    /// command thread waits for the log's write itself.
+    /// Whether, under `always`, all clients served recently wait for the log: then it delays nobody
+    /// if the command thread waits for the log's write itself.
     pub(crate) fn only_writers_wait(&self) -> bool {
         let is_gone = |seen| self.now.saturating_duration_since(seen) >= READERS_GONE_AFTER;
         self.keeps_undurable && self.reader_seen.is_none_or(is_gone)
@@ -340,7 +340,7 @@ impl Core {
         self.wal.as_ref().is_some_and(|wal| wal.log().latched().is_some())
     }
 
-    /// Takes the policy that is configured into force.
+    /// Applies the configured policy.
     pub(crate) fn policy_changed(&mut self) {
         let policy = policy(self.config.choice("appendfsync"));
         let db_count = self.db_count();

@@ -1,4 +1,4 @@
-//! Bytes to requests.
+//! Turns received bytes into requests.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -10,17 +10,18 @@ use super::{Core, SPARE_SIZE_MAX, Wish};
 use crate::clients::{Client, Replies, State};
 use crate::net::{ConnId, Filling};
 
-/// Bytes that may wait behind a request that can't be run yet, before reading rests.
+/// Bytes that may wait behind a request that can't be run yet, before reading pauses.
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
 
-/// Bytes of a request that has not come as a whole from which they are kept apart.
+/// Size from which the received part of an incomplete request is kept apart from the input buffer.
 const SEALED_SIZE_MIN: usize = 1 << 20;
 
-/// Requests of one client in a turn: others come next. Small ones take a quarter of a millisecond, about.
-/// It is no time, so that what runs before what does not depend on how busy the machine is.
+/// Requests of one client in a turn, before others are served. Small ones take about a quarter of a
+/// millisecond in all. It is a count, not a time, so that the order in which requests run does not
+/// depend on how busy the machine is.
 const SLICE: usize = 256;
 
-/// Bytes of a request and its reply that count as one request more.
+/// Bytes of a request and its reply that count as one more request.
 const BYTES_PER_REQUEST: usize = 4096;
 
 impl Core {
@@ -34,7 +35,7 @@ impl Core {
             self.clients.put(client);
             return;
         }
-        // Where it is not in the argument's memory, it would be taken for requests.
+        // A large argument is received into its own memory; here it would be parsed as requests.
         assert!(client.large.is_none(), "what comes is the argument's");
         if client.is_running() && !client.is_behind {
             self.requests(&mut client, bytes);
@@ -48,7 +49,7 @@ impl Core {
         self.put_back(client);
     }
 
-    /// Memory that a large argument is received into comes back.
+    /// The network returns the memory into which it received a large argument.
     pub(crate) fn filled(&mut self, conn: ConnId, filling: Filling) {
         let Some(mut client) = self.clients.take(conn) else { return };
         client.last_active = self.now;
@@ -68,8 +69,8 @@ impl Core {
         self.put_back(client);
     }
 
-    /// Ends what a client waits for: `reply` writes what came of it, and the client goes on. One that
-    /// is to be closed does not, and is told nothing more.
+    /// Ends a client's wait: `reply` writes the outcome, and the client is resumed. A client that
+    /// is closing gets no reply and is not resumed.
     pub(crate) fn answer(
         &mut self,
         client: &mut Client,
@@ -87,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Lets a client go on that had to wait. What it has asked for meanwhile is run by
-    /// [`serve_let_go`](Self::serve_let_go), for this may be within somebody else's transaction.
+    /// Resumes a client that had to wait. [`serve_let_go`](Self::serve_let_go) runs the requests
+    /// that it sent meanwhile, for this may be called within another client's transaction.
     pub(crate) fn resume(&mut self, client: &mut Client) {
         client.state = State::LetGo;
         self.let_go.push_back(client.conn);
@@ -97,8 +98,8 @@ impl Core {
         }
     }
 
-    /// Runs the requests of those who were let go on, also of those whom these let go on. That
-    /// comes to an end: nothing is received meanwhile.
+    /// Runs the requests of resumed clients, also of clients that these resume. That comes to an
+    /// end: nothing is received meanwhile.
     pub(crate) fn serve_let_go(&mut self) {
         if self.has_let_go() {
             self.begin_lap(Instant::now());
@@ -112,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Whether somebody was let go on whose requests have not run yet.
+    /// Whether a resumed client's requests have not run yet.
     pub(crate) fn has_let_go(&self) -> bool {
         !self.let_go.is_empty()
     }
@@ -123,13 +124,13 @@ impl Core {
         self.requests(client, &[]);
     }
 
-    /// Whether an end was asked for, so that nothing more is run: it would come behind the last
-    /// snapshot. What was received waits; the end may be given up. There is none while data are read.
+    /// Whether the server is shutting down, so that nothing more is run: it would come behind the
+    /// last snapshot. Received requests wait: the shutdown may be given up. False during recovery.
     pub(super) fn is_ending(&self) -> bool {
         self.shutdown.is_some() && self.loading.is_none() && !is_planted("runs-behind-end")
     }
 
-    /// Runs what is complete of the client's unread bytes and `received`, which follow them.
+    /// Runs the complete requests in the client's unread bytes and `received`, which follow them.
     fn requests(&mut self, client: &mut Client, received: &[u8]) {
         debug_assert!(self.transaction.is_none(), "they would be part of it");
         if client.out.memory() == 0 {
@@ -142,7 +143,7 @@ impl Core {
             input.extend_from_slice(received);
             buffer = Cow::Owned(input);
         }
-        // The parser is lent to the requests that it names, while the client is changed by them.
+        // The parsed request borrows the parser while running it changes the client.
         let mut parser = std::mem::take(&mut client.parser);
         let mut at = 0;
         if client.served.0 != self.turn {
@@ -167,7 +168,7 @@ impl Core {
                         let replied = client.out.len().saturating_sub(before);
                         client.served.1 += 1 + (consumed + replied) / BYTES_PER_REQUEST;
                     } else if client.replies == Replies::SkipNext {
-                        // Nothing is a request, too, as in Redis.
+                        // An empty request counts as one here, too, as in Redis.
                         client.replies = Replies::On;
                     }
                     if client.keeps_request {
@@ -187,8 +188,8 @@ impl Core {
                     client.large_size += size;
                     let mut builder = BlobBuilder::new(size);
                     let taken = builder.extend(&buffer[header..]);
-                    // What follows the argument is expected where it began. What came before it, which
-                    // may be much, stays where it is.
+                    // The parser expects the bytes behind the argument where the argument began.
+                    // The bytes before it, which may be many, stay where they are.
                     if let Cow::Owned(bytes) = &mut buffer {
                         bytes.drain(header..header + taken);
                     } else {
@@ -210,7 +211,7 @@ impl Core {
             }
         }
         if parser.sealable() >= SEALED_SIZE_MIN {
-            // Else all that has come of a long request would move whenever memory for more is made.
+            // Otherwise everything received of a long request would move whenever the buffer grows.
             let end = at + parser.sealable();
             let mut rest = Vec::with_capacity(SEALED_SIZE_MIN + SPARE_SIZE_MAX);
             rest.extend_from_slice(&buffer[end..]);
@@ -235,19 +236,19 @@ impl Core {
         }
     }
 
-    /// Lets what a client asks for beyond its share wait for the next turn.
+    /// Leaves a client's requests beyond its share to the next turn.
     fn fall_behind(&mut self, client: &mut Client) {
         if !std::mem::replace(&mut client.is_behind, true) {
             self.behind.push_back(client.conn);
         }
     }
 
-    /// Whether somebody has asked for more than its share.
+    /// Whether a client has requests beyond its share.
     pub(crate) fn has_behind(&self) -> bool {
         !self.behind.is_empty()
     }
 
-    /// Goes on with those who have had their share of the last turn.
+    /// Serves the clients that used up their share of the last turn.
     pub(crate) fn serve_behind(&mut self) {
         for _ in 0..self.behind.len() {
             let Some(conn) = self.behind.pop_front() else { return };
@@ -255,7 +256,7 @@ impl Core {
             client.is_behind = false;
             if client.is_running() {
                 self.begin_lap(Instant::now());
-                // Before what these may ask for: while reading rests, no large argument comes either.
+                // Before the requests run: while reading is paused, no large argument comes either.
                 self.wishes.push(Wish::Receive(conn));
                 self.requests(&mut client, &[]);
             }
@@ -271,7 +272,7 @@ impl Core {
     }
 
     fn check_query_size(&mut self, client: &mut Client) {
-        // What waits for the next turn are whole requests.
+        // Bytes that wait for the next turn are whole requests.
         if !client.is_behind && client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
@@ -282,15 +283,15 @@ impl Core {
         }
     }
 
-    /// Protocol of a client's replies from now on.
+    /// Sets the protocol of a client's replies from now on.
     pub(crate) fn set_protocol(client: &mut Client, protocol: Protocol) {
         client.out.set_protocol(protocol);
         client.ready.set_protocol(protocol);
     }
 }
 
-/// Takes the request that was handed out last, of `consumed` bytes from `at` on, out of the buffer, with
-/// everything before it. If it is most of the buffer, its bytes are not copied, for they may be many.
+/// Takes the last parsed request, `consumed` bytes from `at` on, out of the buffer, with everything
+/// before it. If it is most of the buffer, its bytes are not copied, for they may be many.
 fn keep(
     parser: &mut Parser,
     buffer: &mut Cow<'_, [u8]>,

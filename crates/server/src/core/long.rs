@@ -5,11 +5,12 @@
 //!                          └─────────── its keys are held ────────────┘
 //! ```
 //!
-//! For everybody else such a request is one point in time. While it holds its keys, who would write what
-//! it reads or writes, or read what it writes, waits in the order of arrival; so does whatever looks at
-//! the data set as a whole, and nothing expires or is evicted. There is one at a time. It asks for no
-//! room and waits for nobody once it holds its keys, so it always comes to its end, also when its client
-//! has gone: what it has done is in the log in one record, or not at all.
+//! To every other client, such a request happens at one point in time. While it holds its keys,
+//! requests that would write a key that it reads or writes, or read a key that it writes, wait in
+//! the order of arrival. So does every request that looks at the data set as a whole, and nothing
+//! expires or is evicted. One runs at a time. Once it holds its keys, it asks for no room and waits
+//! for nobody, so it always ends, also when its client has gone: the log has all its effects in one
+//! record, or none of them.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -35,7 +36,7 @@ const STEP_TIME: Duration = Duration::from_micros(500);
 /// Bytes of its arguments from which a request that writes runs in steps: they are copied to the log.
 const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 
-/// Arguments below which a request can't have so many bytes but in large strings.
+/// With at most this many arguments, only large strings can take that many bytes.
 const FEW_ARGS: usize = 32;
 
 /// Arguments that are measured, or changes that are noted, between two looks at the clock.
@@ -51,7 +52,7 @@ const LOOKS_AT_ALL: &[&str] =
 /// A request that runs in steps.
 #[derive(Debug)]
 pub(crate) struct Long {
-    /// Who waits for it, and may have gone.
+    /// The client that waits for it, and may have gone.
     conn: ConnId,
     db: DbIndex,
     no_touch: bool,
@@ -68,7 +69,7 @@ pub(crate) struct Long {
     log_size_max: u64,
     effects: Effects,
     reply: ReplyBuf,
-    /// Its record, when it is appended.
+    /// Position of its record, once that is appended.
     lsn: Option<Lsn>,
     needs: Lsn,
     /// Time that its steps have taken before this turn.
@@ -77,17 +78,17 @@ pub(crate) struct Long {
 
 #[derive(Debug)]
 enum Stage {
-    /// The keys of the arguments before this one are known, and the room that they need.
+    /// The keys of the arguments before this index are known, and the room that they need.
     Measuring(usize),
-    /// The command runs; at first it has not begun.
+    /// The command runs; `None` before its first step.
     Running(Option<Yielded>),
-    /// Its record is made.
+    /// Its record is being built.
     Staging(PayloadWalk, StagedRecord),
-    /// So many of its changes, or of its keys if it only reads, were noted.
+    /// This many of its changes, or of its keys if it only reads, are noted.
     Noting(usize),
 }
 
-/// What follows on a step.
+/// What follows a step.
 enum Next {
     Step,
     /// There is no room in the log.
@@ -135,7 +136,7 @@ impl Core {
         args: Args<'_>,
     ) {
         let mut keys = HashSet::default();
-        // So that no step has to make room for those before it.
+        // So that no step has to grow the set.
         keys.reserve(row.keys.indices(args.len()).count());
         client.state = State::Long;
         client.keeps_request = true;
@@ -159,7 +160,7 @@ impl Core {
         }));
     }
 
-    /// Whether a request has to wait until the one that runs in steps is over.
+    /// Whether a request has to wait until the long request is over.
     pub(crate) fn is_held_up(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         let Some(long) = &self.long else { return false };
         let is_data = matches!(row.run.run, Run::Data(_));
@@ -186,14 +187,14 @@ impl Core {
         })
     }
 
-    /// Lets a request wait until the one that runs in steps is over.
+    /// Makes a request wait until the long request is over.
     pub(crate) fn hold_up(&mut self, client: &mut Client) {
         client.state = State::Parked(OwnedRequest::default());
         client.keeps_request = true;
         self.held_up.push_back(client.conn);
     }
 
-    /// Gives a request that did not run at once to whom it waits for.
+    /// Stores a request that did not run at once in its client's state, or in the long request.
     pub(crate) fn keep_request(&mut self, client: &mut Client, request: OwnedRequest) {
         client.keeps_request = false;
         match (&mut client.state, &mut self.long) {
@@ -204,7 +205,7 @@ impl Core {
         }
     }
 
-    /// What the one there is does, in a word.
+    /// The stage of the long request, in a word.
     pub(crate) fn long_stage(&self) -> &'static str {
         match self.long.as_ref().map(|long| &long.stage) {
             None => "none",
@@ -215,33 +216,31 @@ impl Core {
         }
     }
 
-    /// Whether there is one.
     pub(crate) fn has_long(&self) -> bool {
         self.long.is_some()
     }
 
-    /// Whether one holds its keys: nothing expires, and nothing is evicted.
+    /// Whether a long request holds its keys: then nothing expires, and nothing is evicted.
     pub(crate) fn is_long_holding(&self) -> bool {
         self.long.as_ref().is_some_and(|long| long.is_holding)
     }
 
-    /// Whether one changes the data set, a part of which it has changed already.
+    /// Whether a long request is changing the data set, and may have changed a part of it already.
     pub(crate) fn is_long_writing(&self) -> bool {
         self.long.as_ref().is_some_and(|long| long.is_holding && long.writes())
     }
 
-    /// Bytes of the log's payload that it was given room for and has not appended yet.
+    /// Bytes of payload that a long request was granted room for and has not appended yet.
     pub(crate) fn long_reserved(&self) -> u64 {
         let reserves = |long: &&Long| long.is_holding && long.writes() && long.lsn.is_none();
         self.long.as_deref().filter(reserves).map_or(0, |long| long.log_size_max)
     }
 
-    /// Bytes of memory that one takes.
     pub(crate) fn long_memory(&self) -> usize {
         self.long.as_ref().map_or(0, |long| long.memory())
     }
 
-    /// Goes on with the request that runs in steps, if there is one, for a bounded time.
+    /// Runs steps of the long request, if there is one, for a bounded time.
     pub(crate) fn drive_long(&mut self) {
         let Some(mut long) = self.long.take() else { return };
         let began = Instant::now();
@@ -262,7 +261,8 @@ impl Core {
         self.resume_held_up();
     }
 
-    /// Runs what was held up, once nothing holds it up. One of these may do so for those behind it.
+    /// Retries the requests that were held up, once no long request runs. One of them may become
+    /// long and hold up those behind it.
     pub(crate) fn resume_held_up(&mut self) {
         if self.has_long() || self.shutdown.is_some() {
             return;
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Brings the request that runs in steps to its end at once: the server ends.
+    /// Runs the long request to its end at once, because the server ends.
     pub(crate) fn finish_long(&mut self) {
         while self.long.is_some() {
             self.drive_long();
@@ -327,7 +327,7 @@ impl Core {
                 self.undurable.reserve(long.keys.len());
             }
         }
-        // One time for all its steps, and none that has passed for others.
+        // All its steps use one time, no earlier than the time that other requests saw.
         (long.is_holding, long.now_ms) = (true, self.now_ms);
         long.stage = Stage::Running(None);
         Next::Step
@@ -367,7 +367,7 @@ impl Core {
         }
     }
 
-    /// The command is over: begins to put what it did into the log.
+    /// The command has run: begins to put its effects into the log.
     fn log_long(&mut self, long: &mut Long) {
         long.stage = Stage::Noting(0);
         if long.effects.is_empty() {
@@ -391,8 +391,8 @@ impl Core {
         long.lsn = self.append_if_open(append);
     }
 
-    /// Appends a record. Once the log has stopped nothing is appended, and what the record says can never
-    /// be durable.
+    /// Appends a record. Once the log has stopped, appends nothing and returns an LSN that never
+    /// becomes durable.
     fn append_if_open(&mut self, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) -> Option<Lsn> {
         let wal = self.wal.as_mut()?;
         if wal.log().latched().is_some() {
@@ -401,7 +401,7 @@ impl Core {
         Some(append(wal))
     }
 
-    /// Tells those who watch what was changed, and notes what replies depend on from now on.
+    /// Tells clients that watch changed keys, and notes the changes that later replies depend on.
     fn note_step(&mut self, long: &mut Long) -> Next {
         let Stage::Noting(next) = &mut long.stage else { unreachable!() };
         let args = long.request.args();
@@ -449,7 +449,7 @@ impl Core {
         Next::Step
     }
 
-    /// Replies, or has the request wait for room.
+    /// Replies, or makes the request wait for room or for the end of a pause.
     fn end_long(&mut self, mut long: Box<Long>, next: Next) {
         let Some(mut client) = self.clients.take(long.conn) else {
             self.freeing.drop_elsewhere(long);

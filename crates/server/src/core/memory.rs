@@ -1,4 +1,4 @@
-//! How much memory is in use, and room made where there is a limit to it.
+//! How much memory is in use, and eviction when it exceeds the limit.
 
 use std::time::{Duration, Instant};
 
@@ -9,24 +9,23 @@ use super::Core;
 use crate::clients::Client;
 use crate::config::Config;
 
-/// Keys that go between two looks at the clock and two records of the log.
+/// Keys evicted between two looks at the clock, in one record of the log.
 const EVICTIONS_PER_STEP: usize = 16;
 
-/// How memory stands.
+/// Memory in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryUse {
     /// All that is known, in bytes.
     pub(crate) used: u64,
-    /// The part of it that the limit is not about: the log's buffers, and what is held for a
-    /// snapshot alone.
+    /// The part of it that does not count towards the limit: the log's buffers, and what is held
+    /// only for a snapshot.
     pub(crate) uncounted: u64,
-    /// The part of it that is no data: tables, clients, and what the limit is not about.
+    /// The part of it that is not data: tables, clients, and what does not count towards the limit.
     pub(crate) overhead: u64,
     /// The part of that which the clients' requests and replies take.
     pub(crate) clients: u64,
     /// The part of that which was there before any data.
     pub(crate) startup: u64,
-    /// The most that was in use.
     pub(crate) peak: u64,
 }
 
@@ -35,10 +34,10 @@ pub(crate) struct MemoryUse {
 pub(crate) struct Memory {
     startup: u64,
     peak: u64,
-    /// More is in use than the limit allows, and keys that may go are left: it is gone on with
-    /// while nobody asks for anything.
+    /// More is in use than the limit allows, and evictable keys are left: eviction continues in the
+    /// background.
     is_evicting: bool,
-    /// There was no room in the log for more of it: it is gone on with in the next round.
+    /// The log had no room for more evictions: they continue in the next round of background work.
     lacks_room: bool,
     /// Since when commands run although eviction could not keep up.
     exceeded_since: Option<Instant>,
@@ -46,7 +45,7 @@ pub(crate) struct Memory {
 }
 
 impl Core {
-    /// How memory stands now.
+    /// Memory in use now.
     pub(crate) fn memory_use(&mut self, current: Option<&Client>) -> MemoryUse {
         let clients = self.client_bytes(current);
         let buffers = self.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
@@ -64,7 +63,7 @@ impl Core {
         }
     }
 
-    /// What the limit is about. `current` is the client that is being served.
+    /// Bytes that count towards the limit. `current` is the client being served.
     fn used_bytes(&self, current: Option<&Client>) -> u64 {
         self.keyspace.used_bytes() as u64 + self.client_bytes(current)
     }
@@ -78,12 +77,12 @@ impl Core {
         self.memory.startup = self.keyspace.used_bytes() as u64;
     }
 
-    /// Looks at memory, in a round of background work.
+    /// Updates the peak, in a round of background work.
     pub(crate) fn sample_memory(&mut self) {
         self.memory_use(None);
     }
 
-    /// Whether eviction goes on without being asked.
+    /// Whether eviction continues in the background.
     pub(crate) fn is_evicting(&self) -> bool {
         self.memory.is_evicting
     }
@@ -97,7 +96,7 @@ impl Core {
         (self.memory.exceeded_time + current, current)
     }
 
-    /// Takes the limit or the way keys are chosen into force.
+    /// Applies a changed limit or eviction policy.
     pub(crate) fn eviction_changed(&mut self) {
         self.keyspace.set_eviction(eviction(&self.config));
         let (used, limit) = (self.used_bytes(None), self.settings.memory_max);
@@ -110,9 +109,9 @@ impl Core {
         }
     }
 
-    /// Lets keys go while more memory is in use than the limit allows, for a bounded time. Returns
-    /// whether commands that need memory may run: also when the time was over, but not when there
-    /// is nothing left that may go. While clients are paused, nothing goes and all may run.
+    /// Evicts keys while more memory is in use than the limit allows, for a bounded time. Returns
+    /// whether commands that need memory may run: also when the time ran out, but not when no
+    /// evictable key is left. While clients are paused, nothing is evicted and all of them may run.
     pub(crate) fn make_room(&mut self, client: Option<&mut Client>) -> bool {
         let limit = self.settings.memory_max;
         let may_not = self.loading.is_some() || self.is_paused() || self.is_long_holding();
@@ -134,8 +133,7 @@ impl Core {
         loop {
             let is_exhausted = self.evict_step(limit, client);
             if self.effects.is_short() {
-                // Commands that write wait for the log, or are refused for it. Nobody else is kept
-                // from sleep.
+                // Writes wait for the log, or it refuses them. The thread may sleep.
                 self.memory.is_evicting = false;
                 self.memory.lacks_room = !is_planted("eviction-given-up");
                 return true;
@@ -156,7 +154,7 @@ impl Core {
         }
     }
 
-    /// Lets a few keys go; says whether there are no more that may.
+    /// Evicts a few keys; returns whether no evictable key is left.
     fn evict_step(&mut self, limit: u64, client: &mut Client) -> bool {
         let room = self.room_to_free();
         self.effects.clear();
@@ -185,32 +183,32 @@ impl Core {
         }
     }
 
-    /// Goes on letting keys go, when nobody asks for anything.
+    /// Continues eviction in the background.
     pub(crate) fn go_on_evicting(&mut self) {
         if self.memory.is_evicting {
             self.make_room(None);
         }
     }
 
-    /// Whether it waits for room in the log.
+    /// Whether eviction waits for room in the log.
     pub(crate) fn evicts_later(&self) -> bool {
         self.memory.lacks_room
     }
 
-    /// Goes on in a round of background work with what had no room.
+    /// Continues eviction that had no room, in a round of background work.
     pub(crate) fn retry_evicting(&mut self) {
         if std::mem::take(&mut self.memory.lacks_room) {
             self.make_room(None);
         }
     }
 
-    /// Frees what is large where it delays nobody.
+    /// Frees garbage on the thread for that, where it delays nobody.
     pub(crate) fn free(&mut self, garbage: Garbage) {
         self.freeing.free(garbage);
     }
 }
 
-/// How the configuration says that keys are chosen.
+/// The configured eviction policy and its parameters.
 pub(crate) fn eviction(config: &Config) -> EvictionConfig {
     let policy = EvictionPolicy::from_name(config.choice("maxmemory-policy"));
     EvictionConfig {
@@ -223,7 +221,7 @@ pub(crate) fn eviction(config: &Config) -> EvictionConfig {
 }
 
 /// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): 50 us for each
-/// step up to 10, then 15 % more for each, and at 100 as long as it takes. As Redis has it.
+/// step up to 10, then 15 % more for each, and at 100 as long as it takes. As in Redis.
 pub(crate) fn eviction_time(tenacity: i64) -> Duration {
     match tenacity {
         ..=10 => Duration::from_micros(50 * tenacity.max(0) as u64),

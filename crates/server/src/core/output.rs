@@ -54,13 +54,13 @@ impl Core {
         self.grant(net);
     }
 
-    /// Whether something came up since the last [`flush`](Self::flush): what the end of a snapshot
-    /// says to clients that waited for it.
+    /// Whether replies were added since the last [`flush`](Self::flush), such as those to clients
+    /// that waited for the end of a snapshot.
     pub(crate) fn has_unflushed(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Does what is wanted of the network.
+    /// Passes the wishes on to the network.
     pub(crate) fn grant(&mut self, net: &mut dyn Net) {
         for wish in self.wishes.drain(..) {
             match wish {
@@ -72,7 +72,7 @@ impl Core {
         }
     }
 
-    /// What was sent is with the kernel.
+    /// The kernel has taken what was sent.
     pub(crate) fn sent(&mut self, conn: ConnId, outgoing: Outgoing) {
         self.keep_spare(outgoing.into_memory());
         let Some(mut client) = self.clients.take(conn) else { return };
@@ -100,10 +100,10 @@ impl Core {
         }
     }
 
-    /// Has replies take no more memory than the client may have waiting.
+    /// Limits a client's replies to the size that may wait for it.
     pub(super) fn limit_reply(&self, client: &mut Client) {
         let hard = self.settings.output_limit.hard_bytes;
-        // What nobody wants to hear waits nowhere.
+        // Replies that the client has turned off do not wait.
         if hard == 0 || client.replies != Replies::On {
             return client.out.set_size_max(None);
         }
@@ -111,10 +111,10 @@ impl Core {
         client.out.set_size_max(Some((hard as usize).saturating_sub(others)));
     }
 
-    /// Whether a client has not read its replies for too long, or too many of them.
+    /// Whether a client has too many unread replies, or has exceeded the soft limit for too long.
     fn is_over_limit(&mut self, client: &mut Client) -> bool {
         let limit = self.settings.output_limit;
-        // What was cut under another limit is not whole under this one.
+        // A reply that was cut under an earlier limit is incomplete under this one, too.
         if !client.out.is_cut() && limit.hard_bytes == 0 && limit.soft_bytes == 0 {
             return false;
         }
@@ -138,15 +138,15 @@ impl Core {
         is_over
     }
 
-    /// Whether replies of a client are held that will never leave: the log has failed. Whether the
-    /// writes happened is unknown, and an end of the connection says just that.
+    /// Whether a client's held replies will never leave, because the log has failed. Whether the
+    /// writes happened is unknown, and closing the connection says just that.
     fn is_lost(&mut self, client: &Client) -> bool {
         let is_lost = !client.held.is_empty() && self.is_latched();
         self.stats.undelivered += u64::from(is_lost);
         is_lost
     }
 
-    /// Has the clients looked at that a soft limit may concern although they do nothing.
+    /// Lists clients above their soft limit to be looked at, even if they do nothing.
     pub(crate) fn recheck_limits(&mut self) {
         for client in self.clients.iter_mut() {
             if client.soft_limit_since.is_some() && !client.is_dirty {
@@ -156,7 +156,7 @@ impl Core {
         }
     }
 
-    /// Whether all connected clients wait for the log, so that nothing else can come of them.
+    /// Whether all connected clients wait for the log, so that nothing else is to be done for them.
     pub(crate) fn all_are_holding(&self) -> bool {
         !self.holding.is_empty() && self.holding.len() == self.clients.len()
     }
@@ -167,7 +167,7 @@ impl Core {
     }
 }
 
-/// Moves what may leave, of the replies of this turn and those before, to `ready`.
+/// Moves replies of this turn and of earlier ones to `ready` if they may leave.
 fn release(client: &mut Client, releasable: Lsn, durable: Lsn) {
     if !client.out.is_empty() {
         let needs = std::mem::take(&mut client.needs);

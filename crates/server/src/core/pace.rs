@@ -1,11 +1,11 @@
-//! How fast the snapshot that runs may go.
+//! How fast the running snapshot may go.
 
 use super::Core;
 use crate::snapshot::{Means, SnapshotThread};
 use crate::wal::Wal;
 
 impl Core {
-    /// Lets the snapshot go as fast as fits what else goes on.
+    /// Sets the snapshot's rate to fit the other work that goes on.
     pub(crate) fn pace_snapshot(&mut self) {
         let (now, commands) = (self.now, self.stats.commands);
         let appended = self.wal.as_ref().map(|wal| wal.log().appended());
@@ -27,12 +27,12 @@ impl Core {
         }
     }
 
-    /// Whether it has to go as fast as it can: for the memory that it holds, or for room in the log.
+    /// Whether the snapshot must run at full speed: to release memory, or to make room in the log.
     fn is_snapshot_pressing(&self) -> bool {
         self.snapshot_memory() > self.snapshot_memory_limit() / 2 || self.is_rewrite_urgent()
     }
 
-    /// Whether somebody waits for the end of the snapshot that runs, or for what can begin only then.
+    /// Whether somebody waits for the end of the running snapshot, or for what can begin only then.
     fn is_snapshot_awaited(&self) -> bool {
         let snapshots = &self.snapshots;
         let is_unasked = snapshots.running.as_ref().is_some_and(|running| running.is_unasked);
@@ -45,7 +45,7 @@ impl Core {
             || self.shutdown.is_some()
     }
 
-    /// Somebody has asked for a snapshot, or for what can begin only behind the one that runs.
+    /// A client asked for a snapshot, or for something that can begin only after the running one.
     pub(crate) fn snapshot_asked_for(&mut self) {
         if let Some(running) = &mut self.snapshots.running {
             running.is_unasked = false;

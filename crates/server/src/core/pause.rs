@@ -12,7 +12,7 @@ use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::net::ConnId;
 
-/// What is paused and for how long, and who waits for the end of it.
+/// What is paused and for how long, and the clients that wait for its end.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     in_force: Option<InForce>,
@@ -22,7 +22,7 @@ pub(crate) struct Pause {
 
 #[derive(Clone, Copy, Debug)]
 struct InForce {
-    /// `None` is beyond what the clock can count to.
+    /// `None`: later than the clock can represent.
     until: Option<Instant>,
     /// Every request, not only those that may write.
     is_all: bool,
@@ -64,7 +64,7 @@ impl Core {
         self.pauses(writes)
     }
 
-    /// Whether what writes, or reads only, has to wait for the end of the pause.
+    /// Whether a request, which `writes` or only reads, has to wait for the end of the pause.
     pub(crate) fn pauses(&self, writes: bool) -> bool {
         self.pause.in_force.is_some_and(|pause| pause.is_all || writes)
     }
@@ -95,7 +95,7 @@ impl Core {
             }
             let Some(conn) = self.pause.postponed.pop_front() else { return };
             self.retry(conn);
-            // What came behind it comes before the next one's, as in Redis.
+            // Requests that this client sent behind it run before the next client's, as in Redis.
             if !is_planted("postponed-rest-last") {
                 self.serve_let_go();
             }

@@ -8,7 +8,7 @@ use crate::clients::{Client, State};
 use crate::net::ConnId;
 
 impl Core {
-    /// Pins what a `BGSAVE` kept, or else the root, for a client, and tells it which that is.
+    /// Pins the on-demand snapshot, or else the root, for a client, and replies which one it is.
     pub(crate) fn pin_last(&mut self, client: &mut Client) {
         let held = self.wal.as_ref().map(|wal| *wal.log().snapshots());
         let found = held
@@ -19,10 +19,10 @@ impl Core {
         }
     }
 
-    /// Lets a client wait for a snapshot, to be pinned for it.
+    /// Makes a client wait for a snapshot that will be pinned for it.
     pub(crate) fn wait_for_pin(&mut self, client: &mut Client) {
         client.state = State::Saving;
-        // What runs may have begun before this was asked for.
+        // The running snapshot may have begun before this was asked for.
         self.snapshots.saves.is_scheduled |= !self.has_just_begun() || is_planted("pin-takes-two");
         let round = self.snapshots.saves.begun + u64::from(self.snapshots.saves.is_scheduled);
         self.snapshots.pinning.push((client.conn, round));
@@ -33,7 +33,7 @@ impl Core {
         running.is_some_and(|r| r.kind == SnapshotKind::OnDemand && r.began >= self.now)
     }
 
-    /// Answers those for whom a snapshot was to be pinned: `Err` says why there is none.
+    /// Answers the clients that wait for a snapshot to pin: `Err` says why there is none.
     pub(crate) fn answer_pinning(&mut self, outcome: Result<&SlotSummary, &str>) {
         let begun = self.snapshots.saves.begun;
         let (ready, later) = std::mem::take(&mut self.snapshots.pinning)
@@ -61,7 +61,7 @@ impl Core {
         client.out.bulk(text.as_bytes());
     }
 
-    /// The client of a connection reads no snapshot any more.
+    /// Releases the pin of a connection, if it has one.
     pub(crate) fn unpin(&mut self, conn: ConnId) {
         let pins = &mut self.snapshots.pins;
         let Some(index) = pins.iter().position(|(of, _)| *of == conn) else { return };
@@ -71,8 +71,8 @@ impl Core {
         }
     }
 
-    /// Takes back all pins, for what `why` says goes first. Whoever reads one is disconnected, and so
-    /// knows that it has not read it all; but not who waits for the end that it has asked for.
+    /// Releases all pins, for the reason `why`. Their clients are disconnected, so that they know
+    /// they have not read everything; but not the client that waits for the shutdown.
     pub(crate) fn drop_pins(&mut self, why: &str) {
         let by = self.shutdown.and_then(|shutdown| shutdown.by);
         let pins: Vec<ConnId> = self.snapshots.pins.iter().map(|(conn, _)| *conn).collect();

@@ -1,9 +1,9 @@
 //! Who may append to the log, and how much.
 //!
-//! The invariant: nothing is appended that did not have room. A write asks before it changes
-//! anything, for the most that it can append. What happens without being asked for (keys whose time
-//! is over, eviction) gets what room there is, and what does not fit in is left for later. Neither
-//! touches the room by which the data set can be emptied.
+//! The invariant: nothing is appended without room for it. Before a write changes anything, it asks
+//! for room for the most that it can append. Expiry and eviction, which nobody asks for, get the
+//! room there is, and what does not fit in is left for later. Neither touches the room that is kept
+//! for emptying the data set.
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
@@ -16,14 +16,14 @@ use crate::commands::Entry;
 /// What a write is for: how much of the log's room it may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// Anything: only where there is room for what makes some, too.
+    /// Anything: admitted only while there is also room for a write that makes room.
     Any,
     /// Frees memory.
     Frees,
     /// Empties the data set, so that the log can start behind it.
     #[default]
     Empties,
-    /// Empties it where the log says already that it is empty: nothing is appended.
+    /// Empties it when the log says already that it is empty: nothing is appended.
     EmptiesAgain,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Admission {
 }
 
 impl Core {
-    /// Whether a record with so many bytes of payload, at most, has room in the log.
+    /// Whether the log has room for a record with at most `size` bytes of payload.
     pub(crate) fn admit(&mut self, purpose: Purpose, size: u64) -> Admission {
         self.log_size_max = size;
         let reserved = self.long_reserved();
@@ -53,7 +53,7 @@ impl Core {
             LogState::Ending => Room::Wait,
             LogState::On | LogState::Resuming if purpose == Purpose::EmptiesAgain => Room::Free,
             LogState::On | LogState::Resuming if reserved > 0 => {
-                // What a long request has not used of it is known when that is over.
+                // How much of its room a long request leaves unused is known only when it ends.
                 let room = wal.room(size.saturating_add(reserved));
                 if room == Room::Free { room } else { Room::Wait }
             }
@@ -94,7 +94,7 @@ impl Core {
         if is_said { Purpose::EmptiesAgain } else { Purpose::Empties }
     }
 
-    /// Bytes that deletions which nobody asked for may take in a record's payload now.
+    /// Bytes of a record's payload that expiry and eviction may use now.
     pub(crate) fn room_to_free(&self) -> u64 {
         match &self.wal {
             _ if self.is_paused() || self.is_long_holding() => 0,
@@ -106,8 +106,8 @@ impl Core {
         }
     }
 
-    /// Sets a limit to the deletions of keys that a command meets which only reads. They are not in
-    /// what it has asked for: it has asked for nothing.
+    /// Limits the deletions of expired keys that a command comes across although it only reads: it
+    /// has asked for no room.
     pub(crate) fn limit_effects(&mut self, db: DbIndex) {
         if let Some(transaction) = &self.transaction {
             self.effects.limit(transaction.room);
@@ -125,8 +125,8 @@ impl Core {
         self.dbs().all(|db| self.keyspace.dbsize(db) == 0)
     }
 
-    /// The data set was flushed, and the log says already that it is empty: it need not say so
-    /// again, only start there. So a log that has no room at all can be started anew.
+    /// The data set was flushed, and the log says already that it is empty: nothing is appended,
+    /// the log only starts here. So even a log without any room can be started anew.
     pub(super) fn flushed_again(&mut self, client: &mut Client) -> Lsn {
         let Some(wal) = &mut self.wal else { return Lsn(0) };
         let lsn = wal.log().appended();
@@ -137,7 +137,7 @@ impl Core {
         lsn
     }
 
-    /// The log goes on from here with what is in memory.
+    /// The log goes on from here with the data in memory: notes whether that is empty.
     pub(crate) fn note_if_empty(&mut self) {
         let end = self.wal.as_ref().map(|wal| wal.log().appended());
         self.emptied_at = end.filter(|_| self.is_empty());

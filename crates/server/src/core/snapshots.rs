@@ -1,4 +1,4 @@
-//! Snapshots: begun, taken step by step, adopted; and what writers meet meanwhile.
+//! Snapshots: beginning one, taking it in steps, adopting it; and what writers meet meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -18,28 +18,28 @@ use crate::wal::Wal;
 const STEP_TIME_MAX: Duration = Duration::from_micros(200);
 /// The least time that it takes of a turn with something else to do.
 const STEP_TIME_MIN: Duration = Duration::from_micros(30);
-/// Part of the time of a turn with something else to do that a snapshot may take.
+/// Share of a turn with something else to do that a snapshot may take: one part in this many.
 const STEP_SHARE: u32 = 8;
 /// What is taken between two looks at the clock.
 const STEP_BUDGET: CaptureBudget = CaptureBudget { size: 64 << 10, entries: 512 };
 /// Least memory that a snapshot may hold unless `snapshot-memory-limit` says otherwise, in bytes.
 const MEMORY_LIMIT_MIN: u64 = 64 << 20;
-/// Part of the data set that it may hold then: one in so many.
+/// Share of the data set that it may hold then: one part in this many.
 const MEMORY_SHARE: u64 = 8;
 
 /// Why no snapshot was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBegun {
-    /// One runs, or the last one is being given up: later.
+    /// One is running, or the last one is being given up: try later.
     Busy,
-    /// What is pinned takes its place.
+    /// A pinned snapshot occupies its place.
     Pinned,
     /// There is no volume, or its log has stopped.
     Never,
 }
 
 impl Core {
-    /// Begins a snapshot: what is in memory now is what it will hold.
+    /// Begins a snapshot of what is in memory now.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
         let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
         let (Some(thread), Some(wal)) = (&self.snapshots.thread, &mut self.wal) else {
@@ -103,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives up the snapshot that runs, unless it is about to be adopted.
+    /// Gives up the running snapshot, unless it is about to be adopted.
     pub(crate) fn cancel_snapshot(&mut self, why: &str) {
         if self.snapshots.running.as_ref().is_none_or(|r| r.stage == Stage::Adopting) {
             return;
@@ -114,8 +114,8 @@ impl Core {
         self.give_up(why);
     }
 
-    /// What runs is of no more use. That is no failure: the status of the last one stays, as in
-    /// Redis, and whoever asked for a point in time gets a later one.
+    /// The running snapshot is no longer needed. That is no failure: the status of the last one
+    /// stays, as in Redis, and whoever asked for an on-demand snapshot gets a later one.
     pub(super) fn give_up(&mut self, why: &str) {
         let Some(running) = self.drop_running() else { return };
         log::info!("{} given up: {why}", running.kind.name());
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// Ends what runs; all is as it was before it.
+    /// Ends the running snapshot; everything is as it was before it.
     fn drop_running(&mut self) -> Option<Running> {
         let running = self.snapshots.running.take()?;
         self.keyspace.end_capture();
@@ -133,14 +133,14 @@ impl Core {
             && let Some(wal) = &mut self.wal
         {
             wal.log_mut().snapshot_failed();
-            // Others may need on a device what it has taken.
+            // On a device, others may need the extents that it has taken.
             self.shorten_reserves();
         }
         Some(running)
     }
 
-    /// The command thread's part of snapshots in one turn, after which replies have left. `is_idle`:
-    /// nothing else happened in this turn.
+    /// Does the command thread's part of snapshots in one turn, after the replies have left.
+    /// `is_idle`: nothing else happened in this turn.
     pub(crate) fn drive_snapshots(&mut self, is_idle: bool) {
         self.take_answers();
         self.take_event();
@@ -179,7 +179,7 @@ impl Core {
         self.snapshots.step_cpu_max = self.snapshots.step_cpu_max.max(cpu);
     }
 
-    /// Whether the next turn should not wait for anything, for a snapshot goes on.
+    /// Whether a snapshot has a step to take, so that the next turn must not sleep.
     pub(crate) fn wants_snapshot_step(&self) -> bool {
         let thread_has_room =
             || self.snapshots.thread.as_ref().is_some_and(SnapshotThread::has_room);
@@ -192,7 +192,7 @@ impl Core {
     }
 
     fn snapshot_step(&mut self) {
-        // A step hands over what is held, so that it is most before.
+        // A step hands over the memory held, so the maximum is before it.
         let held = self.snapshot_memory();
         let Some(running) = &mut self.snapshots.running else {
             self.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
@@ -213,7 +213,7 @@ impl Core {
             CaptureState::Flushed => {
                 let kind = running.kind;
                 self.cancel_snapshot("everything was flushed");
-                // What took its place is empty, or new: that is what is to be kept.
+                // The data set that replaced it is empty or new: that is the one to keep.
                 self.snapshots.of_mut(kind).is_scheduled = true;
             }
             CaptureState::Running | CaptureState::Settling | CaptureState::Idle => {}
@@ -235,8 +235,8 @@ impl Core {
         }
     }
 
-    /// Whether writers have to wait until a snapshot holds less memory. They go on with each batch
-    /// that is written: as fast as the snapshot is, and evenly.
+    /// Whether writers have to wait until a snapshot holds less memory. They resume with each batch
+    /// that is written: at the snapshot's own rate, and evenly.
     pub(crate) fn is_snapshot_full(&mut self) -> bool {
         let is_taking = self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Taking);
         let is_full = is_taking && self.snapshot_memory() >= self.snapshot_memory_limit();
@@ -252,8 +252,8 @@ impl Core {
     fn take_answers(&mut self) {
         let plan = self.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
         let is_fuzzy = plan.is_some_and(|plan| plan.is_fuzzy);
-        // What a long request has overwritten may be missing in a fuzzy snapshot, and is in the log only
-        // when the request is over.
+        // A value that a long request has overwritten may be missing in a fuzzy snapshot, and its
+        // record is in the log only when the request is over.
         if is_fuzzy && self.is_long_writing() && !is_planted("adopted-within-long") {
             return;
         }
@@ -313,7 +313,7 @@ impl Core {
         }
     }
 
-    /// The snapshot that runs has come to nothing: all is as it was before it.
+    /// The running snapshot has failed: everything is as it was before it.
     fn snapshot_failed(&mut self, why: &str) {
         let Some(running) = self.drop_running() else { return };
         let kind = running.kind;
@@ -331,7 +331,7 @@ impl Core {
         }
     }
 
-    /// Begins what was asked for and had to wait.
+    /// Begins snapshots that were asked for and had to wait.
     fn begin_scheduled(&mut self) {
         if self.snapshots.running.is_some() {
             return;
@@ -358,7 +358,7 @@ impl Core {
         }
     }
 
-    /// Lets those go on whose `SAVE` is over.
+    /// Answers the clients whose `SAVE` is over.
     fn answer_saving(&mut self, failed: Option<&str>) {
         for conn in std::mem::take(&mut self.snapshots.saving) {
             let Some(mut client) = self.clients.take(conn) else { continue };
@@ -375,8 +375,8 @@ impl Core {
         self.transaction.is_some()
     }
 
-    /// Whoever asks for a point in time finds none in the way that nobody has asked for: the one that is
-    /// to come holds more.
+    /// When a client asks for an on-demand snapshot, cancels a running one that only a flush
+    /// caused: the new one holds more.
     pub(crate) fn make_way_for_save(&mut self) {
         if std::mem::take(&mut self.snapshots.is_of_flush)
             && self.snapshots.runs(SnapshotKind::OnDemand)
@@ -391,7 +391,7 @@ impl Core {
         self.snapshots.saving.push(client.conn);
     }
 
-    /// Begins what is due by time and size. Once per round of background work.
+    /// Schedules snapshots that are due by time or size. Called once per round of background work.
     pub(crate) fn schedule_snapshots(&mut self) {
         if self.snapshots.thread.is_none() || self.loading.is_some() || self.is_latched() {
             return;
@@ -417,7 +417,7 @@ impl Core {
         }
     }
 
-    /// The log is running out of room: what makes some goes before everything else.
+    /// The log is running out of room: a WAL-snapshot, which makes some, goes first.
     fn begin_urgent(&mut self) {
         if self.snapshots.runs(SnapshotKind::Wal) {
             return;
@@ -428,7 +428,7 @@ impl Core {
         }
     }
 
-    /// Whether a WAL-snapshot is under way or will be, so that whoever lacks room may wait for it.
+    /// Whether a WAL-snapshot is under way or will be, so that writes may wait for room.
     pub(crate) fn may_gain_room(&mut self) -> bool {
         if self.snapshots.runs(SnapshotKind::Wal) || self.snapshots.rewrites.is_scheduled {
             return true;
@@ -490,7 +490,7 @@ impl Core {
         points.iter().filter_map(|point| point.due_in(since, self.snapshots.changes)).min()
     }
 
-    /// Whether writes are refused because the last `BGSAVE` failed, with `save` set to want it.
+    /// Whether writes are refused because the last `BGSAVE` failed while `save` is set.
     pub(crate) fn is_save_broken(&self) -> bool {
         self.snapshots.saves.failed.is_some()
             && self.settings.stops_writes
@@ -503,8 +503,9 @@ impl Core {
         self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)
     }
 
-    /// `CONFIG SET appendonly`: ends the log, or lets it go on behind a snapshot. Within a transaction,
-    /// behind that: it is logged in whole or not at all, and was given room for that or for nothing.
+    /// `CONFIG SET appendonly`: ends the log, or resumes it behind a snapshot. Within a
+    /// transaction, waits for its end: a transaction is logged in whole or not at all, and was
+    /// granted room accordingly.
     pub(crate) fn turn_log(&mut self) {
         if let Some(transaction) = &mut self.transaction
             && !is_planted("turned-within")
@@ -522,13 +523,13 @@ impl Core {
         if is_on == wanted_before {
             return;
         }
-        // What is done without a log does not move its end.
+        // Writes without a log do not move its end.
         if !is_planted("empty-behind-the-end") {
             self.emptied_at = None;
         }
         if is_on {
             wal.log_mut().resume();
-            // One that was begun before does not hold what the log does not.
+            // A snapshot that was begun before does not hold the writes that the log lacks.
             self.cancel_snapshot("the log goes on, and needs one of its own");
             self.snapshots.rewrites.is_scheduled = true;
         } else {

@@ -9,7 +9,7 @@ use crate::clients::{Client, State};
 
 /// Keys looked at in one step of active expiry.
 const EXPIRE_STEP_KEYS: usize = 20;
-/// Share of keys with an expiry found over, in percent, above which another step follows.
+/// Percentage of expired keys, among those looked at, above which another step follows.
 const EXPIRE_AGAIN_PERCENT: usize = 10;
 /// Part of a round's time that expiry may take, in percent.
 const EXPIRE_TIME_PERCENT: u32 = 25;
@@ -19,14 +19,14 @@ const EXPIRE_STEP_TIME: Duration = Duration::from_millis(1);
 /// A round of expiry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expiry {
-    /// The database that is looked through.
+    /// The database being searched.
     db: usize,
     /// What is left of its time.
     left: Duration,
 }
 
 impl Core {
-    /// Does what is due; returns whether a round of background work was.
+    /// Does what is due.
     pub(crate) fn run_timers(&mut self) {
         self.check_waiting();
         self.go_on_evicting();
@@ -72,7 +72,7 @@ impl Core {
         if let Some(until) = self.pause_ends() {
             by(until);
         }
-        // What lies beyond what the clock can count to is never due.
+        // A time later than the clock can represent is never due.
         if let Some(seconds) = self.next_save_in()
             && let Some(at) = self.now.checked_add(Duration::from_secs(seconds as u64))
         {
@@ -92,7 +92,7 @@ impl Core {
         at.map(|at| at.saturating_duration_since(self.now))
     }
 
-    /// Whether rounds of background work have anything to do. If not, nobody is woken for them.
+    /// Whether rounds of background work have anything to do. If not, the thread is not woken.
     fn has_background_work(&self) -> bool {
         let expires = self.loading.is_none() && self.dbs().any(|db| self.keyspace.expiring(db) > 0);
         let times_out = self.settings.timeout.is_some() && self.clients.len() > 0;
@@ -102,7 +102,7 @@ impl Core {
             || self.has_parked()
             || (self.evicts_later() && !is_planted("eviction-not-woken"))
             || self.needs_rewrite()
-            // How fast it goes depends on what else does.
+            // The snapshot's rate depends on what else goes on.
             || self.snapshots.running.is_some()
             || self.stats.is_moving()
             || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
@@ -115,7 +115,7 @@ impl Core {
         self.expire();
     }
 
-    /// Whether a round of expiry has not had its time.
+    /// Whether a round of expiry has time left.
     fn is_expiring(&self) -> bool {
         !self.expiry.left.is_zero()
     }
@@ -139,7 +139,7 @@ impl Core {
         self.latency.note("expire-cycle", self.now_ms / 1000, took, self.settings.latency_from);
     }
 
-    /// Lets keys go whose time is over, until `until`; returns whether no more are worth looking for.
+    /// Deletes expired keys until `until`; returns whether no more are worth looking for.
     fn expire_until(&mut self, until: Instant) -> bool {
         let budget = EXPIRE_STEP_KEYS * (1 + self.settings.expire_effort as usize / 4) * 16;
         let mut nobody = Client::nobody(self.now);
@@ -155,7 +155,7 @@ impl Core {
                 }
                 let is_fruitful = step.expired * 100 > step.expiring * EXPIRE_AGAIN_PERCENT;
                 if self.effects.is_short() {
-                    // What has no room waits for the next round.
+                    // Deletions without room in the log wait for the next round.
                     return true;
                 }
                 if step.wrapped || !is_fruitful {

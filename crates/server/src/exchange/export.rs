@@ -1,4 +1,4 @@
-//! Entries to an RDB file.
+//! Writes entries to an RDB file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use slimio_keyspace::{DbIndex, EntryView, HashRef, Keyspace, StringRef, Usage, ValueRef};
 use slimio_rdb::{Attributes, Encoder, FileWriter, ValueType, Version};
 
-/// Notes in the file, as Redis makes them: which server it was, for whoever looks.
+/// The version note in the file, as Redis writes it: which server made the file.
 const REDIS_VERSION_NOTE: &[u8] = crate::REDIS_VERSION.as_bytes();
 
 /// How an RDB file is written.
@@ -18,7 +18,7 @@ pub struct ExportOptions {
     pub version: Version,
     /// Whether strings that shrink are compressed by LZF.
     pub compresses: bool,
-    /// Bytes of entries in memory from which they are written out.
+    /// Bytes of entries in memory at which they are written out.
     pub batch_size: usize,
 }
 
@@ -27,7 +27,7 @@ impl ExportOptions {
     pub const BATCH_SIZE: usize = 64 << 20;
 }
 
-/// An RDB file that is being written, beside the place where it will be.
+/// An RDB file being written, under a temporary name beside its path.
 #[derive(Debug)]
 pub struct Exporter {
     writer: Option<FileWriter<File>>,
@@ -56,7 +56,7 @@ impl Exporter {
         let open = || {
             let mut options = OpenOptions::new();
             let file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
-            // Who may read the file that it replaces, may read this one.
+            // Whoever may read the file that it replaces may read this one.
             if let Ok(old) = path.metadata() {
                 file.set_permissions(old.permissions())?;
             }
@@ -90,8 +90,8 @@ impl Exporter {
         self.keys
     }
 
-    /// Writes entries of a keyspace: each to the database that `place` says for its own database and
-    /// its key. `None` leaves it out.
+    /// Writes entries of a keyspace, each to the database that `place` returns for its database and
+    /// key. `None` leaves it out.
     ///
     /// # Errors
     /// A sentence when the file cannot be written.
@@ -108,7 +108,7 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                // By the clock that it was read by: by an earlier one it was used in the future.
+                // By the clock of the replay: an earlier one would put the last use in the future.
                 self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }

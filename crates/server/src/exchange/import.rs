@@ -1,4 +1,4 @@
-//! An RDB file to a keyspace, and a keyspace to a new volume.
+//! Reads an RDB file into a keyspace, and writes a keyspace to a new volume.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -55,12 +55,12 @@ pub fn import_file(
     Ok(target.keyspace)
 }
 
-/// The keyspace, and what commands for it are made in.
+/// The keyspace, and the buffers in which commands for it are built.
 struct Target {
     keyspace: Keyspace,
     effects: Effects,
     payload: Payload,
-    /// When this is, in milliseconds since 1970.
+    /// Time of the import, in milliseconds since 1970.
     now_ms: i64,
 }
 
@@ -116,7 +116,7 @@ impl Target {
         }
         let idle = key.attributes.idle_s.map(Usage::IdleSeconds);
         if let Some(usage) = key.attributes.freq.map(Usage::Freq).or(idle) {
-            // A file says the same kind of thing of all its keys.
+            // A file has the same kind of usage for all its keys.
             keep_usage(&mut self.keyspace, usage);
             self.keyspace.set_usage(db, &key.name, usage, self.now_ms);
         }
@@ -190,7 +190,7 @@ pub fn write_volume(
     adopt(&mut volume).map_err(failed)
 }
 
-/// There is nothing in a new volume.
+/// A sink for a new volume, which holds nothing.
 pub(crate) struct Nothing;
 
 impl RecoverSink for Nothing {
@@ -204,7 +204,7 @@ impl RecoverSink for Nothing {
     }
 }
 
-/// Lets the superblock say that the snapshot is there.
+/// Waits until the superblock names the snapshot.
 fn adopt(volume: &mut Volume) -> Result<(), Error> {
     loop {
         let now = Instant::now();

@@ -1,7 +1,7 @@
-//! The data set as an RDB file, out of a volume and into a new one; and back to a point in time.
+//! Exports a volume as an RDB file, imports one into a new volume, and rolls a volume back.
 //!
-//! The invariant: what was there before is there afterwards unless everything went well. A file gets
-//! its name when it is complete and stable; a volume is touched when the whole file was read.
+//! The invariant: what was there before is there afterwards unless everything went well. A file
+//! gets its name when it is complete and stable; a volume is touched once the whole file was read.
 
 mod export;
 mod import;
@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex, EvictionConfig, EvictionPolicy, Usage};
 
-/// Hears how far it is: bytes done, and bytes in all.
+/// Is told the progress: bytes done, and bytes in all.
 pub type Heard<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Count of the keys in all databases.
@@ -31,8 +31,8 @@ pub fn key_count(keyspace: &Keyspace) -> usize {
     dbs.map(|db| keyspace.dbsize(db)).sum()
 }
 
-/// Lets a keyspace keep what is known of the uses of keys: of this kind. Says whether it has not done
-/// so up to now.
+/// Makes a keyspace keep this kind of usage (idle time or frequency) of its keys. Returns whether
+/// it did not before.
 fn keep_usage(keyspace: &mut Keyspace, usage: Usage) -> bool {
     let policy = match usage {
         Usage::IdleSeconds(_) => EvictionPolicy::AllKeysLru,
@@ -43,13 +43,12 @@ fn keep_usage(keyspace: &mut Keyspace, usage: Usage) -> bool {
     is_new
 }
 
-/// The time, in milliseconds since 1970.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
-/// Databases for whatever is met.
+/// A keyspace with as many databases as there can be.
 fn roomy_keyspace() -> Keyspace {
-    // Nobody chooses keys that collide for a tool: the seed may be known.
+    // Nobody chooses colliding keys to attack a tool: the seed may be known.
     Keyspace::new(Config { db_count: DB_COUNT_MAX, ..Config::default() }, 0)
 }

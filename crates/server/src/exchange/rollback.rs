@@ -1,7 +1,7 @@
 //! Going back to the point in time that `BGSAVE` kept.
 //!
-//! A deed of its own rather than a way to start a server: whatever starts servers again and again
-//! would do it again and again, each time losing what came since.
+//! A command of its own rather than an option of the server's start: a service manager that
+//! restarts the server would roll back each time, and lose what was written since.
 
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ use crate::explain::explain;
 /// whole before anything is changed; one update of the superblock then does it, durable when this
 /// returns. Whether there is a log (`appendonly`) stays as it was.
 ///
-/// A volume of another device is this one's from then on if `accept_device`, and otherwise refused.
-/// Takes as much memory as the data set.
+/// A volume last written on another device is this one's from then on if `accept_device`, and is
+/// otherwise refused. Takes as much memory as the data set.
 ///
 /// # Errors
 /// A sentence with a remedy. The volume is as it was, unless it could not be written.

@@ -16,7 +16,7 @@ use crate::explain::explain;
 /// Fills a keyspace.
 pub(super) struct Filling<'a> {
     keyspace: Keyspace,
-    /// What it takes in memory without entries.
+    /// Bytes that the keyspace takes without entries.
     empty_size: usize,
     loader: Loader,
     heard: Heard<'a>,
@@ -35,7 +35,6 @@ impl<'a> Filling<'a> {
         self.keyspace.used_bytes() - self.empty_size
     }
 
-    /// Drops all entries.
     fn clear(&mut self) {
         let (eviction, now_ms) = (*self.keyspace.eviction(), self.keyspace.replay_time());
         self.keyspace = roomy_keyspace();
@@ -51,7 +50,7 @@ impl<'a> Filling<'a> {
             decoded.map_err(|e| refused(e.to_string()))
         };
         let mut decoded = decode(&self.keyspace)?;
-        // The snapshot itself says what was known of the uses of keys when it was taken.
+        // The snapshot says which kind of usage was kept when it was taken.
         if let Some(usage) = decoded.usage()
             && keep_usage(&mut self.keyspace, usage)
         {
@@ -86,7 +85,7 @@ impl RecoverSink for Filling<'_> {
     }
 }
 
-/// Reads what opening a volume would bring back, into memory. Nothing is written to it.
+/// Reads into memory the data set that opening a volume would give. Writes nothing to the volume.
 ///
 /// # Errors
 /// A sentence with a remedy when it cannot be read exactly.
@@ -101,8 +100,8 @@ pub fn load_volume(
     Ok(filling.keyspace)
 }
 
-/// Writes what opening a volume would bring back to a file. Nothing is written to the volume. In
-/// memory are, at a time, a batch of what the log leaves alone, and all keys that it touches.
+/// Writes the data set that opening a volume would give to a file, and nothing to the volume. Keeps
+/// in memory all keys that the log touches, and the others in batches.
 ///
 /// # Errors
 /// A sentence with a remedy.
@@ -134,7 +133,7 @@ pub fn export_volume(
     exporter.add(&kept, |db, _| Some(db))
 }
 
-/// Sees what the log touches, without the snapshot.
+/// Notes which keys the log touches, without reading the snapshot.
 struct Noting(LogTail);
 
 impl RecoverSink for Noting {
@@ -151,12 +150,12 @@ impl RecoverSink for Noting {
     }
 }
 
-/// Passes on what the log leaves alone, and replays it on the rest.
+/// Passes on the keys that the log does not touch, and replays the log on the others.
 struct Passing<'a> {
     tail: LogTail,
-    /// What has come of the snapshot and was not passed on.
+    /// Entries of the snapshot that were not passed on yet.
     filling: Filling<'a>,
-    /// What the log touches.
+    /// The keys that the log touches.
     kept: Keyspace,
     exporter: &'a mut Exporter,
     /// Why the file cannot be written.
@@ -178,7 +177,7 @@ impl Passing<'_> {
         let added = exporter.add(keyspace, place);
         filling.clear();
         added.map_err(|why| {
-            // That is no fault of the volume: the reading only has to end.
+            // The volume is fine: this error only ends the reading.
             self.failed = Some(why);
             Error::Refused { lsn: slimio_storage::Lsn(0), why: String::new() }
         })
@@ -209,7 +208,7 @@ impl RecoverSink for Passing<'_> {
 pub struct SlotSource<'a> {
     /// A path to it.
     pub device: &'a mut dyn Device,
-    /// The volume that it is of.
+    /// The volume that it belongs to.
     pub volume_id: VolumeId,
     /// What is in it.
     pub summary: SlotSummary,
@@ -242,7 +241,7 @@ pub fn export_slot(
         reader.give_back(chunk.into_buffer());
         if filling.size() >= exporter.batch_size {
             exporter.add(&filling.keyspace, |db, _| Some(db))?;
-            // What has come of a value in parts is the loader's.
+            // The loader keeps the parts of an incomplete value.
             filling.clear();
         }
     }

@@ -1,9 +1,9 @@
 //! Memory as `INFO`, `MEMORY STATS` and `MEMORY DOCTOR` show it.
 //!
-//! What is in use is the data set, which keeps its own account as the allocator rounds, the clients'
-//! buffers, the log's buffers, which are mapped, and what is held for a snapshot. What lies between
-//! that and the process's memory in RAM is the program itself and the allocator's: free memory it
-//! keeps, and its own tables.
+//! Memory in use is the data set, which counts its bytes as the allocator rounds them, the clients'
+//! buffers, the log's buffers, which are mapped, and memory held for a snapshot. The rest of the
+//! process's memory in RAM is the program itself and the allocator's: free memory that it keeps,
+//! and its own tables.
 
 use super::{Text, human};
 use crate::AllocatorBytes;
@@ -29,12 +29,12 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// The share of the data in what has come since the start, in percent.
+/// The data's share of the memory added since the start, in percent.
 fn dataset_percent(memory: &MemoryUse) -> f64 {
     100.0 * ratio(dataset(memory), memory.used.saturating_sub(memory.startup))
 }
 
-/// What is in use for keys and values.
+/// Memory in use for keys and values.
 fn dataset(memory: &MemoryUse) -> u64 {
     memory.used.saturating_sub(memory.overhead)
 }
@@ -95,14 +95,14 @@ fn log_backlog(core: &Core) -> u64 {
     core.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
 }
 
-/// What the allocator counts; where it does not, what can be said without it.
+/// What the allocator counts, or an estimate where it counts nothing.
 fn allocator_bytes(memory: &MemoryUse, resident: u64) -> AllocatorBytes {
     let unknown = AllocatorBytes { allocated: memory.used, active: resident, resident };
     (crate::allocator().bytes)().unwrap_or(unknown)
 }
 
 impl AllocatorBytes {
-    /// What each number is measured against, with the names of INFO.
+    /// The pairs of numbers that INFO compares, with its names for them.
     fn ratios(&self, process: u64) -> [(&'static str, u64, u64); 3] {
         [
             ("allocator_frag", self.active, self.allocated),
@@ -179,7 +179,7 @@ pub(crate) fn stats(core: &mut Core, client: &mut Client) {
         client.out.map(3);
         let table = core.keyspace.table_bytes_of(db) as u64;
         put(client, "overhead.hashtable.main", &count(table));
-        // Keys that expire are told by a bit of the main table.
+        // A bit of the main table marks the keys that expire.
         put(client, "overhead.hashtable.expires", &count(0));
         put(client, "overhead.hashtable.slot-to-keys", &count(0));
     }

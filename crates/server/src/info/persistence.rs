@@ -1,8 +1,8 @@
 //! Snapshots and the log as `INFO` shows them.
 //!
-//! The fields of Redis keep their meaning: a `bgsave` is the snapshot that is kept as a point in
-//! time, a `rewrite` the one that the log goes on from. Where Redis counts memory that was copied on
-//! write, these count what is held for the snapshot alone.
+//! The fields of Redis keep their meaning: a `bgsave` is an on-demand snapshot, a `rewrite` a
+//! WAL-snapshot. Where Redis counts memory that was copied on write, these count memory held only
+//! for the snapshot.
 
 use slimio_storage::{LogState, SnapshotKind};
 
@@ -48,7 +48,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("rdb_current_bgsave_time_sec", running_s(SnapshotKind::OnDemand));
     text.field("rdb_saves", saves.tries);
     text.field("rdb_last_cow_size", saves.memory_max);
-    // No key expires while a volume is read: the log says which ones did.
+    // No key expires during recovery: the log says which ones did.
     text.field("rdb_last_load_keys_expired", 0);
     text.field("rdb_last_load_keys_loaded", snapshots.loaded_keys);
     let rewrites = &snapshots.rewrites;
@@ -93,7 +93,7 @@ fn loading(text: &mut Text, core: &Core) {
     text.field("loading_eta_seconds", left as u64);
 }
 
-/// What only we have.
+/// Fields that only SlimIO has.
 pub(super) fn own_fields(text: &mut Text, core: &Core) {
     let snapshots = &core.snapshots;
     let running = snapshots.running.as_ref();

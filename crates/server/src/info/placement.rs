@@ -1,10 +1,10 @@
-//! Where the device puts what is written, in the section of our own.
+//! Where the device places writes, in the section of our own.
 
 use slimio_storage::{Lifetime, PlacementMonitor};
 
 use super::Text;
 
-/// What is sent with which placement, and what the device has counted.
+/// The placement of each lifetime, and what the device has counted.
 pub(super) fn fields(text: &mut Text, monitor: &dyn PlacementMonitor) {
     let report = monitor.report();
     text.field("placement_count", report.placement_count);

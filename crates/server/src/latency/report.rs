@@ -1,4 +1,4 @@
-//! What the latency monitor knows, for people: `LATENCY GRAPH` and `LATENCY DOCTOR`.
+//! Shows the latency monitor's samples to people: `LATENCY GRAPH` and `LATENCY DOCTOR`.
 
 use std::fmt::Write as _;
 

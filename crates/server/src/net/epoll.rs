@@ -45,7 +45,7 @@ pub struct EpollNet {
     accept_retry_at: Option<Instant>,
     /// Accepted in this turn.
     accepted: usize,
-    /// Why nothing can be waited for any more.
+    /// Why no event can be waited for any more.
     broken: Option<Errno>,
     syscalls: u64,
 }
@@ -63,15 +63,15 @@ struct Conn {
     generation: u32,
     socket: Option<OwnedFd>,
     reading: bool,
-    /// Reading rests, and it is to be told when nothing more will come.
+    /// Reading is paused, and it is to be reported when nothing more will come.
     is_paused: bool,
     /// What the kernel was told to report.
     interest: EventFlags,
-    /// That is told.
+    /// That was reported.
     is_hung_up: bool,
     /// The end was reported: there is nothing more to read.
     is_ended: bool,
-    /// So was that nothing can be sent.
+    /// It was reported that nothing can be sent either.
     is_broken: bool,
     filling: Option<Filling>,
     outgoing: Option<Outgoing>,
@@ -163,7 +163,7 @@ impl EpollNet {
         self.conn(id).is_some_and(|conn| conn.is_paused && !conn.is_ended)
     }
 
-    /// Whether that is to be told of a connection.
+    /// Notes that a paused connection hung up; returns whether that is to be reported.
     fn hung_up(&mut self, id: ConnId) -> bool {
         let is_news = self.is_paused(id);
         if is_news && let Some(conn) = self.conn(id) {
@@ -192,7 +192,7 @@ impl EpollNet {
                 Some(Event::Accepted(ConnId { index, generation }, listener))
             }
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
-                // Those who waited have given up: it is for the kernel to report again.
+                // The clients that waited have given up: the kernel is to report the next ones.
                 if self.accept_retry_at.take().is_some() {
                     self.listen_again();
                 }
@@ -231,7 +231,7 @@ impl EpollNet {
         None
     }
 
-    /// Reads from a readable connection: how much came, into which memory.
+    /// Reads from a readable connection. Returns how much came, or the memory it came into.
     fn read(&mut self, id: ConnId) -> Option<Read> {
         self.syscalls += 1;
         let conn = self.conns.get_mut(id.index as usize)?;
@@ -244,7 +244,7 @@ impl EpollNet {
             let result = if filling.buffer.capacity() - before == filling.wanted {
                 rustix::io::read(socket, rustix::buffer::spare_capacity(&mut filling.buffer))
             } else {
-                // The allocator gave more than was asked for: the end must be said, in zeros.
+                // The allocator gave more than was asked for: zeros mark the end of what is wanted.
                 filling.buffer.resize(before + filling.wanted, 0);
                 let result = rustix::io::read(socket, &mut filling.buffer[before..]);
                 filling.buffer.truncate(before + result.unwrap_or(0));
@@ -308,7 +308,7 @@ impl Net for EpollNet {
         self.watch(fd, id)
     }
 
-    // It is always told what is ready.
+    // Every readiness is reported anyway.
     fn expect(&mut self, _id: WatchId) {}
 
     fn receive(&mut self, id: ConnId) {

@@ -12,13 +12,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use crate::config::{Config, ConfigError};
 use crate::explain::explain_system;
 
-/// How long an address may be taken still: the kernel closes what a killed server's io_uring held a
-/// moment after the process has gone.
+/// How long an address may still be taken: the kernel closes the sockets that a killed server's
+/// io_uring held a moment after the process has gone.
 const FREE_WITHIN: Duration = Duration::from_secs(1);
-/// Time between two looks whether it is free.
+/// Time between two tries to listen on it.
 const FREE_LOOK: Duration = Duration::from_millis(10);
 
-/// Permissions of a Unix socket unless `unixsocketperm` has others: who connects may read everything.
+/// Permissions of a Unix socket without `unixsocketperm`: whoever connects may read everything.
 const SOCKET_MODE: u32 = 0o600;
 
 /// A socket that accepts connections.
@@ -30,7 +30,7 @@ pub struct Listener {
     pub address: Option<SocketAddr>,
 }
 
-/// Opens what `bind`, `port` and `unixsocket` say.
+/// Opens the sockets that `bind`, `port` and `unixsocket` name.
 ///
 /// # Errors
 /// When an address that must be there cannot be bound, or there is nothing to listen on.
@@ -95,7 +95,7 @@ fn parse_ip(name: &str) -> Result<IpAddr, ConfigError> {
     }
 }
 
-/// Listens on an address, and waits a moment if somebody still does.
+/// Listens on an address, and waits a moment if it is still taken.
 fn listen_when_free(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
     let deadline = Instant::now() + FREE_WITHIN;
     loop {
@@ -127,7 +127,7 @@ fn listen_unix(path: &str, permissions: u32, backlog: i32) -> Result<Listener, C
             _ => format!("cannot {doing}: {e}; check unixsocket"),
         })
     };
-    // A socket that a killed server left behind is in nobody's way; one that answers is.
+    // A socket that a killed server left behind may be replaced; one that answers may not.
     if UnixStream::connect(path).is_ok() {
         return Err(ConfigError(format!(
             "the Unix socket {path} is in use: stop the server that holds it, or choose another \

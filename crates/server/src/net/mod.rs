@@ -1,4 +1,4 @@
-//! Sockets, in the style of completions: what was asked for comes back as an [`Event`].
+//! Sockets, in the style of completions: the outcome of an operation comes back as an [`Event`].
 //!
 //! Two back ends do the same work: io_uring where the kernel allows it, epoll where not. The
 //! caller's turn is always: ask for things, [`Net::wait`] (one system call, which also hands over
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 /// Names a connection; never used for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
-    /// Small and used again, so that tables can be indexed by it.
+    /// Small and reused, so that tables can be indexed by it.
     pub index: u32,
     /// Differs between two connections of the same index.
     pub generation: u32,
@@ -43,31 +43,30 @@ pub struct Filling {
 /// What has happened, mostly to the connection named first.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Somebody connected to the listener with this index. Nothing is read before
-    /// [`Net::receive`].
+    /// A client connected to the listener with this index. Nothing is read before [`Net::receive`].
     Accepted(ConnId, usize),
-    /// A connection could not be accepted. Said once until accepting works again; meanwhile it is
-    /// tried anew every [`ACCEPT_RETRY`].
+    /// A connection could not be accepted. Reported once until accepting works again; meanwhile it
+    /// is retried every [`ACCEPT_RETRY`].
     AcceptFailed(Errno),
     /// Bytes have come.
     Received(ConnId, &'a [u8]),
     /// The memory handed over with [`Net::fill`] comes back; it is longer by what came, or the
     /// connection has ended or is broken, which is an event of its own.
     Filled(ConnId, Filling),
-    /// The other side sends nothing more: it has closed, or its sending half at least. Sending goes on.
+    /// The other side sends nothing more: it has closed at least its sending half. Sending goes on.
     Ended(ConnId),
-    /// As [`Event::Ended`], of a connection that is paused: what it sent before may be unread. Told
+    /// As [`Event::Ended`], for a paused connection: what it sent before may be unread. Reported
     /// once until [`Net::receive`].
     HungUp(ConnId),
     /// The connection broke: nothing comes or leaves any more. [`Net::close`] is still to be called.
     Broken(ConnId),
-    /// What [`Net::send`] took is with the kernel, whole. The memory comes back to be used again.
+    /// The kernel has taken all that [`Net::send`] was given. The memory comes back to be reused.
     Sent(ConnId, Outgoing),
     /// A watched descriptor is readable.
     Ready(WatchId),
 }
 
-/// How long accepting rests after it failed for want of descriptors or memory.
+/// How long accepting pauses after it failed for lack of descriptors or memory.
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A back end.
@@ -84,8 +83,8 @@ pub trait Net {
     /// When the kernel refuses.
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
-    /// As [`watch`](Self::watch), but told of reliably only once after each
-    /// [`expect`](Self::expect): what completes while nobody expects it wakes nobody. At most one
+    /// As [`watch`](Self::watch), but reported reliably only once after each
+    /// [`expect`](Self::expect): a completion that nobody expects wakes nobody. At most one
     /// descriptor has the id.
     ///
     /// # Errors
@@ -96,7 +95,7 @@ pub trait Net {
     /// already.
     fn expect(&mut self, id: WatchId);
 
-    /// Starts or goes on to read.
+    /// Starts or resumes reading.
     fn receive(&mut self, conn: ConnId);
 
     /// Stops reading. Bytes already taken from the socket may still be reported.
@@ -110,16 +109,16 @@ pub trait Net {
     /// the kernel at once; else [`Event::Sent`] or [`Event::Broken`] follows.
     fn send(&mut self, conn: ConnId, outgoing: Outgoing) -> Option<Outgoing>;
 
-    /// Closes, after what the kernel has taken. No event of this connection follows.
+    /// Closes, once all that the kernel has taken is sent. No event of this connection follows.
     fn close(&mut self, conn: ConnId);
 
     /// The socket, for its address and options; `None` after [`Net::close`].
     fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>>;
 
-    /// Hands over what was asked for, and sleeps until there is an event or the time is over.
+    /// Hands over what was asked for, and sleeps until there is an event or the timeout has passed.
     fn wait(&mut self, timeout: Option<Duration>);
 
-    /// The next event that is there; `None` ends the turn.
+    /// The next event; `None` ends the turn.
     fn next(&mut self) -> Option<Event<'_>>;
 
     /// Why no event will ever come again: the kernel takes nothing any more, because of a filter that

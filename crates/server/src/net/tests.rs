@@ -9,7 +9,7 @@ use slimio_resp::{Piece, Protocol, ReplyBuf};
 use super::*;
 use crate::config::Config;
 
-/// What came of a turn, owned.
+/// An event, owned.
 #[derive(Debug)]
 enum Came {
     Accepted(ConnId),
@@ -147,7 +147,7 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
     });
 }
 
-/// What it was told of as there is gone when it looks: memory that waits goes on waiting.
+/// The reported bytes are gone when they are to be read: the memory to fill keeps waiting.
 #[test]
 fn memory_that_waits_stays_where_nothing_is_there() {
     let mut config = Config::default();
@@ -155,7 +155,7 @@ fn memory_that_waits_stays_where_nothing_is_there() {
     config.set("bind", "127.0.0.1").unwrap();
     let listener = listen::open(&config).unwrap().remove(0);
     let address = listener.address.unwrap();
-    // Only epoll tells of bytes before they are taken.
+    // Only epoll reports bytes before they are taken.
     let mut net = epoll::EpollNet::new().unwrap();
     net.listen(listener.fd).unwrap();
     let mut client = TcpStream::connect(address).unwrap();
@@ -224,7 +224,7 @@ fn another_ring_is_reported_each_time_that_it_completes_something() {
             ring.submit().unwrap();
             assert!(matches!(next(net), Came::Ready(WatchId(3))));
             ring.reap(&mut completions);
-            // What is reported twice for one completion is no harm; a completion unreported is.
+            // Two reports of one completion do no harm; an unreported completion does.
             while net.next().is_some() {}
         }
         assert_eq!(completions.len(), 3);
@@ -276,7 +276,7 @@ fn who_sends_nothing_more_is_told_of_and_can_be_told() {
         }
         net.close(conn);
         let mut all = Vec::new();
-        // With io_uring it is closed when what is under way has ended.
+        // With io_uring it is closed when its operations have ended.
         net.wait(Some(Duration::ZERO));
         let reader = std::thread::spawn(move || client.read_to_end(&mut all).map(|_| all));
         while !reader.is_finished() {

@@ -15,7 +15,7 @@ use slimio_ring::{Completion, Fd, Interest, OpId, Outcome, Provided, Ring, Setup
 
 use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
 
-/// Buffers that received bytes are put in. More connections than this may be active: those wait.
+/// Buffers for received bytes. More connections than this may be active: the others wait.
 const BUFFERS: u16 = 128;
 /// Size of each: several small requests, or a common value with its header.
 const BUFFER_SIZE: u32 = 16 << 10;
@@ -40,20 +40,20 @@ pub struct UringNet {
     free: Vec<u32>,
     completions: Vec<Completion<Tag>>,
     todo: VecDeque<Completion<Tag>>,
-    /// The buffer whose bytes are lent out, and where those begin that were not yet.
+    /// The buffer whose bytes are lent out.
     lent: Option<Provided>,
     /// What remained of a buffer after a large argument was complete.
     rest: Option<(ConnId, Provided, usize)>,
     /// Connections whose receive may have to be started before sleeping.
     unarmed: Vec<ConnId>,
-    /// Connections of which is to be reported that they have ended or are broken.
+    /// Connections whose end or breakage is to be reported.
     ended: VecDeque<(ConnId, Ended)>,
     accept_retry_at: Option<Instant>,
     on_demand: Vec<OnDemand>,
     syscalls: u64,
 }
 
-/// What is left of a connection.
+/// What has ended of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Receiving,
@@ -78,11 +78,11 @@ struct Conn {
     generation: u32,
     fd: Option<Fd>,
     wants_receive: bool,
-    /// Receiving rests, and it is to be told when nothing more will come.
+    /// Receiving is paused, and it is to be reported when nothing more will come.
     is_paused: bool,
-    /// That is told.
+    /// That was reported.
     is_hung_up: bool,
-    /// It is asked for.
+    /// A poll for it is under way.
     is_polled: bool,
     /// There is nothing more to receive.
     is_ended: bool,
@@ -98,7 +98,7 @@ struct Conn {
 }
 
 impl UringNet {
-    /// Makes a ring with its buffers, and sees that it works. It belongs to the calling thread.
+    /// Makes a ring with its buffers, and checks that it works. It belongs to the calling thread.
     ///
     /// # Errors
     /// Why there is none here.
@@ -147,7 +147,7 @@ impl UringNet {
         }
     }
 
-    /// Starts whatever receive a connection should have and has not.
+    /// Starts the receive that a connection should have and lacks.
     fn arm(&mut self, id: ConnId) {
         let Some(conn) = self.conn(id) else { return };
         let Some(fd) = conn.fd else { return };
@@ -215,7 +215,7 @@ impl UringNet {
         }
     }
 
-    /// Takes bytes in a buffer of the ring's: to the memory that waits for them, or to be lent.
+    /// Takes bytes from a buffer of the ring: to memory that waits for them, or to be lent out.
     fn received(&mut self, id: ConnId, provided: Provided, from: usize) -> Option<Taken> {
         let Some(conn) = self.conn(id) else {
             self.ring.give_back(provided);
@@ -235,7 +235,7 @@ impl UringNet {
         Some(Taken::Filled(filling))
     }
 
-    /// What a completion means, or nothing that the caller need know.
+    /// What a completion means; `None` if the caller need not know of it.
     fn judge(&mut self, completion: Completion<Tag>) -> Option<Judged> {
         let Completion { payload, is_last, outcome, .. } = completion;
         match (payload, outcome) {
@@ -290,7 +290,7 @@ impl UringNet {
             (Tag::HangUp(id), Outcome::Polled(result)) => {
                 let conn = self.conn(id)?;
                 conn.is_polled = false;
-                // It may be read again, and what is read tells of the end.
+                // If reading was resumed, reading reports the end.
                 if result.is_err() || conn.is_ended || !std::mem::take(&mut conn.is_paused) {
                     return None;
                 }
@@ -444,8 +444,8 @@ impl Net for UringNet {
         }
         let must_not_sleep = !self.ended.is_empty() || timeout.is_some_and(|t| t.is_zero());
         self.syscalls += 1;
-        // A kernel without memory leaves what was asked for queued; one that refuses for good, `broken`
-        // tells of.
+        // Without memory, the kernel leaves operations queued; if it refuses for good, `broken`
+        // says so.
         let result =
             if must_not_sleep { self.ring.submit() } else { self.ring.submit_and_wait(1, timeout) };
         if let Err(errno) = result {
@@ -457,7 +457,7 @@ impl Net for UringNet {
 
     fn next(&mut self) -> Option<Event<'_>> {
         if self.ring.refused().is_some() {
-            // What ends because of that says nothing of a connection.
+            // Operations that end because of that say nothing of their connections.
             return None;
         }
         if let Some(provided) = self.lent.take() {

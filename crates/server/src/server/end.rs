@@ -12,15 +12,15 @@ use crate::net::{ConnId, Event};
 
 /// How long replies may take to leave when the server ends.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
-/// How often a snapshot is looked at while nothing else is waited for.
+/// How often the last snapshot is looked at while there is nothing else to do.
 const SAVE_LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl Server {
-    /// Takes the snapshot that an end of the server asks for. Returns whether it may end; if not,
-    /// it goes on.
+    /// Takes the snapshot that a shutdown asks for. Returns whether the server may end; if not, it
+    /// goes on.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(shutdown) = self.core.shutdown else { return false };
-        // A part of it is no state to save, or to go on from.
+        // A part of a long request is no state to save, or to go on from.
         if !is_planted("long-unfinished") {
             self.core.finish_long();
         }
@@ -29,7 +29,7 @@ impl Server {
         }
         log::info!("Saving before the end");
         self.core.cancel_snapshot("the server ends");
-        // One that waits for its place is not given up, and does not hold what came behind it.
+        // A snapshot that is being adopted is not given up, but does not hold the writes behind it.
         let before = self.core.snapshots.saves.begun;
         self.core.snapshots.saves.is_scheduled = true;
         loop {
@@ -59,8 +59,8 @@ impl Server {
         }
     }
 
-    /// Gives up what is pinned, also what was pinned meanwhile, for the last snapshot needs its place;
-    /// whoever reads that is told before anything is written there.
+    /// Releases all pins, also new ones, for the last snapshot needs their place. Their clients are
+    /// disconnected before anything is written there.
     fn make_place(&mut self) {
         let pins = &self.core.snapshots.pins;
         if pins.is_empty() || is_planted("end-keeps-pins") {
@@ -70,7 +70,7 @@ impl Server {
         let is_other = |conn| Some(conn) != by || is_planted("end-closes-who-asks");
         for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
-                // Closing may wait for what is under way. Who has gone need not be told.
+                // Closing may wait for operations under way; this does not. The client may be gone.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
         }
@@ -90,7 +90,7 @@ impl Server {
             self.core.answer(&mut client, |_, client| client.out.error(why));
             self.core.put_back(client);
         }
-        // The next end may have been asked for already: nobody waits for that, too.
+        // The next shutdown may have been asked for already: these replies do not wait for it.
         self.core.forget_durable();
         self.core.flush(&mut *self.net);
         false
@@ -144,8 +144,7 @@ impl Server {
 }
 
 impl Core {
-    /// Lets those go on whose requests came while an end was under way, but for the one who asked for
-    /// it.
+    /// Resumes clients whose requests came during a shutdown, except the client that asked for it.
     fn run_held_up(&mut self, by: Option<ConnId>) {
         let is_held_up = |client: &&Client| client.is_running() && !client.input.is_empty();
         let held_up: Vec<ConnId> = self

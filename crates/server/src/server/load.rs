@@ -12,9 +12,9 @@ use crate::core::{Core, Loading, policy};
 use crate::explain::{explain, explain_system};
 use crate::snapshot::Decoders;
 
-/// Batches under way at once under `always` before records gather for the next one.
+/// Batches in flight at once under `always` before records gather for the next one.
 const COMMITS_IN_FLIGHT: usize = 2;
-/// Time between two rounds of serving sockets while the log is read.
+/// Time between two rounds of serving sockets during recovery.
 const LOADING_TURN_EVERY: Duration = Duration::from_millis(10);
 
 impl Server {
@@ -79,7 +79,7 @@ impl Server {
         Ok(Some(volume))
     }
 
-    /// Answers what can be answered while the log is read.
+    /// Answers the requests that can be answered during recovery.
     fn loading_turn(&mut self) {
         self.net.wait(Some(Duration::ZERO));
         self.core.begin_turn();
@@ -107,7 +107,7 @@ fn refused(error: &ChunkError) -> Error {
 }
 
 impl Recovery<'_> {
-    /// Puts in what the next chunk held; whether there was one.
+    /// Loads the next decoded chunk into the keyspace; returns whether there was one.
     fn take_decoded(&mut self) -> Result<bool, Error> {
         let Some(decoded) = self.decoders.take() else { return Ok(false) };
         self.keyspace.load(decoded?).map_err(|error| refused(&error))?;

@@ -1,8 +1,8 @@
-//! The slow check of the snapshots that lie on the volume, in the background.
+//! Slow background check of the snapshots on the volume.
 //!
 //! A pass checks one slot after the other on the snapshot thread, which has the paths to them: a
-//! chunk at a time, with pauses that keep it below `snapshot-check-rate`, and nothing of it while a
-//! snapshot is written. What comes of a slot counts only while the slot still holds what was checked.
+//! chunk at a time, with pauses that keep it below `snapshot-check-rate`, and not while a snapshot
+//! is written. A result counts only while the slot still holds what was checked.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use slimio_device::Device;
 use slimio_planted::is_planted;
 use slimio_storage::{Error, SlotCheck, SlotName, SlotSummary, Snapshots};
 
-/// Time from the start to the first pass: what recovery has read was checked by it.
+/// Time from the start to the first pass: recovery has just checked what it read.
 const FIRST_AFTER: Duration = Duration::from_secs(60 * 60);
 /// Time from the beginning of one pass to that of the next.
 const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What came of checking a slot.
+/// The outcome of checking a slot.
 #[derive(Debug)]
 pub(crate) enum Checked {
-    /// What it holds was read to its end; what is wrong with it, if anything is.
+    /// The snapshot was read to its end; the error says what is wrong with it, if anything is.
     Read(SlotSummary, Option<Error>),
-    /// It was given up.
+    /// The check was given up.
     GivenUp,
 }
 
@@ -45,8 +45,8 @@ impl Checking {
         self.next_at.saturating_duration_since(Instant::now())
     }
 
-    /// Reads the next piece, after which there is a pause so that `rate` bytes per second are not
-    /// exceeded. Returns its size, and what came of the slot when that was the last one.
+    /// Reads the next piece, and sets the pause after it that keeps the check below `rate` bytes
+    /// per second. Returns the piece's size, and after the last piece the outcome for the slot.
     pub(super) fn step(&mut self, path: &mut dyn Device, rate: u64) -> (u64, Option<Checked>) {
         let began = Instant::now();
         match self.check.step(path) {
@@ -62,7 +62,7 @@ impl Checking {
     }
 }
 
-/// What is known of a slot since its last check.
+/// The result of a slot's last check.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     summary: SlotSummary,
@@ -77,9 +77,9 @@ pub(crate) struct Finding {
 pub(crate) struct Checks {
     /// Slots of the pass under way whose turn has not come.
     waiting: Vec<SlotName>,
-    /// The one that is with the snapshot thread.
+    /// The slot that the snapshot thread is checking.
     current: Option<SlotName>,
-    /// When the next pass begins unasked.
+    /// When the next pass begins by itself.
     pub(crate) next_pass: Instant,
     /// When a slot was last checked to its end, in seconds since 1970; 0 if none was.
     pub(crate) ended_at_s: i64,
@@ -114,12 +114,12 @@ impl Checks {
         if self.current.is_some() { None } else { self.waiting.pop() }
     }
 
-    /// It is with the snapshot thread, which answers once.
+    /// The slot was given to the snapshot thread, which answers once.
     pub(crate) fn slot_begun(&mut self, slot: SlotName) {
         self.current = Some(slot);
     }
 
-    /// The snapshot thread is done with it, `now_s` seconds after 1970.
+    /// The snapshot thread is done with the slot, `now_s` seconds after 1970.
     pub(crate) fn slot_ended(&mut self, outcome: &Checked, now_s: i64) {
         self.current = None;
         let Checked::Read(summary, error) = outcome else { return };

@@ -6,9 +6,9 @@
 //!            └─► ...                            ┘
 //! ```
 //!
-//! Each thread has every n-th chunk, and gives back in the order in which it was given: so the order
-//! of all is known without numbers. What came in parts is joined by one more thread: a large hash is
-//! handed over whole.
+//! Each thread decodes every n-th chunk, and returns results in the order of its chunks: so the
+//! order of all is known without numbers. One more thread joins values that come in parts: a large
+//! hash is handed over whole.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -16,28 +16,27 @@ use std::thread::JoinHandle;
 use slimio_keyspace::{ChunkError, DecodeContext, Decoded, Loader, decode_chunk};
 use slimio_storage::{Chunk, Error};
 
-/// Most threads that decode: more than that, and putting in what they decoded takes longer.
+/// Most threads that decode: with more of them, loading what they decoded takes longer.
 const THREADS_MAX: usize = 8;
 /// Chunks that may be with one thread, decoded or not.
 const AHEAD: usize = 4;
 
-/// What came of a chunk.
+/// The outcome of a chunk.
 pub(crate) type Result = std::result::Result<Decoded, Error>;
 
-/// The threads.
 #[derive(Debug)]
 pub(crate) struct Decoders {
     threads: Vec<DecoderThread>,
     joined: Receiver<Result>,
     joiner: Option<JoinHandle<()>>,
-    /// Chunks handed over, and taken back.
+    /// Chunks handed over, and results taken back.
     given: usize,
     taken: usize,
 }
 
 #[derive(Debug)]
 struct DecoderThread {
-    /// Until there are no more chunks.
+    /// `None` when there are no more chunks.
     chunks: Option<SyncSender<Chunk>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,7 +51,7 @@ impl Decoders {
         let started = (0..count).map(|_| DecoderThread::start(context));
         let started = started.collect::<std::io::Result<Vec<_>>>()?;
         let (threads, results) = started.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
-        // All that may be under way, and what is wrong at the end.
+        // Room for all results that may be under way, and for an error at the end.
         let (sender, joined) = sync_channel(count * AHEAD + 1);
         let joiner = std::thread::Builder::new().name("join".into());
         let joiner = joiner.spawn(move || join(&results, &sender, &context))?;
@@ -64,7 +63,6 @@ impl Decoders {
         self.given - self.taken >= self.threads.len() * AHEAD
     }
 
-    /// Hands over a chunk.
     pub(crate) fn give(&mut self, chunk: Chunk) {
         let thread = &self.threads[self.given % self.threads.len()];
         self.given += 1;
@@ -72,7 +70,7 @@ impl Decoders {
         assert!(chunks.send(chunk).is_ok(), "a decoder thread has panicked");
     }
 
-    /// What came of the next chunk; waits for it. `None` when all are taken back.
+    /// Waits for the outcome of the next chunk. `None` when all are taken back.
     pub(crate) fn take(&mut self) -> Option<Result> {
         if self.taken == self.given {
             return None;
@@ -81,11 +79,11 @@ impl Decoders {
         Some(self.joined.recv().expect("each chunk is answered for"))
     }
 
-    /// Says whether all that came in parts is whole, when all chunks are taken back. No more can be
-    /// handed over.
+    /// Once all chunks are taken back, says whether every value that came in parts is whole. No
+    /// more can be handed over.
     ///
     /// # Errors
-    /// What is not whole, once.
+    /// The value that is not whole, once.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), Error> {
         for thread in &mut self.threads {
             thread.chunks = None;
@@ -94,7 +92,7 @@ impl Decoders {
     }
 }
 
-/// Joins what came in parts, until there are no more chunks.
+/// Joins values that come in parts, until there are no more chunks.
 fn join(results: &[Receiver<Result>], joined: &SyncSender<Result>, context: &DecodeContext) {
     let refused = |error: ChunkError| Error::ChunkRefused { index: None, why: error.to_string() };
     let mut loader = Loader::new();
@@ -106,13 +104,13 @@ fn join(results: &[Receiver<Result>], joined: &SyncSender<Result>, context: &Dec
         }
     }
     if let Err(error) = loader.finish() {
-        // Nobody wants to know when recovery was given up.
+        // Fails only if recovery was given up.
         let _ = joined.send(Err(refused(error)));
     }
 }
 
 impl DecoderThread {
-    /// The thread, and where what it decodes comes out.
+    /// Starts a thread. Also returns the receiver of what it decodes.
     fn start(context: DecodeContext) -> std::io::Result<(Self, Receiver<Result>)> {
         let (chunks, chunk_receiver) = sync_channel::<Chunk>(AHEAD);
         let (result_sender, results) = sync_channel(AHEAD);
@@ -141,7 +139,7 @@ fn decode(chunk: &Chunk, context: &DecodeContext) -> Result {
 
 impl Drop for Decoders {
     fn drop(&mut self) {
-        // There is room for what is under way: no thread waits for it to be taken.
+        // There is room for all results under way: no thread waits for one to be taken.
         let threads = self.threads.drain(..).map(|DecoderThread { chunks, thread }| {
             drop(chunks);
             thread

@@ -1,36 +1,36 @@
-//! How fast a WAL-snapshot goes that nobody waits for: slowly while there is much room in the log, faster
-//! as that shrinks, and never so slowly that it would be too late.
+//! The rate of a WAL-snapshot that nobody waits for: low while the log has much room, higher as
+//! that shrinks, and never so low that the snapshot would come too late.
 
 use std::time::{Duration, Instant};
 
 use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
-/// Distance of two looks at how much was appended.
+/// Time between two samples of how much was appended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// It takes at least this part of `snapshot-rate`: one that hardly moves keeps a slot, and the next one,
-/// from everybody.
+/// The rate is at least this part of `snapshot-rate`: a snapshot that hardly advances keeps a slot
+/// occupied, and delays the next snapshot.
 const SHARE_MIN: u64 = 16;
-/// While it is written, the log may grow by the data set's size so often: a restart reads that, too.
+/// How many times the data set's size the log may grow meanwhile: a restart reads that, too.
 const GROWTH_MAX: u64 = 2;
-/// A data set counts as no smaller, in bytes.
+/// A smaller data set counts as this size, in bytes.
 const DATA_MIN: u64 = 64 << 20;
-/// By so much faster it goes than would do for the room that the log has: the log may come to grow
-/// faster, and what the rate says is the most that the snapshot gets.
+/// Factor on the rate that would just suffice for the log's room: the log may come to grow faster,
+/// and the snapshot gets no more than its rate.
 const HASTE: f64 = 1.5;
-/// Shares of the memory that it may hold between which old values press more and more. From the upper
-/// one on there is no limit.
+/// Shares of the memory that it may hold: from the first one on, held memory raises the rate. From
+/// the second one on there is no limit.
 const MEMORY_FROM: f64 = 0.125;
 const MEMORY_TO: f64 = 0.5;
 
-/// What such a snapshot has to get by with, in bytes.
+/// What the rate depends on, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Means {
     /// The data set.
     pub(crate) data: u64,
     /// What is still to be encoded.
     pub(crate) left: u64,
-    /// By so much the log may grow before it must be made shorter.
+    /// How much the log may grow before a snapshot must make room in it.
     pub(crate) room: u64,
     /// Memory that it holds, and the most that it may.
     pub(crate) memory: u64,
@@ -47,25 +47,25 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// At the beginning of a snapshot, of which nothing is known yet.
+    /// At the beginning of a snapshot: no growth is known yet.
     pub(crate) fn new(now: Instant, appended: Lsn) -> Self {
         Self { began: appended, looked_at: now, appended, per_s: 0.0 }
     }
 
-    /// Records were appended up to `appended` at `now`.
+    /// Samples the log, which ends at `appended` at `now`.
     pub(crate) fn look(&mut self, now: Instant, appended: Lsn) {
         let since = now.saturating_duration_since(self.looked_at);
         if since < LOOK_EVERY {
             return;
         }
         let per_s = appended.bytes_since(self.appended) as f64 / since.as_secs_f64();
-        // Believed at once when it grows faster, and slowly when it does not.
+        // Faster growth counts at once; slower growth counts gradually.
         self.per_s = per_s.max(self.per_s * 0.9 + per_s * 0.1);
         (self.looked_at, self.appended) = (now, appended);
     }
 
-    /// Bytes of keys and values per second that are to be taken at least, where `full` is the rate of a
-    /// snapshot that somebody waits for; 0 is no limit.
+    /// Bytes of keys and values per second to take, where `full` is the rate of a snapshot that
+    /// somebody waits for; 0 is no limit.
     pub(crate) fn rate(&self, full: u64, means: Means) -> u64 {
         if is_planted("too-late") {
             return full / SHARE_MIN;
@@ -76,7 +76,7 @@ impl Growth {
         let grown = self.appended.bytes_since(self.began);
         let growth_max = means.data.max(DATA_MIN) * GROWTH_MAX;
         let within = |bytes: u64| self.per_s * means.left as f64 / bytes.max(1) as f64;
-        // A restart that takes longer is no reason to go faster than when somebody waits.
+        // A longer restart is no reason to go faster than for somebody who waits.
         let for_restart = within(growth_max.saturating_sub(grown)).min(full as f64);
         let held = means.memory as f64 / means.memory_max.max(1) as f64;
         let for_memory = full as f64 * (held - MEMORY_FROM) / (MEMORY_TO - MEMORY_FROM);
@@ -118,11 +118,11 @@ mod tests {
 
     #[test]
     fn it_is_over_before_the_log_has_grown_by_twice_the_data_set() {
-        // 100 MB in a second: 1800 MB are left of that, and so are 18 seconds.
+        // After two seconds at 100 MB/s, 1800 of 2000 MB are left: 18 seconds.
         let rate = grown(100).rate(FULL, MEANS);
         assert!((54 * MB..57 * MB).contains(&rate), "{rate}");
         assert_eq!(grown(900).rate(FULL, MEANS), FULL, "and goes no faster for that");
-        // Nothing is left of that.
+        // Nothing is left of the 2000 MB.
         assert_eq!(grown(2000).rate(FULL, MEANS), FULL);
     }
 

@@ -40,7 +40,7 @@ use crate::net::ConnId;
 /// How long after a failure a snapshot that nobody asked for waits before it is tried again.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What a snapshot that runs is doing.
+/// What the running snapshot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Entries are being taken.
@@ -62,7 +62,7 @@ impl Stage {
     }
 }
 
-/// The snapshot that runs.
+/// The running snapshot.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) kind: SnapshotKind,
@@ -74,7 +74,7 @@ pub(crate) struct Running {
     pub(crate) memory_max: u64,
     /// Nobody has asked for it: the log has grown.
     pub(crate) is_unasked: bool,
-    /// What else goes on.
+    /// Whether commands are being served.
     pub(crate) traffic: Traffic,
     /// How fast the log grows meanwhile.
     pub(crate) growth: Growth,
@@ -127,15 +127,15 @@ pub(crate) struct Snapshots {
     pub(crate) rewrites: History,
     /// Changes of the data set since the last `BGSAVE` that succeeded.
     pub(crate) changes: u64,
-    /// When the last one did, in seconds since 1970; the start counts as one.
+    /// When the last one succeeded, in seconds since 1970; the start counts as one.
     pub(crate) saved_at_s: i64,
     /// A `BGSAVE` that lacked room is taken again behind a rewrite of the log, which makes some.
     pub(crate) is_behind_rewrite: bool,
-    /// The one that is scheduled, or runs, keeps what a flush did. Nobody has asked for it as such.
+    /// The scheduled or running `BGSAVE` keeps what a flush did. No client has asked for it.
     pub(crate) is_of_flush: bool,
     /// Clients whose `SAVE` is under way.
     pub(crate) saving: Vec<ConnId>,
-    /// Clients for whom a snapshot is to be pinned, and the count of those begun then.
+    /// Clients that wait for a snapshot to pin, each with the count of `BGSAVE`s begun by then.
     pub(crate) pinning: Vec<(ConnId, u64)>,
     /// Clients for whom a slot is kept as it is.
     pub(crate) pins: Vec<(ConnId, SlotName)>,
@@ -143,11 +143,11 @@ pub(crate) struct Snapshots {
     pub(crate) waits: u64,
     /// Longest stretch of the command thread's time that a snapshot took at once, ever.
     pub(crate) step_max: Duration,
-    /// The check of what lies on the volume.
+    /// Checks of the snapshots on the volume.
     pub(crate) checks: Checks,
-    /// The same in CPU time: what others took from the command thread meanwhile is not in it.
+    /// `step_max` in CPU time: time that others took from the command thread is not in it.
     pub(crate) step_cpu_max: Duration,
-    /// Keys that the snapshot which was read at the start brought back.
+    /// Keys in the snapshot that recovery read.
     pub(crate) loaded_keys: usize,
 }
 
@@ -193,15 +193,14 @@ impl Snapshots {
         self.rewrites.failures = 0;
     }
 
-    /// Whether a `BGSAVE` is under way, for all that those who asked can tell: one that only waits for
-    /// the last snapshot to be cleared away, or for the log to make room, is.
+    /// Whether a `BGSAVE` is under way as far as its client can tell: also while it only waits for
+    /// the last snapshot to be cleared away, or for the log to make room.
     pub(crate) fn is_saving(&self) -> bool {
         let is_put_off =
             self.saves.is_scheduled && (self.is_behind_rewrite || self.running.is_none());
         (is_put_off || self.runs(SnapshotKind::OnDemand)) && !self.is_of_flush
     }
 
-    /// Whether one of this kind runs.
     pub(crate) fn runs(&self, kind: SnapshotKind) -> bool {
         self.running.as_ref().is_some_and(|running| running.kind == kind)
     }

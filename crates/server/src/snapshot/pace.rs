@@ -1,31 +1,31 @@
-//! How fast a snapshot goes through the data set: at `snapshot-rate` while commands are served, so
-//! that it takes a small share of cores and device, as fast as it can when nobody would notice, or
-//! when waiting costs more than haste.
+//! The rate at which a snapshot goes through the data set: `snapshot-rate` while commands are
+//! served, so that it takes a small share of cores and device; no limit when nobody would notice,
+//! or when a delay would cost more.
 
 use std::time::{Duration, Instant};
 
-/// Distance of two looks at how many commands were served.
+/// Time between two samples of how many commands were served.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// So many in that time are traffic; fewer are somebody who looks at INFO now and then.
+/// Commands in that time that count as traffic; fewer are somebody who looks at INFO now and then.
 const COMMANDS_MIN: u64 = 10;
-/// So many looks in a row see no traffic before there is none: clients that wait for a core, or for
-/// each other, pause as well.
+/// Consecutive samples without traffic after which it has ended: clients that wait for a core, or
+/// for each other, pause as well.
 const QUIET_LOOKS: u32 = 5;
-/// Rests are no shorter, so that few wake-ups are spent on them.
+/// Shortest pause, so that few wake-ups are spent on pauses.
 const REST_MIN: Duration = Duration::from_millis(1);
-/// Time in which others had the core is made up for, up to this.
+/// Most time lost to others on the core that is made up for.
 ///
-/// It comes as a burst, during which who waits for this core waits longer: with 50 ms the p99.9 of
-/// SETs under `always` was twice as long.
+/// That comes as a burst, during which other threads wait longer for this core: with 50 ms the
+/// p99.9 of SETs under `always` was twice as long.
 const CREDIT_MAX: Duration = Duration::from_millis(5);
 
-/// What is written counts for so much more than what is read: a log that is durable with each batch
-/// waits for the same device. With values that do not compress, clients under `always` kept 0.79 of
-/// their throughput where both counted alike, and 0.83 so.
+/// Cost of a byte written, relative to a byte of keys and values: a log that makes each batch
+/// durable waits for the same device. With values that do not compress, clients under `always` kept
+/// 0.79 of their throughput at a cost of 1, and 0.83 at this one.
 const WRITTEN_COST: f64 = 1.25;
 
-/// What a piece of `size` bytes of keys and values costs of the rate, where `payload` bytes have become
-/// `written` bytes on the device so far: its bytes, or what comes of them, whichever counts for more.
+/// What a piece of `size` bytes of keys and values uses of the rate, where `payload` bytes became
+/// `written` bytes on the device so far: its bytes or those written for it, whichever cost more.
 pub(super) fn cost(size: u64, payload: u64, written: u64) -> u64 {
     let per_byte = WRITTEN_COST * written as f64 / payload.max(1) as f64;
     (size as f64 * per_byte.max(1.0)) as u64
@@ -40,13 +40,13 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// When there was none yet, `commands` having been served at `now`.
+    /// Starts without traffic, with `commands` served until `now`.
     pub(crate) fn new(now: Instant, commands: u64) -> Self {
-        // A snapshot may well have been asked for amid traffic: the next look tells.
+        // The snapshot may have been asked for amid traffic: the next sample tells.
         Self { looked_at: now, commands, quiet_looks: QUIET_LOOKS - 1 }
     }
 
-    /// Whether commands are served, which have been `commands` until `now`.
+    /// Whether commands are being served, given that `commands` were served until `now`.
     pub(crate) fn is_served(&mut self, now: Instant, commands: u64) -> bool {
         let since = now.saturating_duration_since(self.looked_at);
         if since >= LOOK_EVERY {
@@ -61,14 +61,14 @@ impl Traffic {
     }
 }
 
-/// The rests of the snapshot thread.
+/// The pauses of the snapshot thread.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// When what was done would have been done at the rate.
+    /// When the work so far is due at the rate.
     due: Instant,
     /// Bytes per second; 0 is no limit.
     rate: u64,
-    /// Time that was too long ago to be made up for.
+    /// Lost time beyond what is made up for.
     lost: Duration,
 }
 
@@ -77,10 +77,10 @@ impl Pace {
         Self { due: now, rate: 0, lost: Duration::ZERO }
     }
 
-    /// How long to rest at `now`, after `size` more bytes, for `rate` bytes a second; 0 is no limit.
+    /// Pause at `now`, after `size` more bytes, that keeps to `rate` bytes a second; 0 is no limit.
     pub(super) fn rest(&mut self, now: Instant, size: u64, rate: u64) -> Option<Duration> {
         if rate != self.rate {
-            // What the old one has left over counts for nothing.
+            // What was owed or left over at the old rate is dropped.
             *self = Self { due: now, rate, lost: Duration::ZERO };
         }
         if rate == 0 {
@@ -93,7 +93,7 @@ impl Pace {
         Some(self.due.saturating_duration_since(now)).filter(|rest| *rest >= REST_MIN)
     }
 
-    /// How much time was lost, beyond what is made up for, since this was last asked.
+    /// Takes the time lost, beyond what is made up for, since the last call.
     pub(super) fn take_lost(&mut self) -> Duration {
         std::mem::take(&mut self.lost)
     }
@@ -113,7 +113,7 @@ mod tests {
         let mut done = 0;
         while done < 100_000_000 {
             done += 64_000;
-            // Work itself takes a part of the time that it may.
+            // The work itself takes a part of its time.
             now += Duration::from_micros(50);
             if let Some(rest) = pace.rest(now, 64_000, 100_000_000) {
                 assert!(rest < 10 * MS, "{rest:?} at once");

@@ -1,7 +1,7 @@
 //! When a snapshot begins that nobody asked for.
 
-/// `save seconds changes`: one is due when so many seconds have passed since the last one, with at
-/// least so many changes.
+/// `save seconds changes`: a snapshot is due this many seconds after the last one, with at least
+/// this many changes since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavePoint {
     pub(crate) seconds: i64,
@@ -59,7 +59,7 @@ impl RewriteRule {
     }
 
     /// Whether a snapshot must make room, with `used` bytes of the log taken and `log` of them
-    /// written since the last snapshot. `is_full`: it can't have more than it has.
+    /// written since the last snapshot. `is_full`: the log cannot grow any more.
     pub(crate) fn is_urgent(&self, used: u64, log: u64, is_full: bool) -> bool {
         let room = if is_full { used } else { self.room };
         let is_over = is_full || used > self.room / 100 * ROOM_PERCENT;

@@ -1,10 +1,10 @@
-//! What reserves have and will not need, given back to the file system.
+//! Returns space that reserves will not need to the file system.
 //!
-//! A slot keeps its blocks and is written over; but after a data set has become far smaller, its
-//! slots hold what nobody else can use. A reserve is shortened a piece at a time, with pauses, on the
-//! snapshot thread while it writes no snapshot, so that the file system's work for it never holds up
-//! the log. Only what the superblock in force does not name is ever shortened: whatever is
-//! interrupted, nothing that counts was touched.
+//! A slot keeps its blocks and is overwritten; but after a data set has become far smaller, its
+//! slots hold space that nobody else can use. A reserve is shortened a piece at a time, with
+//! pauses, on the snapshot thread while it writes no snapshot, so that the file system's work for
+//! it never holds up the log. Only a slot that the superblock in force does not name is ever
+//! shortened: an interruption touches nothing that counts.
 
 use std::time::{Duration, Instant};
 
@@ -16,20 +16,20 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Reserves that may be too long.
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
-    /// Each with the blocks that a snapshot may need.
+    /// Each with the LBAs that a snapshot may need.
     slots: Vec<(SlotName, u64)>,
     /// When the next piece may be given back.
     next_at: Option<Instant>,
 }
 
 impl Surplus {
-    /// A slot is a reserve, and the next snapshot takes about `need_lbas` blocks.
+    /// Adds a reserve; the next snapshot takes about `need_lbas` LBAs.
     pub(super) fn add(&mut self, slot: SlotName, need_lbas: u64) {
         self.forget(slot);
         self.slots.push((slot, need_lbas));
     }
 
-    /// A slot is about to be written.
+    /// Forgets a slot that is about to be written.
     pub(super) fn forget(&mut self, slot: SlotName) {
         self.slots.retain(|(known, _)| *known != slot);
     }

@@ -1,7 +1,7 @@
-//! The snapshot thread as the command thread has it.
+//! The snapshot thread as the command thread sees it.
 //!
-//! What waits for it is bounded by its size, which the command thread looks at before it takes more,
-//! so that handing over never blocks.
+//! The queue to it is bounded by its size in bytes, which the command thread checks before it takes
+//! more, so that handing over never blocks.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::worker::Worker;
 
 /// Bytes that may wait to be encoded before no more is taken.
 const WAITING_SIZE_MAX: u64 = 4 << 20;
-/// Bytes that still wait when more is asked for.
+/// Bytes that still wait when the command thread is woken for more.
 pub(super) const WAITING_SIZE_MIN: u64 = 1 << 20;
 
 /// What the thread is told.
@@ -46,22 +46,22 @@ pub(crate) struct DbSize {
 pub(crate) enum Answer {
     /// It is complete and stable.
     Written(SlotSummary),
-    /// It failed; what still comes of it is dropped.
+    /// It failed; batches that still come are dropped.
     Failed(Error),
 }
 
-/// What both sides see.
+/// State shared by both sides.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Bytes of keys and values that wait to be encoded.
     pub(super) waiting_size: AtomicU64,
-    /// Bytes of memory that wait with them and are nobody else's.
+    /// Bytes of memory that they alone keep in use.
     pub(super) waiting_memory: AtomicU64,
     /// Bytes written, or about to be.
     pub(super) written: AtomicU64,
     /// Bytes that checks have read.
     pub(super) checked: AtomicU64,
-    /// Bytes of keys and values that are to be encoded per second at most; 0 is no limit.
+    /// Most bytes of keys and values to encode per second; 0 is no limit.
     pub(super) rate: AtomicU64,
     /// Turns of the idle thread that ended because it hardly got a core.
     pub(super) starved_turns: AtomicU64,
@@ -69,11 +69,11 @@ pub(super) struct Shared {
     pub(super) is_wake_wanted: AtomicBool,
     /// The command thread wants to be woken as soon as less memory is held: writers wait for it.
     pub(super) is_memory_wanted: AtomicBool,
-    /// Counts snapshots begun and given up: what is in the queue for another round is not wanted.
+    /// Counts snapshots begun and given up: batches queued in another round are dropped.
     pub(super) round: AtomicU64,
 }
 
-/// The snapshot thread, as the command thread has it.
+/// The snapshot thread, as the command thread sees it.
 #[derive(Debug)]
 pub(crate) struct SnapshotThread {
     orders: Option<Sender<Order>>,
@@ -88,7 +88,7 @@ impl SnapshotThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When it, or what it wakes the command thread with, cannot be made.
+    /// When the thread, or the descriptor that wakes the command thread, cannot be made.
     pub(crate) fn start(paths: SlotPaths) -> std::io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let shared = Arc::new(Shared::default());
@@ -119,7 +119,7 @@ impl SnapshotThread {
         self.tell(Order::Begin { plan, options, sizes, round });
     }
 
-    /// Hands over what was taken.
+    /// Hands over captured entries.
     pub(crate) fn give(&self, batch: Captured) {
         let memory = batch.owned_size() as u64;
         let size = memory.max(batch.size() as u64);
@@ -128,7 +128,7 @@ impl SnapshotThread {
         self.tell(Order::Batch(batch, self.shared.round.load(Ordering::Relaxed)));
     }
 
-    /// Sets how many bytes of keys and values are encoded per second at most; 0 is no limit.
+    /// Sets the most bytes of keys and values that are encoded per second; 0 is no limit.
     pub(crate) fn set_rate(&self, rate: u64) {
         self.shared.rate.store(rate, Ordering::Relaxed);
     }
@@ -143,7 +143,7 @@ impl SnapshotThread {
         self.tell(Order::Finish);
     }
 
-    /// Gives up what is running: no answer follows.
+    /// Gives up the running snapshot: no answer follows.
     pub(crate) fn cancel(&self) {
         self.shared.round.fetch_add(1, Ordering::Relaxed);
         self.tell(Order::Cancel);
@@ -155,12 +155,12 @@ impl SnapshotThread {
             return true;
         }
         self.shared.is_wake_wanted.store(true, Ordering::SeqCst);
-        // It may have caught up meanwhile, and not have seen that.
+        // The thread may have caught up meanwhile without seeing that.
         self.shared.waiting_size.load(Ordering::SeqCst) < WAITING_SIZE_MIN
     }
 
-    /// Wakes the command thread when the next batch has been dropped. If none is left, that is up to
-    /// the command thread: what is held waits to be taken.
+    /// Has the command thread woken when the next batch has been dropped. If no batch is queued, it
+    /// is up to the command thread: the memory held waits for it to take entries.
     pub(crate) fn wake_when_less(&self) {
         self.shared.is_memory_wanted.store(true, Ordering::SeqCst);
     }
@@ -170,7 +170,7 @@ impl SnapshotThread {
         self.shared.waiting_size.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that wait with them and are nobody else's.
+    /// Bytes of memory that they alone keep in use.
     pub(crate) fn waiting_memory(&self) -> u64 {
         self.shared.waiting_memory.load(Ordering::Relaxed)
     }
@@ -185,7 +185,7 @@ impl SnapshotThread {
         self.shared.starved_turns.load(Ordering::Relaxed)
     }
 
-    /// What has become of the snapshot, once.
+    /// The outcome of the snapshot, once.
     pub(crate) fn answer(&self) -> Option<Answer> {
         let round = self.shared.round.load(Ordering::Relaxed);
         let mut answers = self.answers.try_iter();
@@ -198,18 +198,18 @@ impl SnapshotThread {
         self.tell(Order::Check(Box::new(check)));
     }
 
-    /// Sets how many bytes per second a check reads at most. At 0 the one under way is given up.
+    /// Sets the most bytes per second that a check reads. At 0 the check under way is given up.
     pub(crate) fn set_check_rate(&self, rate: u64) {
         self.tell(Order::CheckRate(rate));
     }
 
-    /// A slot holds nothing that counts, and nobody reads it; the next snapshot takes about
-    /// `need_lbas` blocks. What it has far beyond that goes back to the file system.
+    /// Shortens a slot that holds nothing that counts and that nobody reads: what it has far beyond
+    /// `need_lbas`, about what the next snapshot takes, goes back to the file system.
     pub(crate) fn shorten_reserve(&self, slot: SlotName, need_lbas: u64) {
         self.tell(Order::Reserve { slot, need_lbas });
     }
 
-    /// What has come of a check, once.
+    /// The outcome of a check, once.
     pub(crate) fn checked(&self) -> Option<Checked> {
         self.checked.try_recv().ok()
     }
@@ -221,7 +221,7 @@ impl SnapshotThread {
 
     /// Forgets that the command thread was woken.
     pub(crate) fn woken(&self) {
-        // Nothing to read is as good as having read it.
+        // It does no harm if there is nothing to read.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 

@@ -1,14 +1,14 @@
 //! Two threads that do the work on snapshots in turns: which of them does it makes no difference to
-//! the work, but to everybody else.
+//! the work, but it does to other threads.
 //!
-//! A thread of idle class (`SCHED_IDLE`, sched(7)) runs when nobody else wants its core, and Linux
-//! takes that core for a free one when it places a thread that wakes, which then runs there at once:
-//! the command thread and its clients wait for nobody. But on a machine with no core to spare it
-//! starves, and without CAP_SYS_NICE a thread that has entered that class cannot leave it. So there
-//! are two: when the idle thread has lost too much time, or haste is wanted, the other one, which is
-//! merely nice, has its turn, and gives the work away again after a while.
+//! A thread of idle class (`SCHED_IDLE`, sched(7)) runs when no other thread wants its core. Linux
+//! takes that core for a free one when it places a waking thread, which then runs there at once:
+//! the command thread and its clients do not wait. But on a machine with no core to spare, the idle
+//! thread starves, and without CAP_SYS_NICE it cannot leave that class. So there are two: when the
+//! idle thread has lost too much time, or the work is urgent, the other one, which is merely nice,
+//! takes a turn, and hands the work back after a while.
 //!
-//! The [`Worker`] itself goes back and forth, so that it is never in two hands.
+//! The [`Worker`] itself is passed back and forth, so that only one thread has it at a time.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -19,19 +19,19 @@ use slimio_planted::is_planted;
 
 use super::worker::Worker;
 
-/// How nice to others the nice thread is, as nice(2) has it. Nicer than this, it may starve as well,
-/// and the log grows meanwhile.
+/// Niceness of the nice thread (nice(2)). With a higher one it may starve as well, and the log
+/// grows meanwhile.
 const NICENESS: i32 = 10;
-/// The idle thread's turn is over when so much time was lost in it that can't be made up for, which is
-/// more than one part in [`LOST_SHARE_MAX`] of what has passed, and it has waited for a core as long.
+/// The idle thread's turn ends when it has lost more time than this that is not made up for, more
+/// than one part in [`LOST_SHARE_MAX`] of the time passed, and waited longer than this for a core.
 const LOST_MAX: Duration = Duration::from_millis(20);
-/// A snapshot takes longer by less than that, and everybody else is the better for it: with the nice
-/// thread in its place, clients under `always` lost a tenth more of their throughput.
+/// A smaller loss makes the snapshot slower by less than that, and everybody else gains: with the
+/// nice thread in its place, clients under `always` lost a tenth more of their throughput.
 const LOST_SHARE_MAX: u32 = 4;
-/// How long a turn of the nice thread is at least, unless the work ends.
+/// Shortest turn of the nice thread, unless the work ends.
 const NICE_TURN_MIN: Duration = Duration::from_millis(200);
-/// How many times as long as the idle thread waited for a core in its last turn: little is lost where
-/// it hardly gets one.
+/// The nice thread's turn lasts at least this many times as long as the idle thread waited for a
+/// core in its last turn: little is lost while that one hardly gets a core.
 const NICE_PER_WAITED: u32 = 5;
 
 /// The work, and for how long it waited for a core in the turn that has ended.
@@ -74,7 +74,7 @@ impl Drop for TurnThreads {
     }
 }
 
-/// Does the work, and lends it where that may be good for others, until nobody gives orders.
+/// Does the work, and lends it to the idle thread to spare others, until nobody gives orders.
 fn nice_turns(mut worker: Box<Worker>, lend: &Sender<Box<Worker>>, returned: &Receiver<Returned>) {
     // Nothing is known yet of how busy the cores are.
     let mut turn_ends = Instant::now();
@@ -86,7 +86,7 @@ fn nice_turns(mut worker: Box<Worker>, lend: &Sender<Box<Worker>>, returned: &Re
     }
 }
 
-/// Does the work whenever it is lent, as long as that is good for it.
+/// Does the work whenever it is lent, until it starves or the work is urgent.
 fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) {
     while let Ok(mut worker) = turns.recv() {
         let mut hunger = Hunger::new();
@@ -107,15 +107,15 @@ fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) 
     }
 }
 
-/// How much the calling thread is in want of a core.
+/// How much the calling thread starves for a core.
 struct Hunger {
-    /// Time that its work has lost, to whatever, since it was last looked what to.
+    /// Time that its work has lost, for any reason, since the reason was last looked for.
     lost: Duration,
     /// When that was.
     looked_at: Instant,
-    /// For how long it had waited for a core then, since it began; `None` if the kernel does not tell.
+    /// How long it had waited for a core by then, in all; `None` if the kernel does not tell.
     waited: Option<Duration>,
-    /// For how long it has waited since little was lost, as far as that was looked at.
+    /// How long it has waited for a core since little was lost, as far as that was looked at.
     total: Duration,
 }
 
@@ -125,14 +125,14 @@ impl Hunger {
         Self { lost, looked_at: Instant::now(), waited: waited_for_core(), total }
     }
 
-    /// Whether it is, when its work has lost so much more time.
+    /// Whether it starves, now that its work has lost this much more time.
     fn is_too_much(&mut self, lost: Duration) -> bool {
         self.lost += lost;
         if self.lost <= LOST_MAX {
             return false;
         }
-        // It may have been lost to a slow device, or there was nothing to do. Where the kernel does
-        // not tell, the other thread may as well try.
+        // The time may have been lost to a slow device, or there was nothing to do. If the kernel
+        // does not tell, the other thread may as well try.
         let before = std::mem::replace(&mut self.waited, waited_for_core());
         let hungry = match (before, self.waited) {
             (Some(before), Some(now)) => now.saturating_sub(before),
@@ -144,8 +144,8 @@ impl Hunger {
         self.count(lost, since, hungry)
     }
 
-    /// The same, when it has lost so much of the time `since` it was looked last, and waited for a
-    /// core in that time.
+    /// The same, when it has `lost` part of the time `since` the last look, and `waited` for a core
+    /// in that time.
     fn count(&mut self, lost: Duration, since: Duration, waited: Duration) -> bool {
         if lost * LOST_SHARE_MAX <= since {
             self.total = Duration::ZERO;

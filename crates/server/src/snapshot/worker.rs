@@ -1,5 +1,5 @@
-//! The work on a snapshot behind the command thread: encoding what was taken, writing it to its
-//! slot; and between snapshots the check of the slots.
+//! The work on a snapshot off the command thread: encoding captured entries, writing them to the
+//! slot; and between snapshots checking the slots.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::pace::{Pace, cost};
 use super::surplus::Surplus;
 use super::thread::{Answer, DbSize, Order, Shared, WAITING_SIZE_MIN};
 
-/// No rest is longer without a look at what is wanted.
+/// Longest sleep before looking whether the pause is still wanted.
 const REST_MAX: Duration = Duration::from_millis(10);
 
 /// Obeys the command thread's orders. It owns a path to each slot.
@@ -76,8 +76,8 @@ impl Worker {
         }
     }
 
-    /// Obeys until `is_over`, of which it asks before each order, or until nobody can give orders
-    /// any more, and says whether somebody can. While it writes no snapshot, it checks slots and
+    /// Obeys orders until `is_over`, which it asks before each one, or until nobody can give orders
+    /// any more; returns whether somebody can. While it writes no snapshot, it checks slots and
     /// gives back space in between.
     pub(super) fn work(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> bool {
         while !is_over(self) {
@@ -107,19 +107,19 @@ impl Worker {
         true
     }
 
-    /// Whether a snapshot is being written at a rate. Its end is not: that is a few waits for the device,
-    /// each of which is long for who starves behind it, and no turn could end in between.
+    /// Whether a snapshot is being written at a limited rate. Its end is not: a starving thread
+    /// would wait long for the device several times, and no turn could end between these waits.
     pub(super) fn is_paced(&self) -> bool {
         let is_finish_due = self.is_finish_due && !is_planted("end-starves");
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// How much time the work has lost since this was last asked, to whatever, that is not made up for.
+    /// Takes the time lost since the last call, for any reason, that is not made up for.
     pub(super) fn take_lost(&mut self) -> Duration {
         self.pace.take_lost()
     }
 
-    /// The turn of a thread ends because it hardly gets a core.
+    /// Counts a turn that ended because its thread hardly got a core.
     pub(super) fn count_starved_turn(&self) {
         self.shared.starved_turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -184,7 +184,7 @@ impl Worker {
         self.rest(payload);
     }
 
-    /// Rests as becomes the rate, unless that changes, or what was written is no longer wanted.
+    /// Sleeps as the rate demands, until the rate changes or the snapshot is no longer wanted.
     fn rest(&mut self, payload: u64) {
         let rate = self.shared.rate.load(Ordering::Relaxed);
         let cost = self.current.as_mut().map_or(payload, |current| {
@@ -249,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// What a slot held is of no more use.
+    /// Gives up the check of a slot whose contents are no longer of use.
     fn give_up_check_of(&mut self, slot: SlotName) {
         if self.checking.as_ref().is_some_and(|checking| checking.slot() == slot) {
             self.end_check(Checked::GivenUp);
@@ -258,13 +258,13 @@ impl Worker {
 
     fn end_check(&mut self, outcome: Checked) {
         self.checking = None;
-        // Nobody is there to hear it when the server ends.
+        // Fails only when the server ends.
         let _ = self.checked.send(outcome);
         self.wake();
     }
 
     fn answer(&self, answer: Answer) {
-        // Nobody is there to hear it when the server ends.
+        // Fails only when the server ends.
         let _ = self.answers.send((self.round, answer));
         self.wake();
     }

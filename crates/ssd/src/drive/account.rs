@@ -1,4 +1,4 @@
-//! What an emulated drive says of its data placement: as an NVMe drive with FDP does.
+//! What an emulated drive reports of its data placement, as an NVMe drive with FDP does.
 
 use slimio_device::{
     DeviceError, FdpAccount, FdpEvent, FdpStatistics, PlacementHandle, PlacementId,
@@ -45,7 +45,7 @@ impl FdpAccount for Account {
             .ftl()
             .events()
             .map(|event| FdpEvent { kind: event.kind.code(), placement: Some(event.handle) });
-        // Those that the collector causes are the controller's own.
+        // From 0x80 on they are controller events, which the collector causes.
         Ok(events.filter(|event| event.kind < 0x80).collect())
     }
 

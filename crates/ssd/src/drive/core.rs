@@ -16,30 +16,29 @@ use crate::Clocked;
 /// Longest transfer of one operation, in blocks: 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
 
-/// What a block that holds nothing reads as.
+/// Each byte of a block that holds nothing reads as this.
 const HOLDS_NOTHING: u8 = 0xDD;
 
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) drive: Clocked,
-    /// The drive's own time, where that is what counts.
+    /// The drive's own time, used with [`Clock::Virtual`].
     pub(super) now: Duration,
     clock: Clock,
     data: Arc<Data>,
     has_fdp: bool,
     cache: Option<Cache>,
     deallocate_latency: Duration,
-    /// Deallocations that have not taken effect, and when they do, in order.
+    /// Pending deallocations, in the order of the times at which they take effect.
     deallocating: VecDeque<(Duration, LbaRange)>,
     undo: Option<Undo>,
     /// How often the power was cut.
     cuts: u64,
 }
 
-/// An operation that has begun.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// When it is over.
+    /// When it completes.
     pub(super) due: Duration,
     pub(super) buffer: Option<Buffer>,
     result: Result<(), DeviceError>,
@@ -51,7 +50,7 @@ pub(super) struct Begun {
 enum What {
     Read {
         lba: u64,
-        /// Blocks of it that hold nothing.
+        /// Indexes of its blocks that hold nothing.
         empty: Vec<usize>,
     },
     Write {
@@ -83,7 +82,7 @@ impl Core {
         }
     }
 
-    /// What a path to the drive can do, and how often the power was cut before it was opened.
+    /// The geometry of a path to the drive, and how often the power has been cut so far.
     pub(super) fn facts(&self, in_flight_max: u32) -> (Geometry, u64) {
         let geometry = Geometry {
             lba_count: self.drive.ftl().config().lba_count,
@@ -97,7 +96,7 @@ impl Core {
         (geometry, self.cuts)
     }
 
-    /// The time by the clock that counts.
+    /// The time by the drive's clock.
     pub(super) fn drive_now(&self, shared: &Shared) -> Duration {
         match self.clock {
             Clock::Real => shared.real_now(),
@@ -105,8 +104,8 @@ impl Core {
         }
     }
 
-    /// Gives the drive an operation at `now`, by a path that was opened after `cuts` power cuts. Its
-    /// bytes are to be [moved](Begun::transfer) next.
+    /// Begins an operation at `now`, from a path that was opened after `cuts` power cuts. The
+    /// caller [moves](Begun::transfer) its bytes next.
     fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> Begun {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
@@ -130,7 +129,8 @@ impl Core {
             }
             Asked::Deallocate(range) => {
                 let due = now + self.deallocate_latency;
-                // Another path may have asked a little earlier, and come here later.
+                // Paths read the clock before they lock the drive: a later caller may be due
+                // earlier.
                 let at = self.deallocating.partition_point(|(other, _)| *other <= due);
                 self.deallocating.insert(at, (due, range));
                 Ok((due, What::Deallocate))
@@ -195,8 +195,8 @@ impl Core {
         Ok((due, What::Write { lba, id, durable: durable || self.cache.is_none() }))
     }
 
-    /// The handle of a placement. One that there is none of is noted, and the first one's is taken, as
-    /// FDP has it.
+    /// The handle of a placement. An unknown one is noted as an event, and the first handle is
+    /// used, as FDP specifies.
     fn handle_of(&mut self, placement: PlacementId) -> u16 {
         let handles = self.drive.ftl().config().handles;
         if !self.has_fdp {
@@ -209,7 +209,7 @@ impl Core {
         placement.0
     }
 
-    /// Ends an operation whose time has come.
+    /// Completes an operation that is due.
     fn end(&mut self, begun: &mut Begun) {
         if begun.cuts != self.cuts {
             begun.result = Err(DeviceError::Gone);
@@ -231,7 +231,7 @@ impl Core {
         }
     }
 
-    /// Lets the deallocations take effect whose time has come.
+    /// Applies the deallocations that are due.
     fn deallocate_until(&mut self, now: Duration) {
         while let Some(&(due, range)) = self.deallocating.front()
             && due <= now
@@ -247,7 +247,7 @@ impl Core {
         }
     }
 
-    /// Lets blocks hold nothing.
+    /// Deallocates blocks, in the mapping and in the file.
     fn forget(&mut self, range: LbaRange) {
         let freed = self.drive.deallocate(range.start.0, range.end.0 - range.start.0);
         freed.expect("it was within the drive when it was asked for");
@@ -278,15 +278,15 @@ impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
         if let Some(beside) = self.data.beside() {
-            // Without it, or with one cut short, the next one who has the drive says what is lost.
+            // If it is missing or cut short, whoever opens the drive next says what is lost.
             drop(beside.end(&self.drive.ftl().encode()));
         }
     }
 }
 
 impl Shared {
-    /// Gives the drive an operation at `now`, or at the drive's own time, and moves its bytes. The path
-    /// was opened after `cuts` power cuts.
+    /// Begins an operation at `now`, or at the drive's own time, and moves its bytes. The path was
+    /// opened after `cuts` power cuts.
     pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> Begun {
         let mut core = self.lock();
         let now = now.unwrap_or(core.now);
@@ -296,7 +296,7 @@ impl Shared {
             drop(core);
             begun.transfer(data);
         } else {
-            // What a power cut undoes was there before it.
+            // Under the lock: the next write to these blocks reads them for its undo.
             begun.transfer(data);
         }
         begun
@@ -312,7 +312,6 @@ enum Asked {
 }
 
 impl Begun {
-    /// Moves its bytes.
     fn transfer(&mut self, data: &Data) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
@@ -327,7 +326,7 @@ impl Begun {
         }
     }
 
-    /// Ends it. Its completion may be told now.
+    /// Completes it. Its completion may be reported now.
     pub(super) fn end(mut self, core: &Shared) -> (Option<Buffer>, Result<(), DeviceError>) {
         if self.result.is_ok() {
             core.lock().end(&mut self);
@@ -336,8 +335,8 @@ impl Begun {
     }
 }
 
-/// A volatile cache, of which only the room is kept: what was taken leaves it, in order, when it is on
-/// the media.
+/// A volatile cache, of which only the room is modelled: blocks leave it, in order, when they are
+/// on the media.
 #[derive(Debug)]
 struct Cache {
     lbas_max: u64,
@@ -383,7 +382,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    /// Paths read the clock before they have the drive to themselves.
+    /// Paths read the clock before they lock the drive.
     #[test]
     fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits() {
         let millis = Duration::from_millis;

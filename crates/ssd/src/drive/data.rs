@@ -15,7 +15,7 @@ use super::made::{Beside, Made};
 pub(super) enum Data {
     File {
         file: ImageFile,
-        /// Where it is, and what is beside it; `None` where it has no name.
+        /// Its path, and the file beside it; `None` if it has no name.
         named: Option<(PathBuf, Beside)>,
     },
     Dropped,
@@ -32,7 +32,7 @@ impl fmt::Display for Data {
 }
 
 impl Data {
-    /// Opens the bytes of a drive with so many blocks, and says whether they are new.
+    /// Opens the bytes of a drive of `lba_count` blocks, and says whether they are new.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
@@ -79,13 +79,13 @@ impl Data {
         }
     }
 
-    /// What is beside the file, if that has a name.
+    /// The file beside this one, if this one has a name.
     pub(super) fn beside(&self) -> Option<&Beside> {
         let Self::File { named: Some((_, beside)), .. } = self else { return None };
         Some(beside)
     }
 
-    /// Keeps what the drive is made with beside its bytes, where these have a name.
+    /// Writes the drive's configuration to the file beside its bytes, if these have a name.
     pub(super) fn keep(&self, made: &Made) -> Result<(), OpenError> {
         let Some(beside) = self.beside() else { return Ok(()) };
         beside.begin(made).map_err(|error| failed("writing", beside.path(), &error))
@@ -123,7 +123,7 @@ impl Data {
         }
     }
 
-    /// Gives the room of blocks back, where the file system can.
+    /// Frees the room of blocks, where the file system can.
     pub(super) fn deallocate(&self, range: LbaRange) {
         if let Self::File { file, .. } = self {
             file.deallocate(range);

@@ -1,4 +1,5 @@
-//! What a drive in a file was made with, and what it knew when it was last closed, in a file beside it.
+//! The configuration of a drive in a file, and its state when it was last closed, in a file beside
+//! it.
 //!
 //! ```text
 //! | magic | checksum | numbers of the head, zeros | mapping, once the drive was closed |
@@ -25,20 +26,19 @@ use crate::{Ftl, Geometry};
 
 const MAGIC: [u8; 8] = *b"SLIMSSD2";
 
-/// Bytes of the head.
 const HEAD_SIZE: usize = 256;
 
-/// Bytes in front of what its checksum covers.
+/// Where the part of the head begins that the checksum covers.
 const CHECKED_FROM: usize = 16;
 
-/// What a drive is made with, and how it has behaved of late.
+/// A drive's configuration: what it has for good, and what may change from one start to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Made {
     pub(crate) config: Config,
     pub(crate) has_fdp: bool,
     pub(crate) cache_lbas: u32,
     pub(crate) deallocate_latency: Duration,
-    /// Blocks that somebody has mapped: what is stored there did not pass through the drive.
+    /// Blocks that were mapped into memory: stores to them did not pass through the drive.
     pub(crate) mapped: Range<u64>,
 }
 
@@ -53,13 +53,13 @@ impl Made {
         }
     }
 
-    /// What the drive whose bytes are in the file at `path` was made with, if it says so.
+    /// The configuration of the drive whose bytes are in the file at `path`, if it is recorded.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         Beside::of(path).ok()?.read_head()
     }
 
-    /// The first thing in which a drive made so is not one made as `wanted`, as a sentence without a
-    /// full stop; what may change from one start to the next is none.
+    /// The first difference to a drive made as `wanted`, as a sentence without a full stop. Values
+    /// that may change from one start to the next make no difference.
     pub(super) fn difference(&self, wanted: &Self) -> Option<String> {
         let both = self.facts().into_iter().zip(wanted.facts());
         let mut different = both.filter(|(was, is)| was != is);
@@ -67,7 +67,7 @@ impl Made {
         Some(format!("the drive in it was made with {name}{was}, not {is}"))
     }
 
-    /// What a drive has for good, by name, in words.
+    /// What never changes of a drive, by name, in words.
     fn facts(&self) -> [(&'static str, String); 7] {
         let Config { geometry, isolation, .. } = &self.config;
         let isolation = match isolation {
@@ -193,7 +193,7 @@ impl Made {
     }
 }
 
-/// The file beside that of a drive's bytes.
+/// The file beside a drive's data file.
 #[derive(Debug)]
 pub(super) struct Beside {
     path: PathBuf,
@@ -221,8 +221,8 @@ impl Display for Lost {
 }
 
 impl Beside {
-    /// That of a drive whose bytes are in the file at `path`, which is there. By whatever links the
-    /// drive is reached, it is one and the same.
+    /// The file beside the data file at `path`, which must exist. It is the same one by whatever
+    /// links the drive is reached.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mut name = path.canonicalize()?.into_os_string();
         name.push(".mapping");
@@ -239,7 +239,7 @@ impl Beside {
         Made::decode(&head)
     }
 
-    /// What the last one who had the drive has left: the head, and the mapping where it is whole.
+    /// What the drive's last process left: the head, and the mapping if it is whole.
     pub(super) fn read(&self, config: &Config) -> (Option<Made>, Result<Ftl, Lost>) {
         let Some(head) = self.read_head() else { return (None, Err(Lost::All)) };
         let mapping = std::fs::read(&self.path).ok().and_then(|bytes| {
@@ -249,8 +249,8 @@ impl Beside {
         (Some(head), mapping.ok_or(Lost::Mapping))
     }
 
-    /// Keeps what the drive is made with, and no mapping: should this process leave none, an older one
-    /// must not be taken for it.
+    /// Writes the head and removes the mapping: if this process leaves none, an older one must not
+    /// be taken for it.
     pub(super) fn begin(&self, made: &Made) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);

@@ -9,10 +9,10 @@
 //! moves a page. Blocks that hold nothing read as bytes `0xDD`, and take no room in the file.
 //!
 //! # What it promises
-//! As the contract of [`Device`] has it. With a cache, a write that is not durable is over when the
-//! cache has room for it, and may be lost by a [power cut](EmulatedDrive::cut_power) until a flush.
-//! The cache hides how long writes take; it never saves one. A deallocation takes effect when it is
-//! acknowledged, and whatever was written to these blocks meanwhile is gone with it.
+//! What the contract of [`Device`] says. With a cache, a write that is not durable completes when
+//! the cache has room for it, and a [power cut](EmulatedDrive::cut_power) may lose it until a
+//! flush. The cache hides how long writes take; it never saves one. A deallocation takes effect
+//! when it is acknowledged, and removes whatever was written to its blocks meanwhile.
 
 mod account;
 mod core;
@@ -47,8 +47,8 @@ pub(crate) use self::made::Made;
 pub enum Clock {
     /// The machine's: each path has a thread that waits as long as NAND would take.
     Real,
-    /// Its own, which moves only when somebody waits for the drive: nobody sleeps, and the same work
-    /// takes the same time each time.
+    /// Its own, which moves only when somebody waits for the drive or polls it: nobody sleeps, and
+    /// the same work takes the same time each time.
     Virtual,
 }
 
@@ -57,10 +57,11 @@ pub enum Clock {
 pub enum DataPlace {
     /// In a file without a name, which is gone with the drive.
     Temporary,
-    /// In the file at this path, which is made if it is missing. What the drive is made with is kept in
-    /// a file beside it, `.mapping` behind the name; when the drive goes, it leaves its mapping and
-    /// counters there, too, for the next one. Where these are missing, because the process was killed,
-    /// what the data file holds counts as written by the first handle, in the order of the blocks.
+    /// In the file at this path, which is created if it is missing. The drive's configuration is in
+    /// a file beside it, `.mapping` behind the name; on drop, the drive writes its mapping and
+    /// counters there, too, for the next one. If these are missing, because the process was killed,
+    /// everything in the data file counts as written by the first handle, in the order of the
+    /// blocks.
     File(PathBuf),
     /// Nowhere: a block that was written reads as a pattern made of its address.
     Dropped,
@@ -71,24 +72,25 @@ pub enum DataPlace {
 pub struct DriveOptions {
     /// What it is made of.
     pub config: Config,
-    /// Whether hosts see its handles; without, it is a conventional drive.
+    /// Whether hosts see its handles; if not, it is a conventional drive.
     pub has_fdp: bool,
     /// By which clock its operations end.
     pub clock: Clock,
     /// Where its bytes are.
     pub data: DataPlace,
-    /// Blocks that its volatile cache holds; 0: it has none, and what was written is stable.
+    /// Blocks that its volatile cache holds; 0 for no cache: then every write is stable.
     pub cache_lbas: u32,
-    /// From when a deallocation is asked for until it takes effect and is acknowledged.
+    /// Time from the request for a deallocation until it takes effect and is acknowledged.
     pub deallocate_latency: Duration,
-    /// Whether its power may be cut: it keeps what was before each write that is not stable, in memory.
+    /// Whether its power may be cut: then it keeps in memory what unstable writes have replaced.
     pub can_lose_power: bool,
     /// Most operations in flight on one path.
     pub in_flight_max: u32,
 }
 
 impl DriveOptions {
-    /// A drive with data placement, no volatile cache, and bytes that are gone with it.
+    /// A drive with data placement if it has several handles, no volatile cache, and bytes that are
+    /// gone with it.
     pub fn new(config: Config, clock: Clock) -> Self {
         Self {
             has_fdp: config.handles > 1,
@@ -102,10 +104,10 @@ impl DriveOptions {
         }
     }
 
-    /// Makes sure that opening the drive would make none.
+    /// Checks that opening the drive would not create one.
     ///
     /// # Errors
-    /// When the file that it is to be in is missing.
+    /// When the drive's file is missing.
     pub fn check_exists(&self) -> Result<(), OpenError> {
         match &self.data {
             DataPlace::File(path) if !path.exists() => {
@@ -122,7 +124,7 @@ pub struct EmulatedDrive {
     data: Arc<Data>,
     options: DriveOptions,
     made: Made,
-    /// Why it has forgotten where its blocks were, if it has.
+    /// Why its mapping is lost, if it is.
     lost: Option<Lost>,
     placements: Vec<PlacementId>,
 }
@@ -141,14 +143,14 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine's time, as the drive counts.
+    /// The machine's time since the drive was made.
     fn real_now(&self) -> Duration {
         self.start.elapsed()
     }
 }
 
 impl EmulatedDrive {
-    /// Makes a drive, or opens the file of one.
+    /// Creates a drive, or opens the file of one.
     ///
     /// # Errors
     /// [`OpenError::Unsuitable`] when such a drive can't work, or the drive in the file is of another
@@ -200,9 +202,8 @@ impl EmulatedDrive {
         })
     }
 
-    /// Cuts the power and turns it on again. Of the writes that were not stable, those of the blocks
-    /// that `survives` names are there, and the others are as if they had never been asked for. Paths
-    /// that are open fail from now on.
+    /// Cuts the power and turns it on again. Of the writes that were not stable, those to blocks
+    /// that `survives` names remain, and the others are undone. Open paths fail from now on.
     ///
     /// # Panics
     /// When the drive was not made to lose power.
@@ -210,7 +211,7 @@ impl EmulatedDrive {
         self.core.lock().cut_power(survives);
     }
 
-    /// What it has counted until now.
+    /// Its counters as they are now.
     pub fn counters(&self) -> Counters {
         self.core.lock().drive.ftl().counters().clone()
     }
@@ -225,7 +226,7 @@ impl EmulatedDrive {
         DriveWatch(self.core.clone())
     }
 
-    /// How long the drive has been there, by its own clock.
+    /// How long the drive has existed, by its own clock.
     pub fn now(&self) -> Duration {
         self.core.lock().drive_now(&self.core)
     }
@@ -286,7 +287,7 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn is_best(&self) -> bool {
-        // Whoever names it wants it.
+        // An emulated drive is always what was asked for.
         true
     }
 

@@ -5,8 +5,8 @@
 //!             (ours)           └──────────────── shared ─────────────────────┘
 //! ```
 //!
-//! The event descriptor is raised whenever something is put into `finished`, and lowered when that is
-//! emptied, both under the lock: it is readable exactly while there is something.
+//! The event descriptor is signalled when `finished` gets its first completion, and cleared when it
+//! is emptied, both under the lock: it is readable exactly while there is a completion.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ use super::data::Data;
 
 pub(super) struct RealTimePath {
     core: Shared,
-    /// Here, because the drive is locked for as long as the file under it takes to give room back.
+    /// A copy, because the drive is locked for as long as the file system takes to free room.
     geometry: Geometry,
     queued: Vec<(Token, Op)>,
     in_flight: usize,
@@ -31,12 +31,12 @@ pub(super) struct RealTimePath {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where path and thread meet.
+/// What the path and its thread share.
 struct Meeting {
     state: Mutex<State>,
-    /// Something has arrived, or it is over.
+    /// Notified when operations have arrived, or when the path is gone.
     work: Condvar,
-    /// Something has finished.
+    /// Notified when operations have completed.
     done: Condvar,
     event: OwnedFd,
 }
@@ -88,7 +88,7 @@ impl RealTimePath {
         if !state.finished.is_empty() {
             self.in_flight -= state.finished.len();
             completions.append(&mut state.finished);
-            // It was raised when they were put there.
+            // It was signalled when they were put there.
             let _ = rustix::io::read(&self.meeting.event, &mut [0; 8]);
         }
     }
@@ -172,7 +172,7 @@ impl Drop for RealTimePath {
     }
 }
 
-/// What the thread has.
+/// What the thread owns.
 struct Worker {
     core: Shared,
     data: Arc<Data>,
@@ -192,7 +192,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until something arrives or the next operation is over. `None` when the path is gone.
+    /// Sleeps until something arrives or the next operation is due. `None` when the path is gone.
     fn sleep(&self) -> Option<VecDeque<(Token, Op, Duration)>> {
         let next = self.begun.iter().map(|(_, begun)| begun.due).min();
         let mut state = self.meeting.lock();
@@ -214,7 +214,7 @@ impl Worker {
         }
     }
 
-    /// Ends what is over by now, in the order of time.
+    /// Completes the operations that are due, in the order of time.
     fn finish(&mut self) {
         self.begun.sort_by_key(|(_, begun)| begun.due);
         let now = self.core.real_now();
@@ -229,7 +229,7 @@ impl Worker {
         }
         let mut state = self.meeting.lock();
         if state.finished.is_empty() {
-            // It has room for 2^64 - 2 of them.
+            // Its counter has room for 2^64 - 2 of them.
             let _ = rustix::io::write(&self.meeting.event, &1_u64.to_ne_bytes());
         }
         state.finished.append(&mut finished);

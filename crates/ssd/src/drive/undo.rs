@@ -1,4 +1,4 @@
-//! What was in blocks before writes and deallocations that a power cut may still undo.
+//! What blocks held before writes and deallocations that a power cut may still undo.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -14,16 +14,16 @@ pub(super) type Held = Option<(Box<[u8]>, u16)>;
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     next_id: u64,
-    /// For each block, what was done to it that is not stable, oldest first, each with what was there
-    /// before it.
+    /// For each block, its writes and deallocations that are not stable, oldest first, each with
+    /// what the block held before it.
     layers: BTreeMap<u64, Vec<(u64, Held)>>,
-    /// What is not stable: its blocks, and whether it is over.
+    /// Writes and deallocations that are not stable: their blocks, and whether they have completed.
     writes: HashMap<u64, (Range<u64>, bool)>,
 }
 
 impl Undo {
-    /// A write or a deallocation begins; what it replaces is read. `writer` says which handle wrote
-    /// what a block holds. Returns its id.
+    /// Begins a write or a deallocation, and reads what it replaces. `writer` says which handle
+    /// wrote a block. Returns an id for it.
     pub(super) fn begin(
         &mut self,
         data: &Data,
@@ -50,7 +50,7 @@ impl Undo {
         Ok(id)
     }
 
-    /// It is over.
+    /// A write or deallocation has completed.
     pub(super) fn end(&mut self, id: u64, is_stable: bool) {
         if is_stable {
             self.make_stable(&[id]);
@@ -59,12 +59,12 @@ impl Undo {
         }
     }
 
-    /// What is over and not stable.
+    /// Ids of writes and deallocations that have completed and are not stable.
     pub(super) fn over(&self) -> Vec<u64> {
         self.writes.iter().filter(|(_, (_, is_over))| *is_over).map(|(id, _)| *id).collect()
     }
 
-    /// Lets it be stable: what it has replaced does not come back.
+    /// Makes them stable: what they have replaced does not come back.
     pub(super) fn make_stable(&mut self, ids: &[u64]) {
         for id in ids {
             let Some((range, _)) = self.writes.remove(id) else { continue };
@@ -78,8 +78,9 @@ impl Undo {
         }
     }
 
-    /// What a power cut undoes: blocks, and what each held before all that is not stable. The latest
-    /// stays where `survives` says so. There is nothing to undo from now on.
+    /// What a power cut undoes: blocks, and what each held before everything that is not stable.
+    /// Blocks that `survives` names keep their latest contents. There is nothing to undo from now
+    /// on.
     pub(super) fn cut(&mut self, mut survives: impl FnMut(u64) -> bool) -> Vec<(u64, Held)> {
         self.writes.clear();
         std::mem::take(&mut self.layers)

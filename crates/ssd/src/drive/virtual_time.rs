@@ -11,7 +11,7 @@ use super::Shared;
 use super::core::Begun;
 use super::data::Data;
 
-/// What each look at the drive takes of its time, so that whoever looks often enough gets on.
+/// Drive time that each poll takes, so that a caller who only polls makes progress.
 const LOOK: Duration = Duration::from_micros(1);
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl VirtualTimePath {
         Self { core, data, geometry, cuts, queued: VecDeque::new(), begun: Vec::new() }
     }
 
-    /// Ends what is over at `now`, in the order of time.
+    /// Completes the operations that are due at `now`, in the order of time.
     fn reap(&mut self, now: Duration, completions: &mut Vec<Completion>) {
         self.begun.sort_by_key(|(_, begun)| begun.due);
         let over = self.begun.partition_point(|(_, begun)| begun.due <= now);

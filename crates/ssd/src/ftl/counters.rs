@@ -7,7 +7,7 @@ use super::Owner;
 /// Exact counts since the drive was made, in all and for each handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Those of the handles, then that of units where several are mixed.
+    /// The handles' counts, then those of units where several handles are mixed.
     owners: Vec<HandleCounters>,
     host_pages: u64,
     unit_size: u64,
@@ -80,8 +80,8 @@ impl Counters {
         (self.host_pages > 0).then(|| self.media_bytes() as f64 / self.host_bytes() as f64)
     }
 
-    /// The counts of each handle. What was copied once among what other handles wrote, as initially
-    /// isolated handles allow, is in [`mixed`](Self::mixed) from then on.
+    /// The counts of each handle. Pages that the collector has put among those of other handles, as
+    /// initially isolated handles allow, count as [`mixed`](Self::mixed) from then on.
     pub fn handles(&self) -> &[HandleCounters] {
         &self.owners[..self.owners.len() - 1]
     }
@@ -91,7 +91,6 @@ impl Counters {
         &self.owners[self.owners.len() - 1]
     }
 
-    /// All of it as numbers.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let of_owners = self.owners.iter().flat_map(|owner| {
             [owner.host_pages, owner.copied_pages, owner.padded_pages, owner.erased_units]
@@ -111,7 +110,6 @@ impl Counters {
         Some(counters)
     }
 
-    /// Begins to count anew.
     pub(super) fn forget(&mut self) {
         self.owners.fill(HandleCounters::default());
         self.host_pages = 0;

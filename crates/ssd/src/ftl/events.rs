@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Events that a drive keeps: as many as the FDP events log page has room for. Older ones go.
+/// Events that a drive keeps: as many as the FDP events log page has room for. Older ones are
+/// dropped.
 pub const EVENTS_MAX: usize = 63;
 
 /// What happened. Source: NVMe base specification 2.1, 5.1.12.1.30, "FDP Events".
@@ -10,16 +11,16 @@ pub const EVENTS_MAX: usize = 63;
 pub enum EventKind {
     /// A handle was sent on to a fresh unit before its present one was full.
     UnitNotFull,
-    /// A write named a handle that there is none of.
+    /// A write named a handle that does not exist.
     InvalidHandle,
     /// The collector copied what a handle wrote.
     Reallocated,
-    /// A handle went on to another unit by itself, for its present one was full.
+    /// A handle went on to another unit by itself, because its present one was full.
     HandleTurned,
 }
 
 impl EventKind {
-    /// The specification's number of it.
+    /// Its number in the specification.
     pub fn code(self) -> u8 {
         match self {
             Self::UnitNotFull => 0,
@@ -30,12 +31,12 @@ impl EventKind {
     }
 }
 
-/// One of a drive's notes.
+/// An event that a drive has recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
     pub kind: EventKind,
-    /// The handle that it is about; that of a unit where several are mixed is 0.
+    /// The handle that it is about; 0 for a unit where several are mixed.
     pub handle: u16,
     /// Pages that hosts had written when it happened.
     pub at: u64,

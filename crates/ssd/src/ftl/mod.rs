@@ -1,8 +1,8 @@
 //! The flash translation layer: where each logical block lies, and what is collected when.
 //!
-//! A write goes to the next NAND page of its handle's frontier, a reclaim unit that is being filled.
-//! What the block was on before holds nothing any more. When units that are free run short, the
-//! collector takes a victim, copies what is valid of it to a frontier of its own, and erases it.
+//! A write goes to the next NAND page of its handle's frontier, a reclaim unit that is being
+//! filled. The page that the block was on before is not valid any more. When free units run short,
+//! the collector takes a victim, copies its valid pages to a frontier of its own, and erases it.
 //!
 //! Invariant: outside a call, at least `foreground_units` units are free, so the collector can always
 //! begin; [`Config::check`] makes sure that some filled unit then has a page that is not valid, so
@@ -31,8 +31,8 @@ use victims::VictimIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NandPage(pub u32);
 
-/// A page or a block by its number and one, or none. As zeros: memory for a drive that holds nothing is
-/// not touched, and so takes no room.
+/// The number of a page or block, plus one, or none. None is zero: the memory for a drive that
+/// holds nothing is not touched, and so takes no room.
 type Link = Option<NonZeroU32>;
 
 /// The link to a page or a block; there are fewer than 2^32 - 1 of either.
@@ -40,12 +40,11 @@ fn link(number: u32) -> Link {
     NonZeroU32::new(number + 1)
 }
 
-/// The number that a link leads to.
 fn number(link: Link) -> Option<u32> {
     link.map(|number| number.get() - 1)
 }
 
-/// Sees what happens to the NAND, as it happens. Each method does nothing unless it is written.
+/// Sees what happens to the NAND, as it happens. Each method does nothing by default.
 pub trait Observer {
     /// `page` is programmed with what the host wrote to `lba`.
     fn program(&mut self, page: NandPage, lba: u64) {
@@ -57,7 +56,7 @@ pub trait Observer {
         let _ = page;
     }
 
-    /// `page` is programmed with nothing, for the handle goes on elsewhere.
+    /// `page` is programmed with nothing, because its handle goes on in another unit.
     fn pad(&mut self, page: NandPage) {
         let _ = page;
     }
@@ -85,10 +84,9 @@ impl Observer for () {}
 pub struct Ftl {
     config: Config,
     unit_pages: u32,
-    /// The page of each logical block.
     page_of: Vec<Link>,
-    /// The logical block that each page was last programmed with: it is valid while that one is
-    /// mapped to it.
+    /// The logical block that each page was last programmed with: the page is valid while that
+    /// block is mapped to it.
     lba_of: Vec<Link>,
     mapped_count: u64,
     units: Units,
@@ -97,7 +95,7 @@ pub struct Ftl {
     frontiers: Vec<Frontier>,
     counters: Counters,
     events: Events,
-    /// Fewest pages of a unit that are not valid for it to be collected in the background.
+    /// A unit with at least this many pages that are not valid is collected in the background.
     background_invalid_pages: u32,
 }
 
@@ -115,7 +113,7 @@ pub enum FtlError {
     UnknownHandle {
         /// The handle that was named.
         handle: u16,
-        /// Handles there are.
+        /// Handles that the drive has.
         handles: u16,
     },
 }
@@ -145,7 +143,7 @@ impl Ftl {
         let unit_pages = config.geometry.unit_pages();
         let mut units = Units::new(config.geometry.unit_count());
         let mut frontiers = vec![Frontier::NONE; config.frontier_count() as usize];
-        // Those of the handles are open from the start, as an FDP drive's are.
+        // The handles' frontiers are open from the start, as on an FDP drive.
         for (handle, frontier) in frontiers[..usize::from(config.handles)].iter_mut().enumerate() {
             *frontier = units.open(Owner::Handle(handle as u16), unit_pages);
         }
@@ -166,7 +164,7 @@ impl Ftl {
         })
     }
 
-    /// How the drive is made.
+    /// The drive's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -206,7 +204,7 @@ impl Ftl {
         self.units.free_count()
     }
 
-    /// Pages that the host can still write to the reclaim unit that a handle is at: NVMe's RUAMW.
+    /// Pages that the host can still write to a handle's reclaim unit: NVMe's RUAMW.
     ///
     /// # Errors
     /// When there is no such handle.
@@ -220,7 +218,7 @@ impl Ftl {
         self.events.iter()
     }
 
-    /// Notes that a host named a handle that there is none of.
+    /// Records that a host named a handle that does not exist.
     pub fn note_invalid_handle(&mut self, handle: u16) {
         self.events.push(EventKind::InvalidHandle, handle, self.counters.host_pages());
     }
@@ -233,22 +231,22 @@ impl Ftl {
         self.write_observed(lba, handle, &mut ())
     }
 
-    /// Takes a block for written before anything is counted, by the first handle. One that is beyond
-    /// the drive is passed over.
+    /// Maps a block as if the first handle had written it, before anything is counted. A block
+    /// beyond the drive is ignored.
     pub(crate) fn preload(&mut self, lba: u64) {
         if self.write(lba, 0).is_ok() {
             self.counters.forget();
         }
     }
 
-    /// The handle that wrote what a block holds, or 0 where it lies among what others wrote; `None`
-    /// where it holds nothing.
+    /// The handle that wrote a block, or 0 where the block is in a mixed unit; `None` where it
+    /// holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
         let page = self.page_of(lba)?;
         Some(self.units.owner(page.0 / self.unit_pages).handle())
     }
 
-    /// Lets a block hold something again that it held before, in a page of its handle. It is no
+    /// Maps a block to a page of its handle after a power cut has brought back its data. This is no
     /// write: nothing is counted.
     pub(crate) fn bring_back(&mut self, lba: u64, handle: u16) {
         if self.page_of(lba).is_none() {
@@ -258,7 +256,7 @@ impl Ftl {
         }
     }
 
-    /// As [`write`](Self::write), with what happens to the NAND told to `observer`.
+    /// As [`write`](Self::write), and tells `observer` what happens to the NAND.
     ///
     /// # Errors
     /// As there.
@@ -285,7 +283,7 @@ impl Ftl {
         }
         self.counters.wrote(Owner::Handle(handle), Cause::Host, 1);
         self.close_if_full(frontier);
-        // Now and then: once for each page of every die.
+        // Once for each row of pages across the unit's dies.
         if page.is_multiple_of(self.config.geometry.unit_dies())
             && self.units.free_count() <= self.config.thresholds.background_units
         {
@@ -294,7 +292,7 @@ impl Ftl {
         Ok(())
     }
 
-    /// Lets blocks hold nothing. Those that did not hold anything may be among them.
+    /// Deallocates blocks. Some of them may hold nothing already.
     ///
     /// # Errors
     /// When some of them are beyond the drive.
@@ -315,9 +313,9 @@ impl Ftl {
         Ok(())
     }
 
-    /// Lets a handle go on in a fresh reclaim unit; the pages left in its present one are filled with
-    /// nothing, which counts as written to the media (as QEMU's drive counts it). With none written to
-    /// it, nothing happens.
+    /// Sends a handle on to a fresh reclaim unit; the pages left in its present one are filled with
+    /// nothing, which counts as written to the media (as QEMU's drive counts it). If its present
+    /// unit is empty, nothing happens.
     ///
     /// # Errors
     /// When there is no such handle.
@@ -346,8 +344,8 @@ impl Ftl {
         Ok(())
     }
 
-    /// Collects one unit if few are free and one pays, as the background threshold says. Returns
-    /// whether it did.
+    /// Collects one unit if few are free and collecting one pays, as the background thresholds say.
+    /// Returns whether it did.
     pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
         self.units.free_count() <= self.config.thresholds.background_units
             && self.collect_if_it_pays(observer)
@@ -366,7 +364,7 @@ impl Ftl {
         }
     }
 
-    /// Gives a handle whose frontier is full a unit, after collecting until enough are free.
+    /// Gives a handle whose frontier is full a fresh unit, after collecting until enough are free.
     fn turn_handle(&mut self, handle: u16, observer: &mut impl Observer) {
         let frontier = usize::from(handle);
         // A collector that shares the frontier may have given it a unit.
@@ -380,7 +378,8 @@ impl Ftl {
         }
     }
 
-    /// Takes the next page of a frontier that is not full for a block, which the caller maps to it.
+    /// Takes the next page of a frontier that is not full for a block. The caller maps the block to
+    /// it.
     fn program(&mut self, frontier: usize, lba: u32) -> u32 {
         let (unit, page) = self.frontiers[frontier].take();
         self.lba_of[page as usize] = link(lba);
@@ -424,7 +423,6 @@ impl Ftl {
         self.victims.choose(&self.units, self.unit_pages, self.counters.host_pages())
     }
 
-    /// Collects one unit.
     fn collect(&mut self, observer: &mut impl Observer) {
         let victim = self.choose().expect("less is exported than there is, so some unit is filled");
         observer.victim(victim);

@@ -1,4 +1,4 @@
-//! A drive's mapping as bytes, so that it is there again when the drive is.
+//! A drive's mapping as bytes, for when the drive is opened again.
 //!
 //! ```text
 //! | magic | checksum | lba_count | units, unit_pages, handles, frontiers | counters |
@@ -19,11 +19,10 @@ const UNMAPPED: u32 = u32::MAX;
 
 const MAGIC: [u8; 8] = *b"SLIMSSD1";
 
-/// Bytes in front of what the checksum covers.
+/// The checksum covers the bytes from here on.
 const HEAD_SIZE: usize = 16;
 
 impl Ftl {
-    /// The mapping, units and counters as bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0; 8]);
@@ -45,7 +44,7 @@ impl Ftl {
         bytes
     }
 
-    /// What must be the same in a drive that goes on from these bytes.
+    /// What must be the same in a drive that these bytes are decoded into.
     fn shape(&self) -> [u64; 5] {
         [
             self.config.lba_count,
@@ -56,8 +55,8 @@ impl Ftl {
         ]
     }
 
-    /// The drive that goes on from what `bytes` say. `None` when they are not whole or of a drive that is
-    /// made otherwise.
+    /// The drive that `bytes` describe. `None` when they are damaged, or when that drive has
+    /// another shape.
     pub(crate) fn decode(config: Config, bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
         let checksum = XxHash3_64::oneshot(rest).to_le_bytes();
@@ -91,7 +90,7 @@ impl Ftl {
         Some(ftl)
     }
 
-    /// Finds out what follows from mapping and units.
+    /// Works out what follows from mapping and units: valid counts and the victims' order.
     fn count_valid(&mut self, config: &Config) {
         for page in self.page_of.iter().filter_map(|page| number(*page)) {
             self.units.add_valid(page / self.unit_pages);
@@ -106,7 +105,6 @@ impl Ftl {
     }
 }
 
-/// Bytes that are read from the front.
 pub(super) struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -123,7 +121,7 @@ impl Input<'_> {
     }
 }
 
-/// A mixed unit's owner among numbers of handles.
+/// A mixed unit's owner, in the place of a handle's number.
 const MIXED: u32 = u32::MAX;
 
 impl Units {
@@ -197,7 +195,7 @@ mod tests {
                     one.write(lba, 0).expect("it is within");
                     other.write(lba, 0).expect("it is within");
                 }
-                // Of units that are as good, another one may be chosen.
+                // Of equally good victims another one may be chosen.
                 assert_eq!(other.counters().host_bytes(), one.counters().host_bytes());
                 assert_eq!(other.mapped_count(), one.mapped_count());
             }

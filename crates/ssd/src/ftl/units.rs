@@ -6,9 +6,9 @@ use std::ops::Range;
 /// Who filled a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A handle, or the collector with what a handle wrote.
+    /// A handle, or the collector with one handle's data.
     Handle(u16),
-    /// The collector, with what any handle wrote.
+    /// The collector, with data of any handle.
     Mixed,
 }
 
@@ -84,7 +84,6 @@ impl Frontier {
         self.end - self.next
     }
 
-    /// The pages left.
     pub(super) fn rest(&self) -> Range<u32> {
         self.next..self.end
     }
@@ -93,7 +92,7 @@ impl Frontier {
         self.next = self.end;
     }
 
-    /// The unit and its next page, which is there.
+    /// The unit and its next page. The frontier must not be full.
     pub(super) fn take(&mut self) -> (u32, u32) {
         let page = self.next;
         self.next += 1;
@@ -101,7 +100,7 @@ impl Frontier {
     }
 }
 
-/// What is kept of a unit when its drive is not there.
+/// What is stored of a unit while its drive is closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     pub(super) state: UnitState,
@@ -110,7 +109,6 @@ pub(super) struct Saved {
     pub(super) erase_count: u32,
 }
 
-/// All units of a drive.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
     valid: Vec<u32>,
@@ -136,7 +134,7 @@ impl Units {
         }
     }
 
-    /// Units that were kept, with nothing valid in them yet.
+    /// Units as they were stored, with no valid pages yet.
     pub(super) fn of_saved(saved: &[Saved], free: VecDeque<u32>) -> Self {
         Self {
             valid: vec![0; saved.len()],
@@ -148,7 +146,6 @@ impl Units {
         }
     }
 
-    /// What is to be kept of each unit.
     pub(super) fn saved(&self) -> impl Iterator<Item = Saved> {
         (0..self.state.len()).map(|unit| Saved {
             state: self.state[unit],
@@ -224,7 +221,7 @@ impl Units {
         self.valid[unit as usize] += 1;
     }
 
-    /// Returns what is left.
+    /// Returns how many are left.
     pub(super) fn remove_valid(&mut self, unit: u32, pages: u32) -> u32 {
         let valid = &mut self.valid[unit as usize];
         *valid -= pages;

@@ -1,4 +1,4 @@
-//! Which filled unit is collected next, kept so that choosing one is cheap.
+//! Which filled unit is collected next: an index that makes the choice cheap.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub(super) enum VictimIndex {
     Greedy(ByValidCount),
     /// In the order they were filled.
     Fifo(VecDeque<u32>),
-    /// Every choice looks at all of them: what it goes by changes with time.
+    /// No index: every choice looks at all units, because their scores change with time.
     CostBenefit,
 }
 
@@ -33,7 +33,7 @@ impl VictimIndex {
         }
     }
 
-    /// The valid count of a filled unit has become less.
+    /// The valid count of a filled unit has fallen.
     #[inline]
     pub(super) fn moved(&mut self, unit: u32, valid: u32) {
         if let Self::Greedy(units) = self {
@@ -42,7 +42,7 @@ impl VictimIndex {
         }
     }
 
-    /// A unit that was chosen is collected.
+    /// The chosen unit is collected.
     pub(super) fn remove(&mut self, unit: u32) {
         match self {
             Self::Greedy(units) => units.remove(unit),
@@ -75,8 +75,8 @@ impl VictimIndex {
     }
 }
 
-/// What collecting a unit brings for what it costs. A unit that was filled just now has an age, so
-/// that one with nothing valid comes before one with everything valid.
+/// The benefit of collecting a unit over its cost. A unit that was just filled has age 1, so that
+/// one with nothing valid comes before one with everything valid.
 fn benefit(valid: u32, unit_pages: u32, age: u64) -> f64 {
     let (valid, all) = (f64::from(valid), f64::from(unit_pages));
     (all - valid) / (all + valid) * (age + 1) as f64
@@ -87,7 +87,6 @@ const NONE: u32 = u32::MAX;
 /// Filled units in doubly linked lists, one for each valid count.
 #[derive(Clone, Debug)]
 pub(super) struct ByValidCount {
-    /// First unit of each valid count.
     heads: Vec<u32>,
     links: Vec<Link>,
     /// No unit has a lower valid count.

@@ -26,7 +26,7 @@ pub fn fifo(alpha: f64) -> Result<f64, ModelError> {
     Ok(alpha / (alpha + w))
 }
 
-/// A drive of so many units, for the form that knows of sizes.
+/// The size of a drive, for [`fifo_finite`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Units {
     /// Units that the exported capacity would fill.
@@ -48,9 +48,9 @@ pub struct Units {
 /// Range: as [`fifo`], for any number of units.
 ///
 /// Source: Desnoyers 2012 and, with trims, Lee et al., `HotStorage` 2025, before the size goes to
-/// infinity. What T' takes off is derived here: a unit is collected as a whole, and it began with
-/// copies, which the host's writes follow; a page of those has `Np / (2 A)` fewer host writes behind it
-/// on average, and they are one part in A of the unit.
+/// infinity. The term that T' subtracts is derived here: a unit is collected as a whole. It begins
+/// with copies, and the host's writes follow; a page that the host wrote has `Np / (2 A)` fewer
+/// host writes behind it on average, and these pages are one part in A of the unit.
 ///
 /// # Errors
 /// When the drive has no pages, or no spare ones.
@@ -64,7 +64,7 @@ pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
     if live <= 1.0 {
         return Ok(1.0);
     }
-    // T' hardly depends on A: each step gains digits as there are units.
+    // T' hardly depends on A: the more units, the more digits each step gains.
     for _ in 0..STEPS {
         let written = count - 0.5 / waf;
         let alpha = effective_alpha(written / user, units.live_share)?;
@@ -86,7 +86,7 @@ mod tests {
         fifo(effective_alpha(alpha_of_spare(spare).unwrap(), live_share).unwrap()).unwrap()
     }
 
-    /// Computed apart from this code, from the implicit equation.
+    /// The values are computed from the implicit equation, independently of this code.
     #[test]
     fn fifo_has_its_known_values() {
         for (spare, ratio, any, live) in [

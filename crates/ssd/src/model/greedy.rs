@@ -5,11 +5,11 @@ use super::{ModelError, check_alpha};
 /// Write amplification under greedy cleaning with units of `unit_pages` pages, for a drive of many
 /// units.
 ///
-/// In steady state as many units a second go from `i` to `i - 1` valid pages as are collected, so with
-/// `V` victims per host write there are `V U Np / i` units with `i` valid pages, for each `i` down to
-/// the one at which units are collected. Victims have `k` valid pages, or `k - 1`: of the units that
-/// come to `k`, a share `q` loses one more before its turn comes. All units together are T, and each
-/// victim gives `Np - (k - q)` pages to host writes:
+/// In steady state, units go from `i` to `i - 1` valid pages as often as units are collected. So
+/// with `V` victims per host write there are `V U Np / i` units with `i` valid pages, for each `i`
+/// down to the one at which units are collected. Victims have `k` valid pages, or `k - 1`: of the
+/// units that come to `k`, a share `q` loses one more before it is collected. All units together
+/// are T, and each victim gives `Np - (k - q)` pages to host writes:
 ///
 /// ```text
 /// alpha = A (H(Np) - H(k) + q / k)      A = Np / (Np - k + q)      H: harmonic numbers
@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn greedy_has_its_known_values() {
-        // Simulated apart from this code: spare factor 0.1 without trims, and with a tenth of any page.
+        // Simulated independently of this code: spare factor 0.1, without trims and with 0.1 trims
+        // of any page per write.
         for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
             let waf = greedy(alpha, 128).unwrap();
             assert!((waf / simulated - 1.0).abs() < 0.005, "{waf} for {simulated}");
@@ -71,7 +72,7 @@ mod tests {
                 let left = pages * (1.0 - 1.0 / waf);
                 let whole = left.floor();
                 let harmonic = |n: f64| (1..=n as u32).map(|i| 1.0 / f64::from(i)).sum::<f64>();
-                // Victims with a fraction of a page: between the two whole numbers.
+                // A fraction of a valid page lies between the values of the two whole numbers.
                 let between = (left - whole) / (whole + 1.0);
                 let found = waf * (harmonic(pages) - harmonic(whole) - between);
                 let all_empty = harmonic(pages) <= alpha;

@@ -11,9 +11,10 @@ const STEPS_MAX: usize = 32;
 /// The principal branch W0: the `w >= -1` with `w e^w = x`.
 ///
 /// Halley's iteration, from the series around the branch point where `x` is near it (there Newton's
-/// method would creep) and from `ln(1 + x)` elsewhere. Range: `x >= -1/e`, `None` below and for what is
-/// no number; a hair below -1/e, as rounding makes it, counts as -1/e. Precision: some units in the
-/// last place; near the branch point about the root of that, since W0 is as steep as a root there.
+/// method would creep) and from `ln(1 + x)` elsewhere. Range: `x >= -1/e`, `None` below that and
+/// for NaN; a hair below -1/e, a rounding error, counts as -1/e. Precision: some units in the last
+/// place; near the branch point about the square root of that, since W0 is as steep as a root
+/// there.
 ///
 /// Source: Corless, Gonnet, Hare, Jeffrey, Knuth, "On the Lambert W Function", Advances in
 /// Computational Mathematics 5, 1996: the series is (4.22), the iteration (5.9).

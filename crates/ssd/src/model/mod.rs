@@ -1,7 +1,7 @@
 //! Write amplification by formula: how much spare space, and how much TRIM, a drive needs.
 //!
-//! Everything here speaks of uniform writes of single pages to a page-mapped drive in steady state,
-//! whose collector writes where the host writes. Two numbers decide then:
+//! Everything here assumes uniform writes of single pages to a page-mapped drive in steady state,
+//! whose collector writes where the host writes. Then two numbers decide:
 //!
 //! * **alpha**, NAND pages that data may lie in over logical pages ([`alpha_of_spare`]);
 //! * the **live share**, the part of the logical pages that holds data ([`Trims::live_share`]).
@@ -41,17 +41,17 @@ pub const SPARE_MIN: f64 = 1e-5;
 /// The least alpha for which the formulas are evaluated; that of [`SPARE_MIN`].
 pub const ALPHA_MIN: f64 = 1.0 + SPARE_MIN;
 
-/// What the ratio of trims to writes counts.
+/// Which trims the ratio of trims to writes counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trims {
-    /// Trims of pages drawn from all logical pages, those included that hold nothing: some of them
-    /// trim nothing. This is what the term `(1 + D) / (U Np)` of the CXL flash model means: each page
-    /// is hit by a write or a trim equally often.
+    /// Trims of pages drawn from all logical pages, including those that hold nothing: some trims
+    /// have no effect. This is what the term `(1 + D) / (U Np)` of the CXL flash model means: each
+    /// page is hit by a write or a trim equally often.
     ///
     /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
     AnyPage,
-    /// Trims of pages that hold data, each of which makes one page free. What a store does that
-    /// deallocates the blocks of its own files or segments.
+    /// Trims of pages that hold data, each of which makes one page free. A store that deallocates
+    /// the blocks of its own files or segments does this.
     ///
     /// Source: Frankie, Hughes, Kreutz-Delgado, "Analysis of Trim Commands on Overprovisioning and
     /// Write Amplification in Solid State Drives", arXiv 1208.1794, 2012.
@@ -65,8 +65,8 @@ impl Trims {
     /// `ratio * live` of it: `live = 1 / (1 + ratio)`. Trims of live pages undo `ratio`:
     /// `live = 1 - ratio`.
     ///
-    /// Range: `ratio >= 0` for any pages, `0 <= ratio < 1` for live ones: who deletes as much as he
-    /// writes keeps nothing.
+    /// Range: `ratio >= 0` for any pages, `0 <= ratio < 1` for live ones: a host that trims as much
+    /// as it writes keeps nothing.
     ///
     /// # Errors
     /// When the ratio is outside of that.
@@ -93,8 +93,8 @@ impl Trims {
 
 /// Alpha of a drive that keeps `spare` of its NAND to itself: `1 / (1 - spare)`.
 ///
-/// The spare factor counts from all of the NAND, overprovisioning from what is exported: with a spare
-/// factor of 0.1, overprovisioning is 0.111.
+/// The spare factor is relative to all of the NAND, overprovisioning to what is exported: with a
+/// spare factor of 0.1, overprovisioning is 0.111.
 ///
 /// Range: `SPARE_MIN <= spare < 1`.
 ///
@@ -113,9 +113,9 @@ pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
 /// Alpha as the collector sees it where only `live_share` of the logical pages hold data: everything
 /// else is spare.
 ///
-/// With [`Trims::AnyPage`] this is `alpha * (1 + ratio)`, the extension of the FIFO formula in Lee et
-/// al.; with [`Trims::LivePage`] it is `alpha / (1 - ratio)`, the effective overprovisioning of Frankie
-/// et al. It holds for every way to choose victims that knows pages only as valid or not.
+/// With [`Trims::AnyPage`] this is `alpha * (1 + ratio)`, the extension of the FIFO formula in Lee
+/// et al.; with [`Trims::LivePage`] it is `alpha / (1 - ratio)`, the effective overprovisioning of
+/// Frankie et al. It holds for every choice of victims that only asks whether pages are valid.
 ///
 /// Range: `0 < live_share <= 1`; writes and trims that hit every page equally often.
 ///
@@ -134,15 +134,15 @@ fn check_alpha(alpha: f64) -> Result<(), ModelError> {
     if alpha.is_finite() && alpha >= ALPHA_MIN { Ok(()) } else { Err(ModelError::Alpha { alpha }) }
 }
 
-/// What a formula can't be asked.
+/// Why a formula can't be evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ModelError {
-    /// No spare space, or nothing else.
+    /// No spare space, or nothing but spare space.
     Spare {
         /// The spare factor.
         spare: f64,
     },
-    /// No more NAND than logical pages, or without bound.
+    /// No more NAND than logical pages, or an infinite amount.
     Alpha {
         /// NAND pages over logical pages.
         alpha: f64,

@@ -1,7 +1,7 @@
 //! Whether the streams of a trace stay apart: in the host's addresses, and in the drive's reclaim units.
 //!
-//! Write amplification alone does not tell whether data placement works: a host that deallocates what
-//! it frees may have none without it.
+//! Write amplification alone does not tell whether data placement works: a host that deallocates
+//! what it frees may have none even without data placement.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use crate::{Ftl, NandPage, Observer};
 
 const STREAMS: usize = STREAMS_MAX as usize;
 
-/// What became of the streams of a trace.
+/// How far the streams of a trace stayed apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Separation {
     /// Blocks that the host wrote in each stream, up to the last one that has any.
     pub written: Vec<u64>,
-    /// Blocks that were written in another stream than what they held: the stream that they were in,
-    /// the one that they were written in, and how many.
+    /// Blocks that another stream overwrote: the stream that they were in, the stream that
+    /// overwrote them, and how many.
     pub changed: Vec<(u8, u8, u64)>,
     /// Most reclaim units at one time that held blocks of several streams.
     pub mixed_units_max: u32,
@@ -28,14 +28,14 @@ pub struct Separation {
 pub enum NotSeparate {
     /// Nothing was written in a stream.
     Nothing {
-        /// Which one.
+        /// The stream.
         stream: usize,
     },
-    /// Blocks were written in another stream than what they held.
+    /// Blocks of one stream were overwritten by another.
     Changed {
-        /// What they held.
+        /// The stream that they were in.
         from: u8,
-        /// What was written.
+        /// The stream that overwrote them.
         to: u8,
         /// How many.
         blocks: u64,
@@ -66,11 +66,12 @@ impl fmt::Display for NotSeparate {
 impl std::error::Error for NotSeparate {}
 
 impl Separation {
-    /// Whether each of the first `streams` streams has writes, and all of them addresses and reclaim
-    /// units of their own at any time. The streams `sharing` may use addresses one after the other.
+    /// Checks that each of the first `streams` streams has writes, and that all of them have
+    /// addresses and reclaim units of their own at any time. Streams in `sharing` may use the same
+    /// addresses one after the other.
     ///
     /// # Errors
-    /// What is not so.
+    /// The first condition that does not hold.
     pub fn check(&self, streams: usize, sharing: &[u8]) -> Result<(), NotSeparate> {
         let of = |stream: usize| self.written.get(stream).copied().unwrap_or(0);
         if let Some(stream) = (0..streams).find(|stream| of(*stream) == 0) {
@@ -92,22 +93,22 @@ impl Separation {
 /// Follows the streams of a trace through a drive.
 pub(super) struct Census {
     unit_pages: u32,
-    /// Of what was last programmed there.
+    /// The stream that last programmed each page.
     stream_of_page: Vec<u8>,
     /// Valid pages of each unit and stream.
     valid: Vec<[u32; STREAMS]>,
-    /// Streams that each unit has valid pages of.
+    /// How many streams each unit has valid pages of.
     kinds: Vec<u8>,
     mixed_units: u32,
     mixed_units_max: u32,
     written: [u64; STREAMS],
     changed: BTreeMap<(u8, u8), u64>,
-    /// Of what the host is writing.
+    /// The stream that the host is writing.
     stream: u8,
 }
 
 impl Census {
-    /// That of a drive, whose blocks that are mapped count as stream 0.
+    /// Begins a census of a drive. Blocks that are mapped already count as stream 0.
     pub(super) fn of(drive: &Ftl) -> Self {
         let geometry = drive.config().geometry;
         let units = geometry.unit_count() as usize;
@@ -128,7 +129,7 @@ impl Census {
         census
     }
 
-    /// What the host writes from here on has this stream.
+    /// The host writes this stream from here on.
     pub(super) fn writes(&mut self, stream: u8) {
         self.stream = stream;
     }
@@ -145,7 +146,6 @@ impl Census {
         }
     }
 
-    /// Units that hold blocks of several streams now.
     pub(super) fn mixed_units(&self) -> u32 {
         self.mixed_units
     }

@@ -13,16 +13,16 @@ use super::{
 pub enum TraceError {
     /// It can't be read.
     Io(io::Error),
-    /// It is something else.
+    /// It is no trace.
     NotATrace,
     /// It was written by a later version.
     Version(u32),
-    /// It ends before its end: what recorded it was interrupted, or a copy of it.
+    /// It lacks its end: its recording was interrupted, or a copy of it.
     Cut {
-        /// Events that were there.
+        /// Events in front of the cut.
         events: u64,
     },
-    /// What is there is not what was written.
+    /// Its bytes are not those that were written.
     Damaged {
         /// Events in front of the damage.
         events: u64,
@@ -62,7 +62,7 @@ pub struct TraceReader<R> {
     input: R,
     header: TraceHeader,
     payload: Vec<u8>,
-    /// What was taken of `payload`.
+    /// Bytes of `payload` that are decoded.
     taken: usize,
     /// Events that `payload` still has, as its header says.
     payload_events: u32,
@@ -138,7 +138,7 @@ impl<R: Read> TraceReader<R> {
         Ok(Some(record))
     }
 
-    /// Whether there is one more.
+    /// Reads the next block. `false` at the end of the trace.
     fn next_block(&mut self) -> Result<bool, TraceError> {
         let mut fields = [0; BLOCK_HEADER_SIZE];
         if fill(&mut self.input, &mut fields)? < BLOCK_HEADER_SIZE {
@@ -165,7 +165,7 @@ impl<R: Read> TraceReader<R> {
         if self.payload_events == 0 { Err(self.damaged()) } else { Ok(true) }
     }
 
-    /// `None` where the payload holds no event, which its checksum keeps from happening by chance.
+    /// `None` where the payload holds no event. Its checksum keeps that from happening by chance.
     fn decode(&mut self) -> Option<TraceRecord> {
         let tag = *self.payload.get(self.taken)?;
         self.taken += 1;

@@ -1,4 +1,4 @@
-//! A trace that is being recorded, by several threads, with the clock that it goes by.
+//! A trace that several threads record, and its clock.
 
 use std::fmt;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use super::{TraceEvent, TraceHeader, TraceWriter};
 
-/// Records events at the moment they are told, whoever tells them. One that can't be recorded is told
-/// once; the trace is given up then and has no end, as something is missing from it.
+/// Records events with the time of the call, from any thread. The first one that can't be recorded
+/// is reported; the trace is given up then and has no end, as something is missing from it.
 #[derive(Debug)]
 pub struct Tape {
     began: Instant,
@@ -19,7 +19,7 @@ pub struct Tape {
 /// Why an event was not recorded.
 #[derive(Debug)]
 pub enum TapeError {
-    /// It can't be: the trace is given up with this.
+    /// It can't be written: the trace is given up.
     Failed(io::Error),
     /// The trace was given up before, or has ended.
     Over,

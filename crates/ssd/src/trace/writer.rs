@@ -13,7 +13,6 @@ pub struct TraceWriter<W> {
     out: W,
     device_bytes: u64,
     payload: Vec<u8>,
-    /// Events in `payload`.
     payload_events: u32,
     events: u64,
     time_ns: u64,
@@ -54,11 +53,12 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds an event. A time before that of the last one counts as that.
+    /// Adds an event. A time before that of the last event counts as the last event's time.
     ///
     /// # Errors
-    /// When the trace can't be written, or no trace holds such an event: a range beyond the device or
-    /// of half a sector, a stream too many, a mark too long. Nothing is added then.
+    /// When the trace can't be written, or can't hold the event: its range is beyond the device or
+    /// not of whole sectors, its stream is too high, or its mark is too long. Nothing is added
+    /// then.
     pub fn push(&mut self, time_ns: u64, event: &TraceEvent) -> io::Result<()> {
         let (kind, stream, range) = match event {
             TraceEvent::Write { stream, range } => (tag::WRITE, *stream, Some(*range)),
@@ -96,7 +96,7 @@ impl<W: Write> TraceWriter<W> {
         self.events
     }
 
-    /// Ends the trace and gives back what it was written to, flushed.
+    /// Ends the trace and gives back its output, flushed.
     ///
     /// # Errors
     /// When it can't be written.

@@ -8,12 +8,12 @@ use crate::model::{
 };
 use crate::{Config, ConfigError, Ftl, Victims};
 
-/// What is asked.
+/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// Part of the NAND that is not exported; the drive has the next one of whole units.
+    /// Part of the NAND that is not exported; the drive has it rounded to whole units.
     pub spare: f64,
-    /// What the ratio counts.
+    /// Which trims the ratio counts.
     pub trims: Trims,
     /// Trims per write.
     pub ratio: f64,
@@ -30,16 +30,16 @@ pub struct Size {
     pub unit_pages: u32,
 }
 
-/// What formula and simulation say.
+/// The results of formula and simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
     /// The spare factor that the drive really has.
     pub spare: f64,
-    /// WAF by formula, for a drive without bound.
+    /// WAF by formula, for an infinitely large drive.
     pub model: f64,
     /// WAF by the formula for a drive of this size, where there is one.
     pub finite: Option<f64>,
-    /// What was simulated.
+    /// The simulation's steady state.
     pub steady: Steady,
     /// WAF of the first third of the capacity, right after the drive was filled in sequence.
     pub first_third: f64,
@@ -55,13 +55,13 @@ impl Compared {
 /// Why there is nothing to compare.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CompareError {
-    /// The formula can't be asked.
+    /// The formula can't be evaluated.
     Model(ModelError),
     /// There is no formula for this choice of victims.
     NoFormula(Victims),
-    /// There can be no such drive.
+    /// The drive can't be made.
     Drive(ConfigError),
-    /// The simulation did not come to rest.
+    /// The simulation reached no steady state.
     Steady(SteadyError),
 }
 
@@ -96,10 +96,11 @@ impl fmt::Display for CompareError {
 
 impl std::error::Error for CompareError {}
 
-/// Evaluates the formula for the drive as it is made, simulates it, and does so from `seed`.
+/// Evaluates the formula for the drive as it is made, and simulates the drive with a stream of
+/// `seed`.
 ///
 /// # Errors
-/// When the case is out of the formula's range, or no drive can be made so, or never gets steady.
+/// When the case is out of the formula's range, or the drive can't be made or never gets steady.
 pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareError> {
     // Before the drive is made: this says best what is wrong with the numbers.
     alpha_of_spare(case.spare)?;

@@ -1,4 +1,4 @@
-//! Streams of host writes and deallocations, made up from a seed, and what a drive makes of them.
+//! Streams of host writes and deallocations, generated from a seed, and their effect on a drive.
 //!
 //! Invariant: the seed decides the whole stream, and the drive has no random source, so a run can be
 //! repeated on any machine.
@@ -23,12 +23,12 @@ use crate::{Ftl, FtlError};
 pub enum HostOp {
     /// Write one logical block.
     Write {
-        /// Which.
+        /// The block.
         lba: u64,
     },
-    /// Let blocks hold nothing.
+    /// Deallocate blocks.
     Deallocate {
-        /// The first.
+        /// The first block.
         lba: u64,
         /// How many.
         count: u64,
@@ -36,7 +36,7 @@ pub enum HostOp {
 }
 
 impl HostOp {
-    /// Does it, by the drive's first handle.
+    /// Runs it, through the drive's first handle.
     ///
     /// # Errors
     /// When it is beyond the drive.

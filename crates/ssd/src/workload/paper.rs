@@ -1,23 +1,23 @@
-//! The first workload of SlimIO's paper (SC Workshops 2025): SETs, and snapshots meanwhile, as shares
-//! of the drive, which has 180 GiB there.
+//! The first workload of SlimIO's paper (SC Workshops 2025): SETs, and snapshots while they run,
+//! scaled to the size of a drive. The paper's has 180 GiB.
 
 /// What ran on the paper's drive.
 const KEYS: f64 = 5_321_523.0;
 const REQUESTS: f64 = 28_835_840.0;
 const LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
 
-/// How much of what.
+/// The amounts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperRun {
-    /// Keys, each set once before it begins.
+    /// Keys, each set once before the run begins.
     pub key_count: u64,
-    /// Of a value, in bytes.
+    /// Size of a value, in bytes.
     pub value_size: usize,
     /// Times that an on-demand snapshot is taken while clients write.
     pub repetitions: u32,
     /// SETs of each repetition, of keys drawn uniformly.
     pub requests: u64,
-    /// The log is rewritten when it has grown by so many bytes.
+    /// The log is rewritten when it has grown by this many bytes.
     pub log_bytes: u64,
     /// Connections, each with one SET at a time.
     pub clients: usize,
@@ -27,7 +27,7 @@ impl PaperRun {
     /// Size of the paper's drive.
     pub const DRIVE_BYTES: u64 = 180 << 30;
 
-    /// That on a drive of so many bytes.
+    /// The run for a drive of `device_bytes` bytes.
     pub fn scaled(device_bytes: u64) -> Self {
         let scale = device_bytes as f64 / Self::DRIVE_BYTES as f64;
         Self {
@@ -40,8 +40,8 @@ impl PaperRun {
         }
     }
 
-    /// Size of the log's segments on a drive of so many bytes: the share that the default of 64 MiB has
-    /// of the paper's drive, at least the smallest that there is.
+    /// Size of the log's segments on a drive of `device_bytes` bytes: the share that the default of
+    /// 64 MiB has of the paper's drive, at least the smallest size that there is.
     pub fn segment_bytes(device_bytes: u64) -> u64 {
         (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
     }

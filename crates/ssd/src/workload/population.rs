@@ -1,4 +1,4 @@
-//! Machines that come and go on one drive: who they are, and when they are there.
+//! Machines that come and go on one drive: their jobs and sizes, and when they are there.
 //!
 //! The population is made up. What is known of the real one (Lee et al., "Revisiting Trim for CXL
 //! Memory", `HotStorage` 2025) is the traffic of each job, the two mixes of jobs, 5000 machines, and a
@@ -11,7 +11,7 @@ use fastrand::Rng;
 /// What a machine does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
-    /// As the paper has it.
+    /// Its name in the paper.
     pub name: &'static str,
     /// Traffic of its writes to memory, in bytes per second.
     pub write_rate: f64,
@@ -47,7 +47,7 @@ const LIFETIME_SIGMA: f64 = 1.0;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What a population is drawn from.
+/// The parameters that a population is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Population {
     /// How many machines.
@@ -63,11 +63,11 @@ pub struct Population {
 /// A machine, from its arrival to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stay {
-    /// When it begins, in seconds from the beginning of all.
+    /// When it begins, in seconds from the start of the schedule.
     pub start_s: f64,
     /// When it ends.
     pub end_s: f64,
-    /// Bytes of its memory: first it writes all of that once, then at random in it.
+    /// Bytes of its memory: it writes all of it once, then at random places in it.
     pub memory: f64,
     /// What it does.
     pub job: Job,
@@ -80,8 +80,8 @@ impl Stay {
     }
 }
 
-/// Draws a population and lets its machines in, in the order in which they arrive: one that does not
-/// fit waits until it does, and so do all behind it.
+/// Draws a population and starts its machines in the order in which they arrive: a machine that
+/// does not fit waits until it does, and so do all behind it.
 pub fn schedule(population: &Population, seed: u64) -> Vec<Stay> {
     let mut rng = Rng::with_seed(seed);
     let mean_memory: f64 =
@@ -89,7 +89,7 @@ pub fn schedule(population: &Population, seed: u64) -> Vec<Stay> {
     let mut arrived_s = 0.0;
     let mut begun_s = 0.0;
     let mut stays: Vec<Stay> = Vec::new();
-    // Those that are there, by when they leave.
+    // The machines that are there: when each leaves, and its memory.
     let mut present: Vec<(f64, f64)> = Vec::new();
     for _ in 0..population.count {
         let job = draw_job(population.ycsb_share, &mut rng);

@@ -1,11 +1,11 @@
 //! Write amplification at true steady state.
 //!
-//! A drive that was filled in sequence is far from it: all units are whole, and what is collected
-//! first is better than it will ever be again. A window is as many host writes as the drive has blocks. After
-//! one, a block has been left alone with probability 1/e; the state forgets at that rate, so windows
-//! become alike. When the last [`ALIKE`] windows lie within [`CLOSE`] of one another, and do not go in
-//! one direction, the state is taken for steady, and the WAF is measured over [`MEASURED`] windows
-//! *after* those, which had no part in the decision.
+//! A drive that was filled in sequence is far from it: all units are fully valid, and the first
+//! victims are better than any later ones. A window is as many host writes as the drive has blocks.
+//! After one window, a block is still unwritten with probability 1/e; the state forgets its past at
+//! that rate, so windows become alike. When the last [`ALIKE`] windows lie within [`CLOSE`] of one
+//! another, and do not all rise or all fall, the state counts as steady. The WAF is measured over
+//! [`MEASURED`] windows *after* those, which had no part in the decision.
 
 use std::fmt;
 
@@ -42,13 +42,13 @@ pub struct Steady {
 pub enum SteadyError {
     /// The stream does not fit the drive.
     Drive(FtlError),
-    /// The stream ended, or had no end of deallocations.
+    /// The stream ended.
     Ended,
     /// Windows did not become alike.
     Restless {
         /// WAF of the last window.
         last: f64,
-        /// And of the one before.
+        /// WAF of the window before.
         before: f64,
     },
 }
@@ -109,8 +109,8 @@ pub fn run_to_steady_state(
     })
 }
 
-/// Writes the whole of `drive` in sequence, then `host_pages` of `stream`, and tells the WAF of those
-/// alone: what is seen by who does not wait for the steady state.
+/// Writes the whole of `drive` in sequence, then `host_pages` of `stream`, and returns the WAF of
+/// those alone: what a measurement shows that does not wait for the steady state.
 ///
 /// # Errors
 /// When the stream does not fit the drive, or ends.
@@ -127,7 +127,7 @@ fn fill(drive: &mut Ftl) -> Result<(), FtlError> {
     (0..drive.config().lba_count).try_for_each(|lba| drive.write(lba, 0))
 }
 
-/// WAF while the host writes so many blocks.
+/// WAF while the host writes `host_pages` blocks.
 fn window(
     drive: &mut Ftl,
     stream: &mut impl Iterator<Item = HostOp>,

@@ -1,9 +1,9 @@
-//! The writes of machines that come and go, and what a drive makes of them.
+//! The writes of machines that come and go, and their effect on a drive.
 //!
-//! A drive of a few ten thousand pages stands for the whole: a page is a larger share of it, and
+//! A drive of a few ten thousand pages stands for the real one: a page is a larger share of it, and
 //! everything else is in proportion. Within its memory a machine writes in sequence until all of it
-//! was written once, then at random. A new one gets pieces of memory from all over the drive, as an
-//! allocator hands them out that has been in use for a while.
+//! was written once, then at random. A new machine gets pieces of memory from all over the drive,
+//! as from an allocator that has been in use for a while.
 
 use fastrand::Rng;
 use slimio_planted::is_planted;
@@ -12,18 +12,18 @@ use super::HostOp;
 use super::population::{CAPACITY, Stay, Stretch};
 use crate::{Ftl, FtlError};
 
-/// Pages that memory is handed out in.
+/// Pages of a piece, the unit in which memory is handed out.
 pub const PIECE_PAGES: u64 = 16;
 
 /// The stream of all machines of a schedule, with the time.
 #[derive(Clone, Debug)]
 pub struct Tenants {
     rng: Rng,
-    /// Those to come, the next one last.
+    /// Machines still to come, the next one last.
     coming: Vec<Stay>,
     present: Vec<Tenant>,
     free: Vec<u32>,
-    /// Pages that machines gave back and that are still to be deallocated, as pieces.
+    /// Pieces that machines gave back and that are still to be deallocated.
     trims: Vec<u32>,
     with_trim: bool,
     page_size: f64,
@@ -83,7 +83,7 @@ impl Tenants {
         self.now_s
     }
 
-    /// Lets machines go and come whose time it is.
+    /// Removes machines that have ended, and adds those that begin.
     fn turn(&mut self) {
         while let Some(index) = self.present.iter().position(|tenant| tenant.end_s <= self.now_s) {
             let gone = self.present.swap_remove(index);
@@ -151,13 +151,13 @@ pub struct Moment {
     pub waf: Option<f64>,
     /// Pages written to the media.
     pub media_pages: u64,
-    /// Part of its logical pages that the drive took for data, each time it had been written to so
-    /// often; write amplification is no straight line over it, so the mean alone would not do.
+    /// Part of the logical pages that was mapped, sampled every `SAMPLE_WRITES` writes; write
+    /// amplification is not linear in it, so the mean alone would not do.
     pub mapped_shares: Vec<f64>,
 }
 
 impl Moment {
-    /// The mean of the samples; no number where nothing was written.
+    /// The mean of the samples; NaN without samples.
     pub fn mapped_share(&self) -> f64 {
         self.mapped_shares.iter().sum::<f64>() / self.mapped_shares.len() as f64
     }

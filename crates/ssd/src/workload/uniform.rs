@@ -71,7 +71,7 @@ impl Iterator for UniformWrites {
 #[derive(Clone, Debug)]
 struct LiveSet {
     lbas: Vec<u32>,
-    /// Where each block stands in `lbas`; [`ABSENT`] for those that do not.
+    /// The place of each block in `lbas`; [`ABSENT`] for blocks that are not there.
     place_of: Vec<u32>,
 }
 
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks that are live after so many operations, and how many of those were trims.
+    /// Blocks that are live after `ops` operations, and how many of those were trims.
     fn live_after(trims: Trims, ratio: f64, ops: usize) -> (HashSet<u64>, usize) {
         let stream = UniformWrites::new(1000, trims, ratio, 7).unwrap();
         let (mut live, mut trimmed): (HashSet<u64>, usize) = ((0..1000).collect(), 0);

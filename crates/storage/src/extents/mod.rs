@@ -5,10 +5,10 @@
 //!                                              log      slot b   (free)
 //! ```
 //!
-//! No area has a share: each takes extents when it grows and gives whole ones back. The map, which
-//! extent is which piece of which area, is part of the superblock. Taking one is a matter of memory:
-//! the map goes along with the next update of the superblock, and what is written to an extent
-//! counts, by the same update or a later one, never by an earlier one.
+//! No area has a fixed share: each takes extents when it grows and gives whole ones back. The map,
+//! which extent is which piece of which area, is part of the superblock. Taking an extent changes
+//! memory only: the map is written with the next update of the superblock. Data in the extent
+//! counts by the same update or a later one, never by an earlier one.
 //!
 //! The invariant: an extent is free only when nothing in it counts by any superblock that a crash can
 //! leave in force, and when its deallocation is over. So whoever takes it may write at once.
@@ -37,7 +37,7 @@ pub(crate) const AREAS: [Area; AREA_COUNT] = [
     Area::Snapshot(SlotName::C),
 ];
 
-/// Which of [`AREAS`] an area is; `None` for the superblock's, which has its own place.
+/// Index of an area in [`AREAS`]; `None` for the superblock's, which has its own place.
 pub(crate) fn index_of(area: Area) -> Option<usize> {
     match area {
         Area::Superblock => None,
@@ -46,7 +46,7 @@ pub(crate) fn index_of(area: Area) -> Option<usize> {
     }
 }
 
-/// Where the extents of a device lie, and what each is, as a superblock says.
+/// Where the extents of a device are, and which area has each, as a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentMap {
     /// Blocks of the device.
@@ -60,8 +60,7 @@ pub struct ExtentMap {
 }
 
 impl ExtentMap {
-    /// The pieces of an area: where each extent of it is, by its place in the area; `None` for a
-    /// hole.
+    /// The extents of an area, by their place in it; `None` for a hole.
     pub(crate) fn pieces(&self, area: Area) -> Vec<Option<u32>> {
         let mut pieces = Vec::new();
         for (extent, owner) in (0..).zip(&self.owners) {
@@ -73,7 +72,7 @@ impl ExtentMap {
         pieces
     }
 
-    /// Each area with its number of extents, and the free ones.
+    /// Each area with its number of extents, and the number of free ones.
     pub fn counts(&self) -> ([(Area, usize); AREA_COUNT], usize) {
         let of = |wanted| self.owners.iter().flatten().filter(|(area, _)| *area == wanted).count();
         let counts = AREAS.map(|area| (area, of(area)));
@@ -94,8 +93,8 @@ impl ExtentMap {
         }
     }
 
-    /// Reads it from the bytes of a superblock. What is not zero where it must be is found by who
-    /// encodes it again.
+    /// Reads it from the bytes of a superblock. Does not check that other bytes are zero: the
+    /// caller does, by encoding again.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let count = u32_at(bytes, at::EXTENT_COUNT) as usize;
         if count > EXTENTS_MAX {

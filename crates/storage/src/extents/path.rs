@@ -1,4 +1,4 @@
-//! A path to one area of a device: its blocks, one after the other, wherever its extents lie.
+//! A path to one area of a device: its blocks, one after the other, wherever its extents are.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -14,16 +14,16 @@ use crate::Area;
 
 /// A path to an area, through one to the whole device.
 ///
-/// What lies in one piece on the device is passed on as it is. What crosses from one extent to
-/// another that is elsewhere is cut, and joined when all parts are done; that needs a copy.
+/// An operation whose blocks are contiguous on the device is passed on as it is. One that crosses
+/// to an extent elsewhere is cut, and joined when all parts are done; that needs a copy.
 pub(super) struct AreaPath {
-    /// `None`: what is free.
+    /// `None`: the free extents.
     area: Option<Area>,
     pool: Pool,
     pieces: Pieces,
     device_lbas: u64,
     below: Box<dyn Device + Send>,
-    /// What the path below has, by its token there.
+    /// Operations that the path below has, by their token there.
     flying: Vec<Option<Flying>>,
     /// Operations that were cut.
     joins: Vec<Option<Join>>,
@@ -31,11 +31,11 @@ pub(super) struct AreaPath {
     waiting: VecDeque<(Flying, Op)>,
     in_flight: usize,
     reaped: Vec<Completion>,
-    /// Finished, and not yet asked for.
+    /// Finished, and not yet polled.
     done: Vec<Completion>,
 }
 
-/// What becomes of a completion.
+/// Where a completion goes.
 #[derive(Clone, Copy)]
 enum Flying {
     /// It is the caller's, under this token.
@@ -82,7 +82,7 @@ impl AreaPath {
         }
     }
 
-    /// Where a block is on the device, and how many behind it lie in the same piece.
+    /// Where a block is on the device, and how many blocks from it on are in the same piece.
     fn locate(&self, lba: u64) -> Option<Part> {
         if self.area != Some(Area::Superblock) {
             let left = self.pieces.extent_lbas - lba % self.pieces.extent_lbas;
@@ -96,7 +96,7 @@ impl AreaPath {
         }
     }
 
-    /// Where `lbas` blocks lie; `None` when some of them are nowhere.
+    /// Where `lbas` blocks are; `None` when some of them are in no extent.
     fn parts(&self, lba: u64, lbas: u64) -> Option<Vec<Part>> {
         let (mut at, end) = (lba, lba.checked_add(lbas)?);
         let mut parts: Vec<Part> = Vec::with_capacity(1);
@@ -174,7 +174,7 @@ impl AreaPath {
         }
     }
 
-    /// Takes in what the path below has finished.
+    /// Handles the completions of the path below.
     fn settle(&mut self) {
         let mut reaped = std::mem::take(&mut self.reaped);
         for completion in reaped.drain(..) {
@@ -216,8 +216,8 @@ impl AreaPath {
         completions.append(&mut self.done);
     }
 
-    /// Deallocates extents, in ranges as large as they come, and waits until that is over. A device
-    /// may refuse: that is its loss.
+    /// Deallocates extents, in ranges as long as possible, and waits until that is over. A device
+    /// may refuse, which does no harm.
     fn deallocate(&mut self, extents: &[u32]) {
         let mut extents = extents.to_vec();
         extents.sort_unstable();
@@ -242,7 +242,7 @@ impl AreaPath {
     }
 }
 
-/// A place for one more.
+/// Index of a free place.
 fn free_index<T>(places: &mut Vec<Option<T>>) -> usize {
     places.iter().position(Option::is_none).unwrap_or_else(|| {
         places.push(None);
@@ -291,7 +291,7 @@ impl Device for AreaPath {
                     self.cut(token, op, parts);
                     return Ok(());
                 }
-                // What is nowhere is refused by the path below, as it refuses everything.
+                // Blocks in no extent are refused by the path below, as it refuses everything.
                 _ => u64::MAX,
             },
         };
@@ -312,7 +312,7 @@ impl Device for AreaPath {
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
-        // A part is no operation: its end is no reason to wake anybody.
+        // The end of a part is no reason to wake the caller.
         while self.in_flight > 0 && self.done.is_empty() {
             self.below.wait(left, &mut self.reaped);
             self.settle();
@@ -340,8 +340,8 @@ impl Device for AreaPath {
         self.below.readiness()
     }
 
-    /// The area has the extents from here on, for as long as the process lives; they stay its own
-    /// with the next superblock.
+    /// The area has the new extents at once, for the life of the process; the next superblock makes
+    /// them its own for good.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         let now = self.geometry().lba_count;
         if lba_count <= now {
@@ -373,7 +373,7 @@ impl Device for AreaPath {
     }
 }
 
-/// An operation at another place.
+/// The same operation at another place.
 fn moved(op: Op, start: u64, lbas: u64) -> Op {
     let lba = Lba(start);
     match op {

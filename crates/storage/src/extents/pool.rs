@@ -1,4 +1,4 @@
-//! Which extents are free, and who may take how many.
+//! Which extents are free, and how many each area may take.
 //!
 //! Shared by all paths of a volume, and by the keeper, which writes the map. The lock is held for
 //! steps in memory only; a path asks for it when something has changed, not for each operation.
@@ -20,22 +20,22 @@ pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 /// Fewest extents: one for each area, and one more for the log to go on in.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
-/// With less than this part of the extents the log leaves no room for a point in time: it would be
-/// rewritten all the time.
+/// If less than one in this many extents would be left to the log, it leaves no room for an
+/// on-demand snapshot: it would be rewritten all the time.
 const LOG_SHARE_MIN: u64 = 16;
 
-/// The extents of a device. Clones are the same pool.
+/// The extents of a device. Clones share one pool.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Counts changes of what areas are made of.
+    /// Counts changes of the areas' extents.
     generation: AtomicU64,
 }
 
-/// What an area is made of, as a path uses it.
+/// The extents of an area, as a path uses them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pieces {
     pub(super) generation: u64,
@@ -44,10 +44,10 @@ pub(super) struct Pieces {
     pub(super) extents: Vec<Option<u32>>,
 }
 
-/// How the extents are used just now, in blocks.
+/// How the extents are used at present, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUse {
-    /// All that there are.
+    /// All extents.
     pub total: u64,
     /// Blocks of an extent.
     pub extent: u64,
@@ -55,9 +55,9 @@ pub struct PoolUse {
     pub wal: u64,
     /// Those of each snapshot slot.
     pub slots: [u64; SlotName::ALL.len()],
-    /// Those of nobody.
+    /// The free ones.
     pub free: u64,
-    /// Those that the log leaves to the next snapshot.
+    /// Those that the log leaves free for the next snapshot.
     pub kept: u64,
 }
 
@@ -67,12 +67,12 @@ struct State {
     first_lba: u64,
     extent_lbas: u64,
     areas: [Vec<Option<u32>>; AREA_COUNT],
-    /// For each extent whether nobody has it.
+    /// Whether each extent is free.
     free: Vec<bool>,
     /// Blocks that the log's area may have at most.
     wal_lbas_max: u64,
-    /// Blocks that a snapshot of the data set takes, once all is appended that has room in the log.
-    /// `None` as long as nobody has said it: then nothing is left for one.
+    /// Blocks that a snapshot of the data set takes once the log's present room is used up. `None`
+    /// until it is set: then nothing is left for a snapshot.
     need_lbas: Option<u64>,
     snapshots: Snapshots,
     /// The snapshot that is being written.
@@ -81,7 +81,7 @@ struct State {
 
 impl Pool {
     /// The extents of a device of `device_lbas` blocks from `first_lba` on, all of them free. There
-    /// are as many as the superblock has room for, or fewer, of `extent_lbas_min` blocks at least.
+    /// are at most as many as the superblock has room for, of at least `extent_lbas_min` blocks.
     /// The log's area does not get longer than `wal_lbas_max` blocks.
     ///
     /// # Errors
@@ -130,12 +130,12 @@ impl Pool {
         Box::new(AreaPath::new(Some(area), self.clone(), below))
     }
 
-    /// A path to the extents that nobody has, one after the other, through `below`.
+    /// A path to all free extents, one after the other, through `below`.
     pub fn free_path(&self, below: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
         Box::new(AreaPath::new(None, self.clone(), below))
     }
 
-    /// Makes all extents free: what they hold is given up.
+    /// Frees all extents: their contents are given up.
     pub fn clear(&self) {
         let mut state = self.state();
         state.areas = Default::default();
@@ -145,7 +145,7 @@ impl Pool {
         self.changed();
     }
 
-    /// Takes over what a superblock says.
+    /// Takes over the map and the snapshots of a superblock.
     pub(crate) fn load(&self, map: &ExtentMap, snapshots: &Snapshots) -> Result<(), Error> {
         let mut state = self.state();
         if map.device_lbas != state.device_lbas {
@@ -187,20 +187,20 @@ impl Pool {
         self.state().snapshots = *snapshots;
     }
 
-    /// A snapshot is about to be written, or none is.
+    /// Says which snapshot is about to be written, or that none is.
     pub(crate) fn set_running(&self, running: Option<(SlotName, SnapshotKind)>) {
         self.state().running = running;
     }
 
-    /// A snapshot will take so many blocks: of the present data set, and of what may be appended to it
-    /// with the extents that the log has. The log leaves room for it, and so does an on-demand
-    /// snapshot. Each extent that the log takes adds to it, until it is said again.
+    /// Says how many blocks the next snapshot will take: for the present data set, and for what may
+    /// be appended with the extents that the log has. The log and on-demand snapshots leave room
+    /// for it. Each extent that the log takes is added to it, until the next call.
     pub(crate) fn set_need(&self, lbas: u64) {
         self.state().need_lbas = Some(lbas);
     }
 
-    /// Blocks that the log should have at most: beside the snapshots that are held there is room for
-    /// the next one, and for a point in time where both fit.
+    /// Blocks that the log should have at most, so that there is room beside the snapshots held for
+    /// the next one, and for an on-demand snapshot where both fit.
     pub fn wal_lbas_max(&self) -> u64 {
         let state = self.state();
         let held = SlotName::ALL.into_iter().filter(|slot| state.snapshots.get(*slot).is_some());
@@ -208,7 +208,7 @@ impl Pool {
         let all = state.free.len() as u64 * state.extent_lbas;
         let need = state.need();
         let beside_next = all.saturating_sub(held + need);
-        // The one that is held is replaced, and is the next one's then.
+        // The on-demand snapshot held is replaced, and its extents are then the next one's.
         let on_demand = state.snapshots.of_kind(SnapshotKind::OnDemand);
         let replaced = on_demand.map_or(0, |held| state.slot_lbas(held.slot));
         let beside_both = beside_next.saturating_sub(need.saturating_sub(replaced));
@@ -229,19 +229,19 @@ impl Pool {
         }
     }
 
-    /// Where on the device a block of an area is; `None` when it is nowhere.
+    /// Where on the device a block of an area is; `None` when it is in no extent.
     pub fn locate(&self, area: Area, lba: Lba) -> Option<Lba> {
         self.pieces(Some(area)).locate(lba.0).map(Lba)
     }
 
-    /// Whether a path has to ask again what its area is made of.
+    /// Whether a path has to fetch its area's extents again.
     pub(super) fn is_stale(&self, pieces: &Pieces) -> bool {
         self.0.generation.load(Ordering::Acquire) != pieces.generation
     }
 
-    /// What an area is made of; without one, what is free.
+    /// The extents of an area; without an area, the free ones.
     pub(super) fn pieces(&self, area: Option<Area>) -> Pieces {
-        // Read before: a change that comes between is asked for once more.
+        // Read before the lock is taken: a change in between only makes the path fetch them again.
         let generation = self.0.generation.load(Ordering::Acquire);
         let state = self.state();
         let (first_lba, extent_lbas) = (state.first_lba, state.extent_lbas);
@@ -262,14 +262,14 @@ impl Pool {
 
     /// Gives an area the extents that it lacks from block `start` to `end`. All or nothing.
     ///
-    /// They are the area's in the next superblock: nothing in them may count before.
+    /// They are the area's from the next superblock on: nothing in them may count before.
     pub(super) fn take(&self, area: Area, start: u64, end: u64) -> Result<(), DeviceError> {
         let Some(index) = index_of(area) else { return Err(DeviceError::NoSpace) };
         let mut state = self.state();
         let Some(pieces) = state.pieces_of(start, end) else { return Err(DeviceError::NoSpace) };
         let has = |piece: usize| state.areas[index].get(piece).is_some_and(Option::is_some);
         let lacking: Vec<usize> = pieces.filter(|&piece| !has(piece)).collect();
-        // An on-demand snapshot has to leave room also where it needs no more than its slot has.
+        // An on-demand snapshot has to leave room even when its slot already has all that it needs.
         if lacking.is_empty() && !state.is_on_demand(area) {
             return Ok(());
         }
@@ -304,7 +304,7 @@ impl Pool {
         state.pieces_of(start, end).is_some_and(|mut pieces| pieces.all(has))
     }
 
-    /// The extents of an area that lie in whole between blocks `start` and `end`, each with its
+    /// The extents of an area that lie entirely between blocks `start` and `end`, each with its
     /// place in the area.
     pub(super) fn within(&self, area: Area, start: u64, end: u64) -> Vec<(u32, u32)> {
         let Some(index) = index_of(area) else { return Vec::new() };
@@ -320,7 +320,7 @@ impl Pool {
             .collect()
     }
 
-    /// Takes pieces from an area: nothing in them counts, and their deallocation is over.
+    /// Frees pieces of an area: nothing in them counts, and their deallocation is over.
     pub(super) fn free(&self, area: Area, pieces: impl IntoIterator<Item = u32>) {
         let Some(index) = index_of(area) else { return };
         let mut state = self.state();
@@ -362,23 +362,24 @@ impl State {
         self.lbas_of(1 + slot.index())
     }
 
-    /// The pieces that blocks from `start` to `end` are in; `None` when there can't be so many.
+    /// The pieces that blocks from `start` to `end` are in; `None` when there can't be that many.
     fn pieces_of(&self, start: u64, end: u64) -> Option<std::ops::Range<usize>> {
         let last = end.div_ceil(self.extent_lbas);
-        // The map has no words for more.
+        // The map can't describe more.
         (last <= EXTENTS_MAX as u64).then(|| (start / self.extent_lbas) as usize..last as usize)
     }
 
-    /// Whether an area may take so much that `left` blocks stay free, where a snapshot needs `need`.
+    /// Whether an area may take extents until `left` blocks are free, when a snapshot needs `need`.
     ///
-    /// A WAL-snapshot may take everything: it is what makes room. The log, and an on-demand snapshot,
-    /// leave enough for the next one, which is written to a reserve and may use what that has.
+    /// A WAL-snapshot may take everything, because it makes room. The log and an on-demand snapshot
+    /// leave enough for the next one, which is written to a reserve and may use the reserve's
+    /// extents.
     fn leaves_enough(&self, area: Area, left: u64, need: u64) -> bool {
         let next = match area {
             Area::Superblock => return false,
             Area::Wal => self.reserve_lbas(&self.snapshots),
             Area::Snapshot(slot) if self.is_on_demand(area) => {
-                // What it replaces is the next one's.
+                // The slot that it replaces is the next one's.
                 self.reserve_lbas(&self.snapshots.with(slot, SnapshotKind::OnDemand))
             }
             Area::Snapshot(_) => return true,
@@ -399,8 +400,8 @@ impl State {
         reserves.map(|slot| self.slot_lbas(slot)).max().unwrap_or(0)
     }
 
-    /// A free extent for a piece of an area: behind the piece before if that can be, so that long
-    /// ranges stay together; else in the longest free run, away from what may grow into it.
+    /// A free extent for a piece of an area: right behind the piece before it, if possible, so that
+    /// ranges stay long; else in the longest free run, away from the extent that may grow into it.
     fn choose(&self, index: usize, piece: usize) -> u32 {
         let before = piece.checked_sub(1).and_then(|before| self.areas[index].get(before));
         if let Some(Some(before)) = before

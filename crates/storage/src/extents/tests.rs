@@ -34,7 +34,7 @@ fn path(pool: &Pool, disk: &SimDisk, area: Area) -> Box<dyn Device + Send> {
     pool.path(area, Box::new(disk.open_path(0)))
 }
 
-/// A pool where no two pieces of an area lie one behind the other.
+/// A pool where no two pieces of an area are contiguous.
 fn scattered(extents: u64) -> Pool {
     let pool = pool(extents);
     let mut map = pool.map();
@@ -64,7 +64,7 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
         write(&mut *wal, piece * EXTENT_LBAS, 1);
         write(&mut *a, piece * EXTENT_LBAS, 2);
     }
-    // Between any two extents of one lies one of the other.
+    // Between any two extents of one area is one of the other.
     wal.release(LbaRange { start: Lba(0), end: Lba(6 * EXTENT_LBAS) }).expect("it is its own");
     io::run(&mut *a, Op::Flush).expect("the disk is well");
     for piece in 0..6 {
@@ -72,7 +72,7 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
         let buffer = io::run(&mut *a, op).expect("it can be read").expect("it comes home");
         assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece}");
     }
-    // Where they lie behind one another it is one deallocation.
+    // Contiguous extents are one deallocation.
     let (pool, disk) = (self::pool(12), self::disk(12));
     let mut wal = path(&pool, &disk, Area::Wal);
     wal.grow(5 * EXTENT_LBAS).expect("there is room");
@@ -97,13 +97,13 @@ fn extents_are_as_large_as_they_must_be() {
     assert!(Pool::new(mib(70), mib(65), mib(1), u64::MAX).is_err());
 }
 
-/// The log leaves room for the next snapshot, and so does one that is no way to make room.
+/// The log leaves room for the next snapshot, and so does an on-demand one, which makes no room.
 #[test]
 fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
     let [mut wal, mut a, mut b, _] = AREAS.map(|area| path(&pool, &disk, area));
     pool.set_need(5 * EXTENT_LBAS - 1);
-    // What it takes may be filled with what the data set grows by.
+    // The log's new extents may be filled by growth of the data set.
     wal.grow(7 * EXTENT_LBAS).expect("thirteen are left, and one more than is needed");
     assert_eq!(wal.grow(7 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
     pool.set_need(4 * EXTENT_LBAS);
@@ -116,7 +116,7 @@ fn room_is_kept_for_the_next_snapshot() {
     wal.grow(15 * EXTENT_LBAS).expect("five are left");
     pool.set_need(5 * EXTENT_LBAS - 1);
     assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "a point in time would fit");
-    // An on-demand snapshot would leave nothing for the one that makes room.
+    // An on-demand snapshot would leave nothing for the WAL-snapshot, which makes room.
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
     assert_eq!(a.grow(EXTENT_LBAS), Err(DeviceError::NoSpace));
     pool.set_running(Some((SlotName::A, SnapshotKind::Wal)));
@@ -130,14 +130,14 @@ fn room_is_kept_for_the_next_snapshot() {
     pool.set_running(Some((SlotName::B, SnapshotKind::OnDemand)));
     b.grow(8 * EXTENT_LBAS).expect("five are left");
     assert_eq!(b.grow(8 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
-    // What another on-demand snapshot replaces is counted as the next one's.
+    // The slot that another on-demand snapshot replaces counts as the next one's.
     pool.set_snapshots(&held.with(SlotName::B, SnapshotKind::OnDemand));
     pool.set_running(Some((SlotName::C, SnapshotKind::OnDemand)));
     let mut c = path(&pool, &disk, Area::Snapshot(SlotName::C));
     c.grow(5 * EXTENT_LBAS).expect("slot b becomes the reserve");
 }
 
-/// An on-demand snapshot may need nothing that its slot has not, and still leave too little.
+/// An on-demand snapshot may need no more than its slot has, and still leave too little.
 #[test]
 fn what_a_reserve_has_is_counted_too() {
     let (pool, disk) = (pool(20), disk(20));
@@ -164,7 +164,7 @@ enum Step {
     Release(u64, u64),
     /// The map becomes part of a superblock.
     Update,
-    /// What the last superblock says is all that is left.
+    /// Only what the last superblock says is left.
     Crash,
 }
 
@@ -253,7 +253,7 @@ fn live(steps: Vec<Step>) {
                 pool.load(&map, &Snapshots::default()).expect("it is this device's");
                 paths = AREAS.map(|area| path(&pool, &disk, area));
                 model.clone_from(&updated.0);
-                // What others have written to since did not count.
+                // Others may have written to these since: what was there did not count.
                 for (&(area, piece), byte) in &mut model {
                     next_byte = u8::wrapping_add(next_byte, 1);
                     *byte = next_byte;
@@ -272,7 +272,7 @@ fn live(steps: Vec<Step>) {
     }
 }
 
-/// Each piece holds what was written to it, and what is not an area's is free.
+/// Each piece holds what was written to it, and an extent of no area is free.
 fn check(pool: &Pool, paths: &mut [Box<dyn Device + Send>], model: &Model, extents: u64) {
     let (counts, free) = pool.map().counts();
     for (area, (_, count)) in counts.into_iter().enumerate() {

@@ -34,7 +34,7 @@ impl Log {
         is_queued | self.submit_flush(device, now)
     }
 
-    /// Notes the age of what was appended since the last time.
+    /// Notes when the records appended since the last call were seen.
     fn stamp(&mut self, now: Instant) {
         let stamped = self.marks.back().map_or(self.durable, |&(end, _)| end);
         if self.appended > stamped {
@@ -60,7 +60,7 @@ impl Log {
                 .is_some_and(|oldest| now.saturating_duration_since(oldest) >= FLUSH_AFTER)
         };
         match self.policy {
-            // What was written under another policy is not durable by itself.
+            // Batches written under another policy are not durable by themselves.
             Policy::Always if self.soft_end > self.durable => {
                 self.flush_target = self.flush_target.max(Some(self.soft_end));
             }
@@ -69,7 +69,7 @@ impl Log {
             }
             _ => {}
         }
-        // Who waits for that would wait for ever under a policy that flushes nothing.
+        // Under a policy that flushes nothing, whoever waits for that release would wait for ever.
         if self.release_to > self.durable && self.is_release_due() {
             self.flush_target = self.flush_target.max(Some(self.release_to));
         }
@@ -78,7 +78,7 @@ impl Log {
         }
     }
 
-    /// Whether the open batch must leave though it is not full.
+    /// Whether the open batch must be submitted although it is not full.
     fn is_partial_due(&self, now: Instant) -> bool {
         let Some(open) = &self.open else { return false };
         if open.used == batch::SIZE || !self.closed.is_empty() {
@@ -148,7 +148,7 @@ impl Log {
         Ok(())
     }
 
-    /// What a batch that is submitted now says about itself, its checksum aside.
+    /// The header of a batch that is submitted now, without its checksum.
     pub(super) fn header(
         &self,
         kind: Kind,
@@ -198,7 +198,7 @@ impl Log {
         self.flight.push_back(flight);
     }
 
-    /// Submits a flush when what must become durable is written, and is not durable by itself.
+    /// Submits a flush when all up to the flush target is written, but not durable by itself.
     fn submit_flush(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         let Some(target) = self.flush_target else { return false };
         if self.durable >= target {
@@ -215,8 +215,8 @@ impl Log {
         true
     }
 
-    /// Takes in what the device has finished. Never blocks. A [`drive`](Self::drive) must follow:
-    /// what was finished may have made room for more.
+    /// Handles the device's completions. Never blocks. A [`drive`](Self::drive) must follow: a
+    /// completion may have made room for more.
     pub fn reap(&mut self, device: &mut dyn Device, now: Instant) {
         device.poll(&mut self.completions);
         let mut completions = std::mem::take(&mut self.completions);
@@ -263,7 +263,7 @@ impl Log {
         }
     }
 
-    /// Moves the written and the durable LSN over what has completed without a gap.
+    /// Advances the written and the durable LSN over the unbroken prefix of completed batches.
     fn advance(&mut self) {
         while self.flight.front().is_some_and(|flight| flight.is_done) {
             let Some(flight) = self.flight.pop_front() else { break };

@@ -1,9 +1,9 @@
-//! What outlives the process, and what a fault of the mapped buffers takes from it.
+//! Which records outlive the process, and which no longer do after a fault of the mapped buffers.
 //!
-//! A record in a mapped buffer outlives the process when it is stored. When the kernel can't give a page
-//! of the mapping, private memory stands in its place: records from the one on that was stored just then
-//! outlive the process when they are written. Records before it are in the file, and count as before.
-//! Buffers that are taken from then on are private ones.
+//! A record in a mapped buffer outlives the process as soon as it is stored. When the kernel can't
+//! give a page of the mapping, private memory takes its place. The record stored at that moment and
+//! those behind it outlive the process only once they are written. Records before it are in the
+//! file, and count as before. Buffers taken from then on are private.
 
 use slimio_device::{Buffer, DeviceError, Faults};
 use slimio_planted::is_planted;
@@ -14,7 +14,7 @@ use crate::checksum::chain;
 use crate::{EIO, LatchCause, Lsn};
 
 impl Log {
-    /// End of what outlives the process.
+    /// End of the records that outlive the process.
     pub fn kept(&self) -> Lsn {
         if self.private_count == 0 {
             return self.appended;
@@ -25,9 +25,9 @@ impl Log {
         first.unwrap_or(self.appended).max(self.written)
     }
 
-    /// Lets a mapped buffer say how far the log is durable once all of it is: no batch behind it says so
-    /// yet, and a start that finds less must know that it is damage. Nothing is written for that. The
-    /// buffer is the one that is taken last.
+    /// Notes in a mapped buffer how far the log is durable, once all of it is. No later batch says
+    /// so yet, and a recovery that finds a shorter log must know that it is damaged. Nothing is
+    /// written for this. It uses the buffer that is taken last.
     pub(super) fn tell_durable(&mut self) {
         if self.durable != self.appended || self.told_durable == self.durable {
             return;
@@ -44,7 +44,7 @@ impl Log {
         self.told_durable = self.durable;
     }
 
-    /// Whether what is appended outlives the process before it is written.
+    /// Whether records outlive the process before they are written.
     pub fn are_buffers_kept(&self) -> bool {
         self.are_buffers_kept
     }
@@ -53,12 +53,12 @@ impl Log {
         !self.are_buffers_kept || buffer.index().is_none()
     }
 
-    /// A free buffer, if it is not a piece of a mapping that had a fault; that one is given back.
+    /// The free buffer, unless it is a piece of a mapping that had a fault: it is then given back.
     pub(super) fn without_faults(&mut self, free: Option<Buffer>) -> Option<Buffer> {
         free.filter(|free| is_planted("faulty-buffer-reused") || !self.note_faults(free))
     }
 
-    /// Takes in whether the mapping that a buffer is a piece of had faults.
+    /// Notes the faults of the mapping that a buffer is a piece of. Returns whether there were any.
     pub(super) fn note_faults(&mut self, buffer: &Buffer) -> bool {
         let faults = buffer.faults();
         if faults == Faults::default() {
@@ -69,8 +69,8 @@ impl Log {
         true
     }
 
-    /// Takes in that the mapping of the open batch's buffer had a fault, while the record that begins
-    /// at `from` was stored or before.
+    /// Notes that the mapping of the open batch's buffer had a fault, before or while the record
+    /// that starts at `from` was stored.
     #[cold]
     pub(super) fn mind_faults(&mut self, from: Lsn) {
         let Some(mut open) = self.open.take() else { return };
@@ -92,8 +92,8 @@ impl Log {
         walk.at == open.used && found == open.records_chain
     }
 
-    /// Whether a batch may be written, as far as faults go: `bytes` is what would be written, `source`
-    /// the buffer that it was put together in. The log is latched when it may not.
+    /// Whether a batch may be written in spite of faults; if not, the log is latched. `bytes` is
+    /// what would be written, `source` the buffer that it was built in.
     pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
         if source.faults().lost == 0 || is_planted("lost-batch-written") {
             return true;

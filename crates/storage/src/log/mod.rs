@@ -7,9 +7,9 @@
 //!        durable ≤ written ≤ kept ≤ appended
 //! ```
 //!
-//! A device orders nothing, so what counts is the longest unbroken prefix of completed batches. A
-//! buffer is used again only when that prefix has passed it: until then a process that dies may
-//! leave a hole in the log that only the mapped buffers can fill.
+//! A device does not order its writes, so only the longest unbroken prefix of completed batches
+//! counts. A buffer is reused only once that prefix has passed it: until then, a process that dies
+//! may leave a hole in the log that only the mapped buffers can fill.
 
 mod drive;
 mod kept;
@@ -56,40 +56,40 @@ pub struct Log {
     salt: Salt,
     policy: Policy,
     commits_in_flight: usize,
-    /// What is in a mapped buffer outlives the process.
+    /// Whether mapped buffers outlive the process.
     are_buffers_kept: bool,
-    /// What was seen of the mapping's faults.
+    /// Faults of the mapping noticed so far.
     faults: Faults,
-    /// Every completed write is stable.
+    /// Whether every completed write is stable.
     are_writes_stable: bool,
     superblock_sequence: u64,
 
     appended: Lsn,
     written: Lsn,
     durable: Lsn,
-    /// What a mapped buffer says of that, since it was all.
+    /// Durable LSN last noted in a mapped buffer, when everything appended was durable.
     told_durable: Lsn,
     /// End of the last batch in the written prefix that was not written durably.
     soft_end: Lsn,
-    /// Ends of spans of the log not yet durable, and when their oldest record was seen.
+    /// Spans of the log not yet durable: the end of each, and when its oldest record was seen.
     marks: VecDeque<(Lsn, Instant)>,
 
     free: Vec<Buffer>,
     buffer_count: usize,
-    /// How many of them were ever used.
+    /// How many buffers were ever used.
     buffers_used: usize,
     open: Option<OpenBatch>,
     closed: VecDeque<OpenBatch>,
     flight: VecDeque<Flight>,
     /// Token of the first batch in `flight`.
     first_token: u64,
-    /// Batches not yet written that hold something that does not outlive the process.
+    /// Batches not yet written that hold records which die with the process.
     private_count: usize,
     completions: Vec<Completion>,
     /// Checksum of the last batch submitted.
     parent: u64,
     segments: Segments,
-    /// What the areas are made of, on a device.
+    /// The extent pool, on a device.
     pool: Option<Pool>,
 
     /// The tail pair that small commits go to, while there is one.
@@ -105,7 +105,7 @@ pub struct Log {
     release_to: Lsn,
     snapshots: SnapshotStage,
     prepare_failed: Option<(DeviceError, Instant)>,
-    /// Bytes that a record waits for.
+    /// Bytes of room that a record waits for.
     wanted: u64,
     stats: LogStats,
 }
@@ -119,9 +119,9 @@ struct OpenBatch {
     used: usize,
     records_chain: u64,
     opened_at: Option<Instant>,
-    /// From where on its records die with the process; `None` when none does.
+    /// Its records from here on die with the process; `None` when none do.
     private_from: Option<Lsn>,
-    /// Its buffer was made because none was free, and goes when it is written.
+    /// Its buffer was allocated because none was free, and is freed once the batch is written.
     is_extra: bool,
 }
 
@@ -140,16 +140,15 @@ impl OpenBatch {
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 struct Flight {
     end: Lsn,
-    /// From where on its records die with the process; `None` when none does.
+    /// Its records from here on die with the process; `None` when none do.
     private_from: Option<Lsn>,
     is_extra: bool,
     is_durable: bool,
     is_done: bool,
     submitted_at: Instant,
-    /// The batch's buffer; home again when `is_done`, or here all the time when what the device has
-    /// is a copy.
+    /// The batch's buffer: back when `is_done`, or here all the time when the device has a copy.
     buffer: Option<Buffer>,
-    /// The device has a copy, in the tail's block.
+    /// The device writes a copy of the batch, in the tail's block.
     is_tail: bool,
 }
 
@@ -183,7 +182,7 @@ pub struct LogStats {
     pub capacity_bytes: u64,
     /// Bytes of them that are free.
     pub free_bytes: u64,
-    /// Bytes of memory of the buffers for batches that were ever used. Others are in no memory.
+    /// Bytes of memory of the buffers for batches that were ever used. The others take no memory.
     pub buffer_bytes: u64,
     /// Longest time from the submission of a batch or flush to its completion being reaped.
     pub latency_max: Duration,
@@ -252,7 +251,7 @@ impl Log {
         }
     }
 
-    /// From here on the log serves: with these buffers, under this policy.
+    /// Starts to serve, with these buffers and under this policy.
     pub(crate) fn start(
         &mut self,
         policy: Policy,
@@ -264,7 +263,7 @@ impl Log {
         for buffer in &buffers {
             assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
         }
-        // The first ones are taken first, and again and again while there is little to do.
+        // The first buffers are taken first, and the same few are reused while the load is low.
         buffers.reverse();
         self.buffer_count = buffers.len();
         self.free = buffers;
@@ -277,8 +276,7 @@ impl Log {
         self.buffers_used = 0;
     }
 
-    /// Puts a fragment at the end of the log as it is: not cut again, so that what follows keeps its
-    /// LSN.
+    /// Appends a fragment as it is, without cutting it again: records behind it keep their LSNs.
     pub(crate) fn append_fragment(&mut self, db: u16, flags: u32, payload: &[u8]) {
         let size = record::SIZE + payload.len();
         if self.open.as_ref().is_some_and(|open| open.buffer.len() - open.used < size) {
@@ -287,8 +285,8 @@ impl Log {
         self.put(db, flags, payload.len(), |target| target.copy_from_slice(payload));
     }
 
-    /// Puts a record, made of `parts` one after the other, at the end of the log, and returns its
-    /// LSN. Never fails and never blocks: the caller has asked [`room`](Self::room) before.
+    /// Appends a record, the concatenation of `parts`, and returns its LSN. Never fails and never
+    /// blocks: the caller has asked [`room`](Self::room) before.
     pub fn append(&mut self, db: u16, parts: &[&[u8]]) -> Lsn {
         let mut left: usize = parts.iter().map(|part| part.len()).sum();
         let mut rest = Parts { parts, at: 0 };
@@ -339,11 +337,11 @@ impl Log {
     }
 
     /// Opens a batch in a free buffer, or in new private memory when a record is larger than all
-    /// of them together.
+    /// buffers together.
     fn open_batch(&mut self) -> &mut OpenBatch {
         let free = self.free.pop();
         let is_extra = free.is_none();
-        // The free ones are a stack, so those at its bottom were never used.
+        // `free` is a stack, so the buffers at its bottom were never used.
         self.buffers_used =
             self.buffers_used.max(self.buffer_count.saturating_sub(self.free.len()));
         let lbas = self.geometry.batch_lbas_max as usize;
@@ -351,7 +349,7 @@ impl Log {
         buffer.set_len_lbas(buffer.capacity_lbas());
         let first_lsn = self.appended;
         write_open_half(&mut buffer, self.volume_id, self.epoch, first_lsn);
-        // A fault until here has taken nothing, and shows behind the record that comes now.
+        // A fault up to here has lost no record; `put` notices it behind the next record.
         let is_private = self.is_private(&buffer);
         if is_private {
             self.private_count += 1;
@@ -380,17 +378,17 @@ impl Log {
         self.closed.push_back(batch);
     }
 
-    /// End of what has been appended.
+    /// End of the last record appended.
     pub fn appended(&self) -> Lsn {
         self.appended
     }
 
-    /// Records up to here are not needed: the root, if there is one, holds what they did.
+    /// Records up to here are not needed: the root, if there is one, holds their effects.
     pub fn start_lsn(&self) -> Lsn {
         self.segments.start_lsn()
     }
 
-    /// End of what survives the loss of power.
+    /// End of the records that survive a power loss.
     pub fn durable(&self) -> Lsn {
         self.durable
     }
@@ -431,12 +429,12 @@ impl Log {
         self.policy
     }
 
-    /// Changes the policy. What was appended before is acknowledged under the new one.
+    /// Changes the policy. Records appended before are acknowledged under the new one.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// Asks that everything appended until now becomes durable as soon as may be, whatever the
+    /// Asks that everything appended so far becomes durable as soon as possible, whatever the
     /// policy (SHUTDOWN, WAITAOF).
     pub fn request_durable(&mut self) {
         if self.appended > self.durable {
@@ -449,7 +447,7 @@ impl Log {
         self.marks.front().map(|&(_, seen)| seen)
     }
 
-    /// Why the log has stopped for good, if it has.
+    /// Why the log is latched, if it is.
     pub fn latched(&self) -> Option<&Latch> {
         self.latch.as_ref()
     }
@@ -473,7 +471,7 @@ impl Log {
     }
 }
 
-/// What is still to be copied of some parts.
+/// The rest of some parts that is still to be copied.
 struct Parts<'a> {
     parts: &'a [&'a [u8]],
     /// Bytes of the first part that are copied.

@@ -1,14 +1,14 @@
 //! Room in the log: who may append, and what the keeper is asked for.
 //!
-//! The invariant: what has been appended has its place. Room is counted as if each segment lost the
-//! most that its end can lose, and shares are kept for what gives some back:
+//! The invariant: everything appended has a place. Room is counted as if each segment wasted as
+//! much as its end can waste, and shares are set aside for commands that give room back:
 //!
 //! ```text
 //! | every write may run (Free) | what frees memory (Scarce) | what empties the data set (Last) |
 //! ```
 //!
-//! The last share is never touched by anything else, so that however full the log is, the data set
-//! can be emptied, and the log start from nothing behind that.
+//! Nothing else touches the last share. So however full the log is, the data set can be emptied,
+//! and the log can start from nothing behind that.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,13 @@ use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 /// Bytes that each batch and each fragment take beside their payload, at most.
 const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
 
-/// Bytes that are kept for what empties the data set: some records of less than a block.
+/// Bytes set aside for commands that empty the data set: some records of less than a block.
 const LAST_SHARE: u64 = 4 * LBA_SIZE as u64;
 
-/// No deletion that nobody asked for is larger, in bytes of payload, whatever room there is.
+/// Largest deletion that no client asked for, in bytes of payload, however much room there is.
 const UNASKED_SIZE_MAX: u64 = 1 << 30;
 
-/// More than any log has room for, in bytes, and little enough to be counted with what comes to it.
+/// In bytes: more than any log has room for, and small enough that adding overhead can't overflow.
 const PAYLOAD_SIZE_MAX: u64 = 1 << 62;
 
 /// After the keeper failed to prepare a segment, it is asked again at this interval.
@@ -50,14 +50,14 @@ impl Log {
         };
         let has_buffer =
             self.buffer_count == 0 || !self.free.is_empty() || self.open.as_ref().is_some_and(fits);
-        // What fills the buffers has its place, so one gets free.
+        // The batches that fill the buffers have their place, so a buffer will become free.
         if !has_buffer {
             return Room::Wait;
         }
         if usable >= need + self.reserve() {
             return Room::Free;
         }
-        // No number of segments is enough for some records.
+        // Some records are too large for any number of segments.
         let is_possible = need + self.reserve() <= self.segments.usable_max();
         if is_possible {
             self.wanted = self.wanted.max(need);
@@ -73,19 +73,18 @@ impl Log {
         }
     }
 
-    /// Bytes of payload that a record may have which nobody waits for: of keys that are gone because
-    /// their time is over, or because memory is short. 0: none may be appended now. It does not
-    /// touch the share of what empties the data set, and while no buffer is free it fits into the
-    /// one that is open.
+    /// Bytes of payload that a record may have which no client waits for: of expired or evicted
+    /// keys. 0 when none may be appended now. It leaves the last share alone, and while no buffer
+    /// is free it fits into the open one.
     pub fn room_to_free(&self) -> u64 {
         if self.latch.is_some() {
             return 0;
         }
         let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
         let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
-        // Not the largest payload for which `space_for` is no more than that, but found without a
-        // division, for reads ask for it. None takes twice its size and what is taken off here; who
-        // comes again has half of the rest.
+        // Not the largest payload that `space_for` lets fit, but computed without a division,
+        // because reads ask for it. No payload takes as much as twice its size plus what is
+        // subtracted here; the next call gets half of the rest.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
         if has_buffer || is_planted("unasked-takes-memory") {
@@ -95,26 +94,26 @@ impl Log {
         placed.min(open.saturating_sub(record::SIZE) as u64)
     }
 
-    /// Whether everything that was appended has a place in the segments that there are.
+    /// Whether everything that was appended has a place in the segments that the log has.
     pub fn has_place(&self) -> bool {
         self.pending() <= self.segments.usable()
     }
 
-    /// Bytes that the log has room for at most: in as many segments as the volume's format allows,
-    /// and on a device beside the snapshots that are held and the next one.
+    /// Most bytes that the log has room for: in as many segments as the volume's format allows, and
+    /// on a device in what the held snapshots and the next one leave free.
     pub fn size_max(&self) -> u64 {
         let extents = self.pool.as_ref().map(|pool| pool.wal_lbas_max() * LBA_SIZE as u64);
         self.segments.usable_max().min(extents.unwrap_or(u64::MAX))
     }
 
-    /// What the areas are made of, on a device; `None` where each is a file.
+    /// The extent pool, on a device; `None` where each area is a file.
     pub fn pool(&self) -> Option<&Pool> {
         self.pool.as_ref()
     }
 
-    /// Leaves room on a device for a snapshot of a data set that takes `data_lbas` blocks, and of what
-    /// may be appended to it before the log asks for more room. To be said again whenever the data set
-    /// may have grown, before [`next_job`](Self::next_job).
+    /// On a device, leaves room for a snapshot of a data set of `data_lbas` blocks, and of what may
+    /// be appended before the log asks for more room. Call it again whenever the data set may have
+    /// grown, before [`next_job`](Self::next_job).
     pub fn leave_room_for_snapshot(&self, data_lbas: u64) {
         let Some(pool) = &self.pool else { return };
         let (_, ready) = self.segments.capacity_and_free();
@@ -123,21 +122,20 @@ impl Log {
         pool.set_need(data_lbas + growth / LBA_SIZE as u64);
     }
 
-    /// Bytes of the log's area that such a record may take, at most.
+    /// Most bytes of the log's area that a record with `payload_size` bytes may take.
     fn space_for(&self, payload_size: u64) -> u64 {
-        // Those that begin a batch, and one in the batch that is open. Each but the last fills its batch.
+        // Fragments that begin a batch, and one in the open batch. Each but the last fills a batch.
         let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 2;
         let overhead = if is_planted("room-without-headers") { 0 } else { fragments * OVERHEAD };
         (payload_size + overhead).next_multiple_of(LBA_SIZE as u64)
     }
 
-    /// What is kept for deletes, and for what empties the data set.
+    /// Bytes set aside for deletes, and for commands that empty the data set.
     pub(super) fn reserve(&self) -> u64 {
         (self.geometry.segment_size() / 4).max(self.geometry.batch_size() as u64)
     }
 
-    /// The part of it that deletes may not use. Segments of a few blocks, as tests have them, have
-    /// none.
+    /// The part of `reserve` that deletes may not use; none with segments of a few blocks (tests).
     fn last_share(&self) -> u64 {
         if is_planted("deletes-take-all") {
             return 0;
@@ -151,21 +149,21 @@ impl Log {
         self.segments.usable().saturating_sub(self.pending())
     }
 
-    /// Bytes of the log's area that what was appended will need and does not have yet.
+    /// Bytes of the log's area that appended records will need and do not have yet.
     fn pending(&self) -> u64 {
         let lbas: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
         (lbas * LBA_SIZE) as u64
     }
 
-    /// The data set was empty at `lsn`, so neither records up to there nor the root are needed any
-    /// more: as soon as it is durable, the log may start behind it, from nothing. Says nothing
-    /// where no record counts.
+    /// The data set was empty at `lsn`, so neither the root nor records up to there are needed any
+    /// more: as soon as `lsn` is durable, the log may start behind it, from nothing. Does nothing
+    /// unless the state is [`LogState::On`].
     pub fn release_before(&mut self, lsn: Lsn) {
         assert!(lsn <= self.appended, "only what was appended can be released");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
-            // An empty data set needs next to no room for its next snapshot: what was not to be had may be
-            // now.
+            // An empty data set needs almost no room for its next snapshot, so a segment that could
+            // not be prepared before may be available now.
             if !is_planted("release-waits") {
                 self.prepare_failed = None;
             }
@@ -176,7 +174,7 @@ impl Log {
         self.log_state() == LogState::On && self.segments.start_behind(self.release_to).is_some()
     }
 
-    /// What the keeper should do now. Nothing more is returned until [`job_done`](Self::job_done).
+    /// The keeper's next job. Returns nothing more until [`job_done`](Self::job_done).
     pub fn next_job(&mut self, now: Instant) -> Option<Job> {
         if self.is_job_running || self.latch.is_some() {
             return None;
@@ -203,7 +201,7 @@ impl Log {
         may_try && self.usable() < ahead
     }
 
-    /// Takes in the keeper's answer.
+    /// Handles the keeper's answer.
     pub fn job_done(&mut self, outcome: Outcome, now: Instant) {
         assert!(self.is_job_running, "an answer follows a job");
         self.is_job_running = false;
@@ -241,7 +239,7 @@ impl Log {
         }
     }
 
-    /// Why the keeper could not make room, when that is how it is.
+    /// Why the keeper could not make room, if it could not.
     pub fn prepare_failed(&self) -> Option<&DeviceError> {
         self.prepare_failed.as_ref().map(|(error, _)| error)
     }

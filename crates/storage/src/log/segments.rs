@@ -18,14 +18,14 @@ pub(crate) struct UsedSegment {
     pub(crate) parent: u64,
 }
 
-/// The segments of the log, from its start to what is prepared ahead.
+/// The segments of the log, from its start to those prepared ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     geometry: VolumeGeometry,
     start: LogStart,
-    /// From the one that the log starts in to the one that is written now.
+    /// From the segment that the log starts in to the one that is written now.
     used: VecDeque<UsedSegment>,
-    /// Next free block of the last of them.
+    /// Next free block of the last used segment.
     next_lba: u64,
     /// Prepared ahead: segment and slot.
     prepared: VecDeque<(u64, u32)>,
@@ -44,8 +44,8 @@ impl Segments {
         Self { geometry, start, used, next_lba, prepared }
     }
 
-    /// Takes the place for a batch of `lbas` blocks that starts at `first_lsn`, or `None` when it
-    /// needs a segment and none is prepared.
+    /// Allocates `lbas` blocks for a batch that starts at `first_lsn`; `None` when that needs a new
+    /// segment and none is prepared.
     pub(crate) fn take(&mut self, lbas: u64, first_lsn: Lsn, parent: u64) -> Option<Lba> {
         let segment_lbas = self.geometry.segment_lbas;
         assert!(lbas <= segment_lbas, "a batch fits into a segment");
@@ -85,7 +85,7 @@ impl Segments {
         self.start.lsn
     }
 
-    /// Bytes of the segments that the log has, and of those the free ones.
+    /// Bytes of the segments that the log has, and how many of them are free.
     pub(crate) fn capacity_and_free(&self) -> (u64, u64) {
         let prepared = self.prepared.len() as u64 * self.geometry.segment_size();
         let used = self.used.len() as u64 * self.geometry.segment_size();
@@ -113,7 +113,7 @@ impl Segments {
         Some(self.start_behind(lsn).unwrap_or(LogStart { lsn, ..self.start }))
     }
 
-    /// The superblock says that the log starts there.
+    /// The log now starts there, by the superblock in force: drops the segments before.
     pub(crate) fn released(&mut self, start: LogStart) {
         self.start = start;
         self.used.retain(|used| used.segment >= start.segment);

@@ -1,9 +1,9 @@
 //! Snapshots as the log sees them: when one may be begun, when it may be adopted, and whether there
 //! is a log behind it.
 //!
-//! The invariant: a snapshot is adopted only when every record is durable that it needs, up to its
-//! LSN, or for a fuzzy one up to the last that was appended when it was finished. What it holds is then
-//! something that no power cut takes back.
+//! The invariant: a snapshot is adopted only when every record that it needs is durable: up to its
+//! LSN, or for a fuzzy one up to the last record appended when it was finished. So no power cut can
+//! undo anything that it holds.
 
 use slimio_planted::is_planted;
 
@@ -20,40 +20,39 @@ pub enum LogState {
     /// The log is about to end: nothing is appended, and no write is acknowledged before it is
     /// [`Off`](Self::Off).
     Ending,
-    /// Nothing is appended: `appendonly no`. What comes back is the root, and what was in the log
-    /// before it ended.
+    /// Nothing is appended: `appendonly no`. Recovery reads the root, and the log up to its end.
     Off,
     /// Records are appended, but count only when a WAL-snapshot that was begun since has been
     /// adopted. Nothing is promised until then.
     Resuming,
 }
 
-/// What has become of a snapshot that was finished.
+/// The outcome of a finished snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotEvent {
-    /// It is in its role.
+    /// It was adopted into its role.
     Adopted(SlotSummary),
-    /// The log starts behind it already, or has ended while a fuzzy one was written: it is of no use.
+    /// It is useless: the log already starts behind it, or it is fuzzy and the log ended meanwhile.
     Obsolete(SlotSummary),
 }
 
 /// What the log knows of snapshots.
 #[derive(Debug)]
 pub(super) struct SnapshotStage {
-    /// As the superblock in force has them.
+    /// The snapshots in the superblock in force.
     known: Snapshots,
-    /// Number of the last one begun.
+    /// Number of the last snapshot begun.
     number: u64,
     running: Option<SnapshotPlan>,
     finished: Option<SlotSummary>,
-    /// The one running or finished was begun with every record behind it appended, and turns the
-    /// log on.
+    /// Whether the snapshot that is running or finished turns the log on: it was begun with every
+    /// record behind it appended.
     does_resume: bool,
     event: Option<SnapshotEvent>,
-    /// Who reads a slot that must not be written meanwhile.
+    /// Readers of each slot; a slot that is being read must not be written.
     pins: [u32; crate::layout::SLOT_COUNT],
     is_log_wanted: bool,
-    /// The log is to end here.
+    /// Where the log is to end.
     ending: Option<Lsn>,
 }
 
@@ -72,7 +71,7 @@ impl SnapshotStage {
         }
     }
 
-    /// The log must be durable up to here before what is under way can go on.
+    /// The log must be durable up to here before it can end, or the finished snapshot be adopted.
     pub(super) fn needs_durable(&self) -> Lsn {
         let finished = self.finished.map_or(Lsn(0), |finished| {
             if is_planted("needed-unasked") { finished.lsn } else { finished.consistent_lsn }
@@ -82,15 +81,15 @@ impl SnapshotStage {
 }
 
 impl Log {
-    /// Plans a snapshot of the data set as it is now: it holds what everything appended so far has
-    /// done. A WAL-snapshot of a log that goes on may be [fuzzy](SnapshotPlan::is_fuzzy). The plan goes
-    /// to a [`SlotWriter`](crate::SlotWriter), and what that makes of it comes back through
-    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is one snapshot at a
-    /// time. `created_ms` is the time now, in milliseconds since 1970.
+    /// Plans a snapshot of the data set as it is now: it holds the effects of everything appended
+    /// so far. A WAL-snapshot of a log that goes on may be [fuzzy](SnapshotPlan::is_fuzzy). The
+    /// plan goes to a [`SlotWriter`](crate::SlotWriter), whose result comes back through
+    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is one snapshot
+    /// at a time. `created_ms` is the time now, in milliseconds since 1970.
     ///
-    /// `None` when one is under way already, when all reserves are [pinned](Self::pin), when the log
-    /// has latched, or for a WAL-snapshot as long as the log is still ending that is to go on: it
-    /// would not turn it on.
+    /// `None` when a snapshot is under way already, when all reserves are [pinned](Self::pin), or
+    /// when the log has latched; also for a WAL-snapshot while a log that is to be resumed is still
+    /// ending: it would not turn the log on.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
@@ -107,7 +106,7 @@ impl Log {
             };
             !is_held && stage.pins[slot.index()] == 0
         };
-        // On a device, the reserve that has the most extents already: the others' may be all that is left.
+        // On a device, the reserve that already has the most extents: none may be free.
         let extents = self.pool.as_ref().map(|pool| pool.usage().slots).unwrap_or_default();
         let reserves = SlotName::ALL.into_iter().filter(is_free);
         let slot = reserves.rev().max_by_key(|slot| extents[slot.index()])?;
@@ -139,10 +138,10 @@ impl Log {
         self.snapshots.running.as_ref()
     }
 
-    /// The snapshot under way is written and stable: takes it into its role as soon as that may be.
-    /// What has become of it is told by [`take_snapshot_event`](Self::take_snapshot_event).
+    /// The snapshot under way is written and stable: adopts it as soon as possible.
+    /// [`take_snapshot_event`](Self::take_snapshot_event) returns the outcome.
     ///
-    /// When it is fuzzy, everything must be appended that was done until the last of it was taken.
+    /// For a fuzzy one, everything done until the end of its capture must have been appended.
     ///
     /// # Panics
     /// When another one, or none, is under way.
@@ -156,7 +155,8 @@ impl Log {
         if running.is_fuzzy {
             summary.consistent_lsn = self.appended;
             if self.log_state() != LogState::On && !is_planted("fuzzy-behind-the-end") {
-                // What it lacks may have been overwritten behind the end, where nothing is appended.
+                // Values that it lacks may have been overwritten behind the end, and not been
+                // logged.
                 self.snapshots.event = Some(SnapshotEvent::Obsolete(summary));
                 return;
             }
@@ -172,7 +172,7 @@ impl Log {
         }
     }
 
-    /// Tells once what has become of the snapshot that was finished last.
+    /// The outcome of the snapshot that was finished last; returned once.
     pub fn take_snapshot_event(&mut self) -> Option<SnapshotEvent> {
         self.snapshots.event.take()
     }
@@ -182,8 +182,7 @@ impl Log {
         &self.snapshots.known
     }
 
-    /// Keeps a slot from being written while it is read, until it is [unpinned](Self::unpin) as
-    /// often.
+    /// Keeps a slot from being written while it is read. Each call needs an [`unpin`](Self::unpin).
     pub fn pin(&mut self, slot: SlotName) {
         self.snapshots.pins[slot.index()] += 1;
     }
@@ -206,8 +205,9 @@ impl Log {
         *pins = pins.checked_sub(1).expect("it is pinned");
     }
 
-    /// Begins to check what a slot holds, a small piece at a time; `None` when that is nothing. When
-    /// something is found, [`snapshots`](Self::snapshots) says whether the slot still holds it.
+    /// Begins to check the snapshot in a slot, a small piece at a time; `None` when there is none.
+    /// When damage is found, [`snapshots`](Self::snapshots) says whether the slot still holds that
+    /// snapshot.
     pub fn check(&self, slot: SlotName) -> Option<SlotCheck> {
         let held = self.snapshots.known.get(slot)?;
         Some(SlotCheck::new(self.volume_id, *held, 1))
@@ -224,14 +224,14 @@ impl Log {
         }
     }
 
-    /// Whether the log goes on, or will: what was asked for last of [`end`](Self::end) and
-    /// [`resume`](Self::resume), which may take their time.
+    /// Whether the log goes on, or will: which of [`end`](Self::end) and [`resume`](Self::resume)
+    /// was called last. Both may take their time.
     pub fn is_wanted(&self) -> bool {
         self.snapshots.is_log_wanted
     }
 
-    /// `appendonly no`: ends the log behind what was appended so far. From here on nothing may be
-    /// appended; what runs meanwhile is acknowledged when the state is [`LogState::Off`].
+    /// `appendonly no`: ends the log behind the last record appended. From here on nothing may be
+    /// appended; commands that run meanwhile are acknowledged when the state is [`LogState::Off`].
     pub fn end(&mut self) {
         if !std::mem::take(&mut self.snapshots.is_log_wanted) {
             return;
@@ -243,19 +243,19 @@ impl Log {
         self.snapshots.ending = Some(self.appended);
     }
 
-    /// `appendonly yes`: as soon as the state is [`LogState::Resuming`] everything is appended again.
-    /// It counts when a WAL-snapshot that is begun in that state has been adopted: the state is then
-    /// [`LogState::On`]. Should it fail, another one may be begun.
+    /// `appendonly yes`: as soon as the state is [`LogState::Resuming`], everything is appended
+    /// again. It counts once a WAL-snapshot that was begun in that state is adopted: the state is
+    /// then [`LogState::On`]. Should it fail, another one may be begun.
     pub fn resume(&mut self) {
         self.snapshots.is_log_wanted = true;
     }
 
-    /// The job that ends the log, when it is due.
+    /// Where the log ends, when the job that ends it is due.
     pub(super) fn end_due(&self) -> Option<Lsn> {
         self.snapshots.ending.filter(|&lsn| lsn <= self.durable || is_planted("end-log-undurable"))
     }
 
-    /// The job that adopts what is finished, when it is due. What is of no more use is dropped.
+    /// The adoption of the finished snapshot, when it is due. A useless snapshot is dropped.
     pub(super) fn adoption_due(&mut self) -> Option<Adoption> {
         let summary = self.snapshots.finished?;
         let needed =
@@ -285,7 +285,7 @@ impl Log {
         })
     }
 
-    /// The superblock in force says so now.
+    /// Takes over the snapshots of the superblock that is now in force.
     pub(super) fn snapshots_changed(&mut self, known: &Snapshots) {
         self.snapshots.known = *known;
         if let Some(pool) = &self.pool {
@@ -296,8 +296,8 @@ impl Log {
     pub(super) fn adopted(&mut self, adoption: &Adoption) {
         if let Some(start) = adoption.start {
             self.segments.released(start);
-            // The data set was empty there, but at the same LSN this snapshot may hold something: what
-            // was written while the log was off.
+            // The data set was empty at `release_to`, but this snapshot may hold data at the same
+            // LSN, written while the log was off.
             if self.release_to <= start.lsn && !is_planted("release-drops-new-root") {
                 self.release_to = Lsn(0);
             }
@@ -309,8 +309,8 @@ impl Log {
 
     pub(super) fn ended(&mut self) {
         self.snapshots.ending = None;
-        // All that is before the end is written. What is appended later, should the log be resumed, must
-        // not share a batch with it, so the tail grows no more.
+        // Everything before the end is written. Records appended after a resume must not share a
+        // batch with it, so the tail stops growing.
         if !is_planted("tail-behind-the-end") {
             self.tail = None;
         }

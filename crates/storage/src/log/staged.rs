@@ -1,12 +1,12 @@
-//! A large record that is made beside the log, and joins it in one go.
+//! A large record that is built beside the log and joins it in one step.
 //!
 //! ```text
 //!  write, write, ... ──► | batch | batch | batch ──append_staged──► closed batches of the log
 //! ```
 //!
-//! Copying it and its checksums take time in which others append. Only when it is whole it gets its
-//! place, which is all that its batches do not know before. Until they are written they are in private
-//! memory alone.
+//! Copying it and computing its checksums take time, in which others append. It gets its place only
+//! when it is complete: until then that is all its batches lack. Until they are written, they are
+//! in private memory only.
 
 use slimio_device::Buffer;
 use slimio_planted::is_planted;
@@ -17,10 +17,10 @@ use crate::batch::{seal_record, write_open_half, write_record_head};
 use crate::checksum::chain;
 use crate::layout::{batch, record};
 
-/// Where a batch's only record has its payload.
+/// Where the payload starts in a batch with one record.
 const PAYLOAD: usize = batch::SIZE + record::SIZE;
 
-/// A record that is being made. Dropped, it was never there.
+/// A record that is being built. Dropping it leaves the log unchanged.
 #[derive(Debug)]
 pub struct StagedRecord {
     db: u16,
@@ -28,12 +28,12 @@ pub struct StagedRecord {
     /// Batches that are full, each with the hash of its fragment.
     full: Vec<(Buffer, u64)>,
     filling: Option<Buffer>,
-    /// Where in it the next byte goes.
+    /// Where in `filling` the next byte goes.
     used: usize,
 }
 
 impl StagedRecord {
-    /// Adds bytes to the payload. A batch that was full before gets its checksum.
+    /// Adds bytes to the payload. A batch that is already full gets its hash.
     pub fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.filling.as_ref().is_some_and(|buffer| self.used == buffer.len()) {
@@ -63,14 +63,14 @@ impl StagedRecord {
 }
 
 impl Log {
-    /// A record without payload so far, to be appended with [`append_staged`](Self::append_staged).
+    /// Begins a record, without payload so far, for [`append_staged`](Self::append_staged).
     pub fn stage(&self, db: u16) -> StagedRecord {
         let batch_lbas = self.geometry.batch_lbas_max as usize;
         StagedRecord { db, batch_lbas, full: Vec::new(), filling: None, used: 0 }
     }
 
-    /// Puts a record that has a payload at the end of the log, and returns its LSN. As
-    /// [`append`](Self::append), it needs room; what takes time is done already.
+    /// Appends a staged record that has a payload, and returns its LSN. Like
+    /// [`append`](Self::append), it needs room; the slow work is done already.
     pub fn append_staged(&mut self, mut record: StagedRecord) -> Lsn {
         let last_used = record.used;
         record.finish_batch(if is_planted("staged-unended") { 0 } else { record::LAST });

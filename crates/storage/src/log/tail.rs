@@ -1,9 +1,9 @@
-//! Small commits, one after the other: the tail grows in two blocks by turns.
+//! Small commits, one after the other: the tail grows in two blocks alternately.
 //!
-//! Under `always` a client that waits for each of its small writes would cost a block of log for
-//! each. Instead, each commit writes everything of the growing batch once more, into the block of a
-//! pair that the last commit did not go to. What is acknowledged is never overwritten: it stands in
-//! the other block. A pair costs two blocks for one block of records.
+//! Under `always`, a client that waits for each of its small writes would cost a block of log per
+//! write. Instead, each commit writes the whole growing batch again, into the block of a pair that
+//! the last commit did not use. Acknowledged records are never overwritten: they are in the other
+//! block. A pair costs two blocks for one block of records.
 //!
 //! ```text
 //! block 0 | r1      |         | r1 r2 r3 |
@@ -21,10 +21,10 @@ use crate::checksum::chain;
 use crate::layout::batch;
 use crate::{Lsn, Policy};
 
-/// A pair pays when at least three commits fit into it.
+/// Most bytes of records in a small commit: a pair pays off when at least three fit into it.
 const TAIL_COMMIT_SIZE_MAX: usize = (LBA_SIZE - batch::SIZE) / 3;
 
-/// So many lone commits in a row promise more of them.
+/// After this many lone commits in a row, more are expected.
 const LONE_COMMITS_MIN: u32 = 3;
 
 /// A pair of blocks, and the batch that grows in it.
@@ -39,7 +39,7 @@ pub(super) struct Tail {
     used: usize,
     records_chain: u64,
     is_second_next: bool,
-    /// What was written last; away while it is written.
+    /// The block written last; `None` while it is in flight.
     pub(super) image: Option<Buffer>,
 }
 
@@ -52,14 +52,14 @@ impl Log {
             && batch.used - batch::SIZE <= TAIL_COMMIT_SIZE_MAX
     }
 
-    /// The pair that a lone commit goes to: the one there is, if it has room, or a new one.
+    /// The pair that a lone commit goes to: the current one, if it has room, or a new one.
     pub(super) fn take_tail(&mut self, batch: &OpenBatch) -> Option<Tail> {
         let size = batch.used - batch::SIZE;
         let has_room = |tail: &Tail| tail.image.is_some() && tail.used + size <= LBA_SIZE;
         if let Some(tail) = self.tail.take().filter(has_room) {
             return Some(tail);
         }
-        // Near the end of the room, every block counts.
+        // When room is short, every block counts.
         let is_roomy = self.usable() >= self.reserve() + self.geometry.batch_size() as u64;
         if self.lone_commits < LONE_COMMITS_MIN || !is_roomy {
             return None;

@@ -1,4 +1,4 @@
-//! Reading the log ahead: large reads, several in flight, looked at where they landed.
+//! Reading the log ahead: large reads, several in flight, examined in place.
 
 use std::collections::VecDeque;
 
@@ -12,12 +12,12 @@ const CHUNK_LBAS: u64 = 256;
 /// Reads in flight.
 const CHUNKS_IN_FLIGHT: usize = 8;
 
-/// A window that moves over the log's segments as if they lay one after the other.
+/// A window that moves over the log's segments as if they were contiguous.
 ///
 /// Positions count blocks from the start of the first segment in `slots`.
 pub(crate) struct ReadAhead {
     segment_lbas: u64,
-    /// Where each segment lies, in the order of the log.
+    /// The slot of each segment, in the order of the log.
     slots: Vec<u32>,
     chunk_lbas: u64,
     in_flight_max: usize,
@@ -25,7 +25,7 @@ pub(crate) struct ReadAhead {
     next: u64,
     spare: Vec<Buffer>,
     completions: Vec<Completion>,
-    /// What straddles two reads is put together here.
+    /// Blocks that straddle two reads are joined here.
     scratch: Vec<u8>,
 }
 
@@ -61,8 +61,8 @@ impl ReadAhead {
         self.next
     }
 
-    /// The bytes of `lbas` blocks from `at` on. What is before `at` can't be asked for again. While
-    /// they are not there, `idle` is called now and then.
+    /// The bytes of `lbas` blocks from `at` on. Blocks before `at` can't be viewed again. While the
+    /// reads are in flight, `idle` is called now and then.
     pub(crate) fn view(
         &mut self,
         device: &mut dyn Device,

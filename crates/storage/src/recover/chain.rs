@@ -40,7 +40,7 @@ pub(crate) struct Chain {
     joined: Vec<u8>,
     /// Records up to here are not needed.
     start: Lsn,
-    /// The log was found to lead to where the last recovery went on, or starts behind that.
+    /// Whether the log was found to lead to where the last recovery went on, or starts behind that.
     pub(crate) has_met_cut: bool,
     pub(crate) records: u64,
     pub(crate) batches: u64,
@@ -51,7 +51,7 @@ struct Pending {
     db: u16,
 }
 
-/// What valid batches say that are not part of the chain.
+/// What the headers of valid batches say about the log, apart from the chain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
     /// Highest durable LSN, of the epoch in force.
@@ -60,7 +60,7 @@ pub(crate) struct Claims {
     pub(crate) superblock_sequence: u64,
     /// Batches found behind the end.
     pub(crate) batches: u64,
-    /// A batch of another volume stands where the log starts.
+    /// Whether a batch of another volume is where the log starts.
     pub(crate) is_foreign: bool,
 }
 
@@ -94,7 +94,7 @@ impl Chain {
         }
     }
 
-    /// Follows the log to where no batch continues it, and looks at everything behind.
+    /// Follows the log until no batch continues it, and looks at everything behind.
     pub(crate) fn follow(
         &mut self,
         device: &mut dyn Device,
@@ -126,7 +126,7 @@ impl Chain {
             let mut idle = || sink.progress(progress);
             let (index, lba) = ((at / segment_lbas) as usize, at % segment_lbas);
             let (segment, wal_slot) = segments[index];
-            // The log turns to the next segment when a batch does not fit into the rest of one.
+            // The log goes on in the next segment when a batch does not fit into the rest of one.
             let may_chain = !is_broken || (lba == 0 && segment == self.place.segment + 1);
             let found = match find(&mut ahead, device, superblock, at, &mut idle) {
                 Ok(found) => found,
@@ -180,15 +180,15 @@ impl Chain {
         result
     }
 
-    /// Notes when the log has come to where the last recovery went on. The checksum of the batch
-    /// before says so: it covers, parent by parent, all that is before it.
+    /// Notes when the log reaches the point where the last recovery went on. The parent checksum
+    /// says so: it covers, parent by parent, everything before.
     fn meet_cut(&mut self, superblock: &Superblock) {
         self.has_met_cut |= self.place.parent == superblock.cut.parent;
     }
 
-    /// The one of the batches that start here and could continue the log which does; those with the
-    /// most records come last. A dead one may stand beside it or in its place: a write of a process
-    /// that has died, which landed when a later epoch had gone on without it.
+    /// Of the batches that start here and could continue the log, the one that does. Candidates
+    /// with the most records come last. A dead batch may be beside it or in its place: a write of a
+    /// process that has died, which landed after a later epoch had gone on without it.
     fn choose(
         &self,
         ahead: &mut ReadAhead,
@@ -214,9 +214,9 @@ impl Chain {
         Ok(None)
     }
 
-    /// Whether a later epoch has gone on without this batch, in the next segment: its first batch
-    /// did not fit behind the cut, so what a cut left there was not overwritten. Of all cuts the
-    /// superblock knows only the last.
+    /// Whether a later epoch has gone on without this batch, in the next segment: that epoch's
+    /// first batch did not fit behind the cut, so old data behind the cut was not overwritten. The
+    /// superblock knows only the last of all cuts.
     fn is_passed_over(
         &self,
         ahead: &mut ReadAhead,
@@ -238,7 +238,7 @@ impl Chain {
         let Some(later) = read_header(bytes, superblock.volume_id, batch_size) else {
             return Ok(false);
         };
-        // Not always at the same LSN: this one may begin with the rest of a record that was cut off.
+        // The LSNs may differ: `header` may begin with the rest of a record that was cut off.
         let is_elsewhere =
             later.first_lsn != header.first_lsn && is_planted("passed-over-by-whole-records");
         if later.epoch <= header.epoch || is_elsewhere || !self.is_next(&later, superblock) {
@@ -251,7 +251,7 @@ impl Chain {
     /// Whether a whole batch continues the log.
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
-        // A commit of a pair that is written later has the records before it, too.
+        // A later commit of a tail pair has the records of the earlier ones, too.
         let is_grown = match header.kind {
             Kind::Plain => false,
             Kind::TailFirst => !is_planted("tail-first-forgotten"),
@@ -283,8 +283,8 @@ impl Chain {
         sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
         if header.first_lsn != self.next {
-            // The new epoch goes on behind the last complete record: fragments of the next one
-            // that the old epoch left are no part of the log.
+            // The new epoch goes on behind the last complete record: fragments of the next record
+            // that the old epoch left are not part of the log.
             self.pending = None;
             self.next = header.first_lsn;
         }
@@ -343,7 +343,7 @@ impl Chain {
         sink.record(record).map_err(|why| Error::Refused { lsn: view.end, why })
     }
 
-    /// Forgets the fragments of a record that is not complete: the log ends before them.
+    /// Drops the fragments of an incomplete record: the log ends before them.
     pub(crate) fn drop_pending(&mut self) {
         self.pending = None;
         self.next = self.complete;
@@ -351,16 +351,16 @@ impl Chain {
     }
 }
 
-/// Two whole commits of a pair of blocks, which starts at a position.
+/// Two whole commits of a tail pair, which starts at `at`.
 struct Pair<'a> {
     at: u64,
     newer: &'a Header,
     older: &'a Header,
 }
 
-/// Whether a later epoch has gone on behind the older of two commits of a pair: then the newer one
-/// was not there, and nobody was told of it. Where nothing was written behind the pair since, the
-/// cut of the last recovery says so, and it is not next.
+/// Whether a later epoch has gone on behind the older of two commits of a tail pair: then that
+/// recovery did not find the newer one, and nobody was told of it. Where nothing was written behind
+/// the pair since, the cut of the last recovery rules the newer one out: it is not next.
 fn is_left_behind(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,
@@ -375,8 +375,8 @@ fn is_left_behind(
     let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
     let behind = at + 2;
     let next_segment = (at / segment_lbas + 1) * segment_lbas;
-    // A batch that does not fit behind the pair is at the start of the next segment. Looking there from
-    // each pair of a segment would be work that grows with its square.
+    // A batch that does not fit behind the pair is at the start of the next segment. Looking there
+    // for every pair of a segment would make the work quadratic.
     let may_not_fit =
         next_segment - behind < u64::from(batch_lbas_max) && !is_planted("pair-beside-only");
     let places = [Some(behind), (may_not_fit && next_segment > behind).then_some(next_segment)];
@@ -397,8 +397,8 @@ fn is_left_behind(
     Ok(false)
 }
 
-/// The whole batches that start at a position: a plain one, or the two blocks of a tail pair. Each
-/// with where it is.
+/// The whole batches that start at a position, each with its place: a plain one, or both blocks of
+/// a tail pair.
 fn find(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,
@@ -434,7 +434,7 @@ fn find_from(
     for (index, header) in [first, second].into_iter().enumerate() {
         let Some(header) = header else { continue };
         let batch_at = at + index as u64;
-        // Seen from where it would be looked at again, were it not taken here.
+        // Viewed from `from` on, which may be needed again: a view forgets everything before it.
         let lbas = batch_at - from + header.lbas();
         let bytes = ahead.view(device, from, lbas, idle)?;
         let bytes = &bytes[(batch_at - from) as usize * LBA_SIZE..];

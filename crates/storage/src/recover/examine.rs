@@ -29,21 +29,21 @@ pub(crate) struct Examined {
     pub(crate) report: Report,
 }
 
-/// What is to be read, and what is put up with.
+/// What is to be read, and what is tolerated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Damage is an end.
+    /// Accept damage; in the log it counts as the end.
     pub(crate) salvage: bool,
     /// What to start from.
     pub(crate) root: RootChoice,
-    /// A volume of another device will do.
+    /// Accept a volume of another device.
     pub(crate) accept_device: bool,
 }
 
 /// Reads everything and decides how the log ends.
 ///
-/// With the on-demand snapshot as the root, the log only matters for where it ends: the next one
-/// starts there, so whatever is wrong with it is no reason to refuse.
+/// With the on-demand snapshot as the root, only the end of the log matters: the next log starts
+/// there. So damage of the log is no reason to refuse.
 pub(crate) fn examine(
     media: &mut dyn Media,
     superblock_path: &mut dyn Device,
@@ -110,14 +110,14 @@ pub(crate) fn examine(
             root::newest_header(slots, &superblock)
         });
     if let Some(end) = superblock.snapshots.log_end() {
-        // What was appended behind the end says nothing about it.
+        // Records appended behind the end say nothing about it.
         claims.durable = claims.durable.min(end);
     }
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
-    // Fragments older than what is in the buffers were cut off by the recovery that made those. Others
-    // may have their rest there.
+    // Fragments older than the buffers were cut off by the recovery that made those. The rest of
+    // others may be in the buffers.
     let mut was_cut = chain.epoch < superblock.buffers_epoch && !is_planted("pending-kept");
     if is_planted("pending-kept-by-interrupted") {
         was_cut &= superblock.buffers_epoch == superblock.epoch;
@@ -142,7 +142,7 @@ pub(crate) fn examine(
     rescue::check_read(&buffers)?;
     let told = rescue::told_durable(&buffers, &superblock);
     let counts = choice == RootChoice::InForce || is_planted("told-hinders-rollback");
-    // It was the end of a record.
+    // `told` was the end of a record.
     if chain.complete < told && counts {
         let what =
             format!("it ends there, but all was durable up to {told}, as the mapped buffers say");
@@ -163,7 +163,7 @@ pub(crate) fn examine(
     report.end = chain.complete;
     report.is_on_demand = choice == RootChoice::OnDemand;
 
-    // The superblock in force must stand in both of its copies before the next one is begun.
+    // Both copies of the superblock in force must be intact before the next one is begun.
     let missing = superblock
         .copies()
         .into_iter()
@@ -224,7 +224,7 @@ fn choose(
     Err(Error::SuperblocksDamaged { copies })
 }
 
-/// Lets the areas be made of what the superblock says.
+/// Loads the superblock's extent map into the pool.
 pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result<(), Error> {
     match (media.pool(), &superblock.extents) {
         (Some(pool), Some(extents)) => pool.load(extents, &superblock.snapshots),
@@ -236,7 +236,7 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
     }
 }
 
-/// The versions of the format that a volume there may have.
+/// The format versions that a volume on this medium may have.
 fn versions_of(media: &dyn Media) -> &'static [u32] {
     match media.pool() {
         Some(_) => &[
@@ -318,8 +318,8 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
     Ok(newest)
 }
 
-/// Whether a superblock behind the one in force may have been complete, and have gone bad: it would
-/// have filled the other two copies.
+/// Whether a newer superblock may have been complete and gone bad since: it would have been in the
+/// other two copies.
 fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
     let own = superblock.copies();
     let mut others = (0..).zip(copies).filter(|(copy, _)| !own.contains(copy));
@@ -327,8 +327,7 @@ fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
         && !others.any(|(_, copy)| matches!(copy, SuperblockCopy::Valid(..)))
 }
 
-/// The same, in extents that the superblock gives to nobody: a segment in a new extent starts where
-/// that does.
+/// As [`newest_outside`], in free extents: a segment in a new extent starts where the extent does.
 fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64, Error> {
     let (Some(mut free), Some(extents)) = (media.open_free()?, &superblock.extents) else {
         return Ok(0);
@@ -341,7 +340,7 @@ fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64,
     Ok(newest)
 }
 
-/// The superblock sequence that a batch at that place knows of; 0 when there is none.
+/// The superblock sequence that the batch at `lba` knows of; 0 when there is none.
 fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Result<u64, Error> {
     let mut read = |lbas: u64| {
         let buffer = Buffer::zeroed(lbas as usize);
@@ -363,12 +362,12 @@ fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Re
     Ok(if is_batch { header.superblock_sequence } else { 0 })
 }
 
-/// Whether the end of the log that was found is none, and why.
+/// Why the end of the log that was found is no proper end; `None` when it is one.
 fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<String> {
     let Claims { durable, superblock_sequence, .. } = *claims;
     let (end, Place { segment, lba, .. }) = (chain.next, chain.place);
-    // The first segment was zeroed when the volume was made, so nothing older can stand there;
-    // others may hold what was on the device.
+    // The first segment was zeroed when the volume was made, so nothing older can be there; others
+    // may hold old data of the device.
     if claims.is_foreign && superblock.start.segment == FIRST_SEGMENT {
         return Some("it is another volume's: the superblock does not belong to it".into());
     }

@@ -1,11 +1,11 @@
-//! Space for what a copy left out.
+//! Space for the blocks that a sparse copy left out.
 //!
-//! Blocks that hold zeros are holes in what `cp --sparse=always` and its like have made of a file. They
-//! read as they did; but the first write to each changes metadata of the file system, and finds no space
-//! where that has become full. So they get their space before anything depends on it: where copies of the
-//! superblock are, and in the log from where it goes on.
+//! `cp --sparse=always` and similar tools make holes of blocks that hold zeros. They read as
+//! before, but the first write to each changes metadata of the file system, and fails when that has
+//! become full. So holes are filled before anything depends on them: where copies of the superblock
+//! are, and in the log from where it goes on.
 //!
-//! What blocks hold stays what it is: interrupted anywhere, a start finds the same.
+//! Filling them does not change what they hold: interrupted anywhere, a start finds the same.
 
 use slimio_device::{Device, Lba, LbaRange};
 use slimio_planted::is_planted;
@@ -31,8 +31,8 @@ pub(crate) fn fill_superblock(
     Ok(())
 }
 
-/// Fills the holes of the log behind `place`: in the segment that is there, and in those that were
-/// prepared. `segments` are all of the log's, each with the slot that it is in.
+/// Fills the holes of the log behind `place`: in the segment of `place`, and in the prepared ones.
+/// `segments` are all segments of the log, each with its slot.
 pub(crate) fn fill_log(
     wal: &mut dyn Device,
     geometry: &VolumeGeometry,

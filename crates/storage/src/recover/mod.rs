@@ -1,10 +1,11 @@
-//! Making a volume, and finding again what is on it.
+//! Making a volume, and recovering one.
 //!
 //! Recovery reads everything before it changes anything: the root snapshot, then the log behind it.
-//! Then, in this order, each step durable before the next: the space that a sparse copy left out;
-//! snapshot slots that are missing, empty; the missing copies of the superblock; what was read of the log; a new epoch and the cut; what
-//! only the mapped buffers held, in the new epoch; that the old buffers no longer count. Interrupted
-//! anywhere, it finds the same again.
+//! Then it takes these steps, each durable before the next: it fills the holes that a sparse copy
+//! left; makes missing snapshot slots, empty; writes the missing copies of the superblock; flushes
+//! the log that was read; writes a new epoch and the cut; appends, in the new epoch, what only the
+//! mapped buffers held; and notes that the old buffers no longer count. Interrupted anywhere, it
+//! finds the same again.
 
 mod ahead;
 pub(crate) mod chain;
@@ -42,7 +43,7 @@ pub struct FormatOptions {
     pub batch_lbas_max: u32,
     /// Most segments that the log may have at a time.
     pub wal_slots_max: u32,
-    /// Replace a volume that is there. What it holds is lost.
+    /// Replace an existing volume. Its data is lost.
     pub replace: bool,
 }
 
@@ -53,14 +54,14 @@ pub struct RecoverOptions {
     pub policy: Policy,
     /// How many buffers the log has.
     pub buffer_count: usize,
-    /// Under [`Policy::Always`], batches in flight before records gather for the next one.
+    /// Under [`Policy::Always`], most batches in flight; then records gather for the next one.
     pub commits_in_flight: usize,
     /// Accept damage: drop the chunks of the root snapshot that can't be read, and everything from
     /// the damage on in the log.
     pub salvage: bool,
     /// What to recover from.
     pub root: RootChoice,
-    /// Open a volume that was last written on another device; it is on this one from then on.
+    /// Open a volume that was last written on another device; it belongs to this one from then on.
     pub accept_device: bool,
     /// `appendonly`: whether records count from here on. If not, the log ends where recovery found
     /// its end.
@@ -70,8 +71,8 @@ pub struct RecoverOptions {
 }
 
 impl RecoverOptions {
-    /// As most volumes are opened: from what is in force, which must be whole and on its own device,
-    /// with the log on and one batch in flight at a time.
+    /// The usual options: recover from the root in force, which must be whole and on its own
+    /// device, with the log on and one batch in flight at a time.
     pub fn new(policy: Policy, buffer_count: usize, now: Instant) -> Self {
         Self {
             policy,
@@ -97,19 +98,19 @@ pub enum RootChoice {
     OnDemand,
 }
 
-/// Who takes what comes back.
+/// Takes the chunks and records that come back.
 pub trait RecoverSink {
     /// Whether the root snapshot is wanted. If not, it is not read.
     fn wants_snapshot(&self) -> bool {
         true
     }
 
-    /// Takes a chunk of the root snapshot. They come in order, but each may be decoded elsewhere, and
-    /// what is wrong with one may be told with a later one. [`Chunk::payload`] checks it.
+    /// Takes a chunk of the root snapshot. Chunks come in order, but each may be decoded elsewhere,
+    /// and its error may be returned with a later one. [`Chunk::payload`] checks it.
     ///
     /// # Errors
-    /// What [`Chunk::payload`] said, or [`Error::ChunkRefused`]. Recovery ends with it, unless damage
-    /// is salvaged.
+    /// The error of [`Chunk::payload`], or [`Error::ChunkRefused`]. Recovery ends with it, unless
+    /// damage is salvaged.
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error>;
 
     /// All chunks were handed over: waits until they are loaded. After an error that is salvaged it
@@ -121,13 +122,13 @@ pub trait RecoverSink {
         Ok(())
     }
 
-    /// Applies a record. They come in order, behind the snapshot.
+    /// Applies a record. Records come in order, behind the snapshot.
     ///
     /// # Errors
     /// Why it can't be applied, as the end of a sentence. Recovery ends with [`Error::Refused`].
     fn record(&mut self, record: Record<'_>) -> Result<(), String>;
 
-    /// Hears now and then how far recovery is.
+    /// Called now and then with the progress of recovery.
     fn progress(&mut self, _progress: Progress) {}
 }
 
@@ -148,7 +149,7 @@ pub struct Record<'a> {
     pub db: u16,
     /// The position right behind it.
     pub lsn: Lsn,
-    /// What was appended.
+    /// The bytes that were appended.
     pub payload: &'a [u8],
 }
 
@@ -175,7 +176,7 @@ pub struct Volume {
     pub keeper: Keeper,
     /// The keeper's own paths.
     pub keeper_paths: KeeperPaths,
-    /// A path to each snapshot slot, for who writes snapshots.
+    /// A path to each snapshot slot, for the writer of snapshots.
     pub slot_paths: SlotPaths,
     /// What was found and decided.
     pub report: Report,
@@ -188,21 +189,21 @@ impl std::fmt::Debug for Volume {
 }
 
 /// Makes a new, empty volume. Durable when this returns. Interrupted anywhere, it leaves nothing,
-/// the volume that was to be replaced, what [`is_unfinished`](crate::is_unfinished) knows, or the new
+/// the volume that was to be replaced, an [unfinished](crate::is_unfinished) volume, or the new
 /// volume.
 ///
 /// # Errors
 /// [`Error::AlreadyFormatted`] when a volume is there that is not to be replaced; otherwise when
 /// the medium can't be made or written.
 pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Error> {
-    // Two segments, for a log that has one only can never let go of it: whatever fills the medium later,
-    // there is a way to make room.
+    // Two segments, because a log with only one can never release it: so there is a way to make
+    // room, whatever fills the medium later.
     media.create(layout::SUPERBLOCK_AREA_LBAS_MIN, 2 * options.segment_lbas)?;
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let copies = read_copies(&mut *superblock_path)?;
     let is_volume =
         |copy: &SuperblockCopy| !matches!(copy, SuperblockCopy::Empty) && copy.has_magic();
-    // Half a copy of one that was being made is no volume.
+    // Half a copy of a volume that was being made is no volume.
     let is_there = copies.iter().any(is_volume) && !unfinished::is_unfinished_by(&copies);
     if is_there && !options.replace {
         return Err(Error::AlreadyFormatted);
@@ -225,12 +226,12 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     }
     let failed = |error| Error::Device { doing: "making the volume", error };
 
-    // What ends this before its end leaves what the next start makes a volume of.
+    // If this is interrupted, the mark lets the next start make the volume anew.
     let is_marked = !is_planted("making-unmarked");
     if is_marked {
         unfinished::mark(&mut *superblock_path).map_err(failed)?;
     }
-    // An old copy with a higher sequence must not win. The last write takes the mark's place.
+    // An old copy with a higher sequence must not win. The last update overwrites the mark.
     for copy in usize::from(is_marked)..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
         let lbas = layout::SUPERBLOCK_COPY_LBAS;
@@ -239,7 +240,7 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         zero(&mut *superblock_path, lifetime, lba, lbas).map_err(failed)?;
     }
     let mut wal = media.open_path(Area::Wal)?;
-    // A device has both segments from here on.
+    // On a device, both segments get their extents here.
     let segments = if media.pool().is_some() { 2 } else { 1 };
     let reserved = LbaRange { start: Lba(0), end: Lba(segments * geometry.segment_lbas) };
     wal.reserve(reserved).map_err(failed)?;
@@ -294,7 +295,7 @@ pub fn recover(
     slot_paths.complete(media)?;
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
     if !is_planted("no-flush-before-cut") {
-        // What a process left in the device's cache was read, but is not stable.
+        // Data that a process left in the device's cache was read, but is not stable.
         io::run(&mut *log_path, Op::Flush)
             .map_err(|error| Error::Device { doing: "flushing the log", error })?;
     }
@@ -317,11 +318,11 @@ pub fn recover(
                 start = superblock.start;
             }
             match options.root {
-                // The log before does not lead to this root: it starts anew.
+                // The old log does not lead to this root, so the log starts anew.
                 RootChoice::OnDemand => {
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
-                // What was salvaged ends before the root: records behind it must count.
+                // The salvaged log ends before its start: records appended from here on must count.
                 RootChoice::InForce
                     if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
                 {
@@ -329,7 +330,7 @@ pub fn recover(
                 }
                 RootChoice::InForce => {}
             }
-            // Only what is salvaged can end before: from here on that is what there is.
+            // Only a salvaged log can end before the root's consistent LSN; that then moves here.
             superblock.snapshots.need_no_more_than(lsn);
             if rescued.is_empty() || options.is_log_on || is_planted("log-end-early") {
                 superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
@@ -368,18 +369,18 @@ pub fn recover(
         KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };
 
     if !rescued.is_empty() {
-        // In private memory: the old buffers count until this is durable.
+        // Appended in private memory: the old buffers count until this is durable.
         for (index, fragment) in rescued.iter().enumerate() {
             assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
             let is_next = index > 0 && rescued[index - 1].buffer != fragment.buffer;
             if is_next && !is_planted("rescued-together") {
-                // Batch by batch as it was appended, it needs no more room than was counted then.
+                // Cut into the same batches as before, it needs no more room than was counted then.
                 log.close_batch();
             }
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
         }
         if !is_planted("rescued-unread") {
-            // They were read once more.
+            // The buffers were read again just now.
             rescue::check_read(&buffers)?;
         }
         make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;
@@ -395,7 +396,7 @@ pub fn recover(
     let is_right = buffers.len() == options.buffer_count;
     let buffers = if is_right && media.buffers_outlive_process() {
         let mut buffers = buffers;
-        // They were read, all of them; a server that is not busy uses a few.
+        // All of them were read into memory; a server that is not busy uses a few.
         buffers.iter_mut().for_each(Buffer::let_go);
         buffers
     } else {
@@ -416,7 +417,7 @@ fn make_durable(
 ) -> Result<(), Error> {
     while log.durable() < log.appended() {
         log.request_durable();
-        // What this submits is handed to the device by the wait below.
+        // The wait below hands to the device what this submits.
         let _ = log.drive(log_path, now);
         let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);

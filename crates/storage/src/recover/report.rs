@@ -7,7 +7,7 @@ use crate::{Area, Lsn, SlotName, SlotSummary, VolumeId};
 /// What was found on a volume, and what was decided. `Display` is one paragraph for the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// For each copy of the superblock, what it is.
+    /// The state of each copy of the superblock.
     pub copies: Vec<String>,
     /// Sequence of the superblock that was in force.
     pub sequence: u64,
@@ -17,13 +17,13 @@ pub struct Report {
     pub epoch: u64,
     /// The snapshot that was loaded, if any.
     pub root: Option<SlotSummary>,
-    /// The on-demand snapshot was asked for: the log counts no more.
+    /// The on-demand snapshot was asked for: the log no longer counts.
     pub is_on_demand: bool,
     /// Where the log starts.
     pub start: Lsn,
     /// Where the log's batches end.
     pub log_end: Lsn,
-    /// Where the last complete record ends, those from the mapped buffers included.
+    /// Where the last complete record ends, including those from the mapped buffers.
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
@@ -35,11 +35,10 @@ pub struct Report {
     pub rescued_bytes: u64,
     /// Bytes dropped: the fragments of a record that was not complete.
     pub dropped_bytes: u64,
-    /// The device that the volume was last written on, where that is another one: recovery has taken
-    /// this one's identity in its place, and who only looks has found a copy.
+    /// The device that the volume was last written on, if it is not this one: recovery has then
+    /// stored this one's identity instead, and an inspection has found a copy.
     pub other_device: Option<String>,
-    /// Snapshot slots that were missing, and what each of them should have held; none of it was
-    /// needed.
+    /// Snapshot slots that were missing, and what each should have held; nothing of it was needed.
     pub missing_slots: Vec<(SlotName, Option<SlotSummary>)>,
     /// The damage that was accepted because salvage was asked for: the first of it, in sentences.
     pub salvaged: Vec<String>,

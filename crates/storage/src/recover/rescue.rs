@@ -1,4 +1,4 @@
-//! What only the mapped buffers hold.
+//! Records that only the mapped buffers hold.
 //!
 //! A process that dies leaves batches in its buffers that never reached the log. Their open halves
 //! say where they belong, and every record in them is whole by its own checksum or does not count.
@@ -31,8 +31,8 @@ impl Rescued {
     }
 }
 
-/// Sees whether all that was read of the buffers until now was there: what is not reads as zeroes, and
-/// would pass for their end.
+/// Checks that everything read from the buffers so far was there: lost pages read as zeros, and
+/// would pass for the buffers' end.
 pub(crate) fn check_read(buffers: &[Buffer]) -> Result<(), Error> {
     let is_there = buffers.iter().all(|buffer| buffer.faults().lost == 0);
     if is_there || is_planted("lost-buffers-believed") {
@@ -58,7 +58,7 @@ pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     claims
 }
 
-/// How far the log was durable when all of it was, as a buffer says.
+/// How far the log was durable at the last time when all of it was, as a buffer says.
 pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
     let witnesses = buffers.iter().filter_map(|bytes| read_witness(bytes, superblock.volume_id));
     let durable = witnesses
@@ -66,12 +66,12 @@ pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
         .map(|witness| witness.durable)
         .max()
         .unwrap_or_default();
-    // What was appended behind the end of a log says nothing about it.
+    // Records appended behind the end of a log say nothing about it.
     let log_end = superblock.snapshots.log_end().filter(|_| !is_planted("told-behind-the-end"));
     log_end.map_or(durable, |end| durable.min(end))
 }
 
-/// Follows the log on through the buffers, as far as records are complete, and returns the
+/// Goes on following the log in the buffers, as far as records are complete, and returns the
 /// fragments that were taken from them.
 pub(crate) fn follow(
     chain: &mut Chain,
@@ -79,7 +79,7 @@ pub(crate) fn follow(
     superblock: &Superblock,
     sink: &mut dyn RecoverSink,
 ) -> Result<Vec<Rescued>, Error> {
-    // A log that has ended was durable up to there.
+    // A log that has ended was durable up to its end.
     if superblock.snapshots.log_end().is_some() || is_planted("no-rescue") {
         return Ok(Vec::new());
     }

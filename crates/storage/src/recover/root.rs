@@ -9,7 +9,7 @@ use crate::{
     SlotPaths, SlotReader, SlotSummary, io,
 };
 
-/// Passes on what comes of the log; its records only where they are used.
+/// Passes everything on, but records only where the log is used.
 pub(super) struct LogSink<'a> {
     pub(super) sink: &'a mut dyn RecoverSink,
     pub(super) is_log_used: bool,

@@ -1,4 +1,4 @@
-//! Checking a snapshot where it lies, a piece at a time.
+//! Checking a snapshot in its slot, a piece at a time.
 
 use slimio_device::{Device, LBA_SIZE};
 
@@ -8,8 +8,8 @@ use crate::{Error, VolumeId};
 /// A snapshot that is being checked: all of it is read, and nothing of it is kept.
 ///
 /// Plain state: the caller decides how long it waits between two pieces, and must let nobody write
-/// the slot meanwhile. What the superblock says of the slot is taken when the check is made; whether
-/// that still holds when something is found, the caller must see.
+/// the slot meanwhile. The superblock's entry for the slot is taken when the check is made; when
+/// damage is found, the caller must see whether that entry still holds.
 #[derive(Debug)]
 pub struct SlotCheck {
     volume_id: VolumeId,
@@ -25,17 +25,17 @@ impl SlotCheck {
         Self { volume_id, summary, ahead, reader: None, done_bytes: 0 }
     }
 
-    /// What is being checked.
+    /// The snapshot that is being checked.
     pub fn summary(&self) -> &SlotSummary {
         &self.summary
     }
 
     /// Reads and checks the next piece, and returns its size in bytes: first header, index and
-    /// trailer, then a chunk with each call. `None` when everything was read and is whole. Blocks
-    /// until it is read.
+    /// trailer, then one chunk per call. `None` when everything was read and is whole. Blocks until
+    /// it is read.
     ///
     /// # Errors
-    /// What is wrong with the snapshot, or with the device: the check is over.
+    /// What is wrong with the snapshot, or with the device; the check is then over.
     pub fn step(&mut self, device: &mut dyn Device) -> Result<Option<u64>, Error> {
         let reader = match &mut self.reader {
             None => {

@@ -10,7 +10,7 @@ use crate::layout::{
 };
 use crate::{SlotName, VolumeId};
 
-/// What makes the bytes of one snapshot its own: mixed into each of its checksums.
+/// Identifies the bytes of one snapshot: mixed into each of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     volume_id: VolumeId,
@@ -20,7 +20,7 @@ pub(crate) struct Stamp {
     salt: Salt,
 }
 
-/// Which part of a snapshot is sealed: no part is ever taken for another.
+/// Which part of a snapshot is sealed, so that no part is ever taken for another.
 const HEADER: u64 = u64::MAX;
 const TRAILER: u64 = u64::MAX - 1;
 const INDEX: u64 = u64::MAX - 2;
@@ -63,7 +63,7 @@ impl Stamp {
         checksum
     }
 
-    /// Whether a block is the header that `expected` is the checksum of.
+    /// Whether a block is the header whose checksum is `expected`.
     pub(super) fn is_header(self, block: &[u8], expected: u64) -> bool {
         let checksum = self.seal(HEADER, hash(&block[..slot_header::CHECKSUM]));
         checksum == expected
@@ -96,7 +96,7 @@ impl Stamp {
         self.seal(index, checked)
     }
 
-    /// The payload of the chunk that lies in whole blocks, if it is the one that the index means.
+    /// The payload of the chunk in `blocks`, if it is the chunk that `entry` describes.
     pub(super) fn read_chunk<'a>(
         self,
         blocks: &'a [u8],
@@ -175,7 +175,7 @@ impl Stamp {
     }
 }
 
-/// What a trailer says, the stamp aside.
+/// The fields of a trailer, without the stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trailer {
     pub(super) lsn: u64,

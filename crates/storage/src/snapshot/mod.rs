@@ -6,17 +6,19 @@
 //!                    └───────┴─ checksum ──┘  └──────┘ checksum
 //! ```
 //!
-//! Three slots with rotating roles: WAL-snapshot, on-demand snapshot, reserve. A new one of either
-//! kind is written to the reserve. Complete and stable, and with all records that it needs durable,
-//! one update of the superblock adopts it; whom it replaces becomes the reserve.
+//! Three slots with rotating roles: WAL-snapshot, on-demand snapshot, reserve. A new snapshot of
+//! either kind is written to the reserve. When it is complete and stable, and all records that it
+//! needs are durable, one update of the superblock adopts it; the slot of the snapshot that it
+//! replaces becomes the reserve.
 //!
-//! A WAL-snapshot of a log that goes on is fuzzy: what was overwritten while it was taken may be
-//! missing in it, for the log behind it has the new value. It needs the log up to the record that was
-//! the last when it had been taken. An on-demand snapshot, or one without a log, stands on its own.
+//! A WAL-snapshot of a log that goes on is fuzzy: values overwritten while it was taken may be
+//! missing in it, because the log behind it has the new ones. It needs the log up to the last
+//! record appended while it was taken. An on-demand snapshot, or one without a log, stands on its
+//! own.
 //!
-//! The invariant: what is read is what this one snapshot wrote. The superblock has the checksum of
-//! the trailer, the trailer that of the index, the index that of each chunk, and all are salted with
-//! volume, epoch, number and slot: what the slot held before is never taken for new.
+//! The invariant: a reader gets only what this one snapshot wrote. The superblock has the checksum
+//! of the trailer, the trailer that of the index, the index that of each chunk, and all are salted
+//! with volume, epoch, number and slot: old contents of the slot are never taken for new ones.
 
 mod check;
 mod format;
@@ -37,14 +39,13 @@ use crate::{Area, Error, Lifetime, Lsn, Media, Pool, SlotName, VolumeId};
 /// What a snapshot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SnapshotKind {
-    /// What the log goes on from: adopted, it lets the log start behind it.
+    /// The log goes on from it: once adopted, it lets the log start behind it.
     Wal,
     /// A point in time that is kept.
     OnDemand,
 }
 
 impl SnapshotKind {
-    /// What it dies with.
     pub(crate) fn lifetime(self) -> Lifetime {
         match self {
             Self::Wal => Lifetime::WalSnapshot,
@@ -76,17 +77,18 @@ impl SnapshotKind {
     }
 }
 
-/// A snapshot that is to be written: what it is, where it goes, and what makes its bytes its own.
+/// A snapshot that is to be written: what it is, where it goes, and what identifies its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotPlan {
     /// The slot to write.
     pub slot: SlotName,
     /// What it is for.
     pub kind: SnapshotKind,
-    /// The point in time: it holds what records up to here have done.
+    /// The point in time: it holds the effects of records up to here.
     pub lsn: Lsn,
-    /// What later records, up to the one appended last when it is [adopted](crate::Log::adopt), do again
-    /// whatever was there before may be left out: it is always read together with the log behind it.
+    /// Whether it may lack data that later records set anew, whatever its old value. These are the
+    /// records up to the last one appended when it is [adopted](crate::Log::adopt): it is always
+    /// read together with them.
     pub is_fuzzy: bool,
     /// When it was begun, in milliseconds since 1970.
     pub created_ms: u64,
@@ -96,7 +98,7 @@ pub struct SnapshotPlan {
     pub(crate) superblock_sequence: u64,
 }
 
-/// A complete snapshot: which slot it is in, and how what is there is recognised.
+/// A complete snapshot: its slot, and how its contents are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotSummary {
     /// The slot that it is in.
@@ -107,10 +109,10 @@ pub struct SlotSummary {
     pub epoch: u64,
     /// Counts snapshots that were begun: a later one has a higher number.
     pub number: u64,
-    /// It holds what records up to here have done.
+    /// It holds the effects of records up to here.
     pub lsn: Lsn,
-    /// It may lack what records behind that, up to here, do again: only with them is it a state that the
-    /// data set was in. The same as `lsn` for one that stands on its own.
+    /// It may lack data that records between `lsn` and here set anew: only together with them is it
+    /// a state that the data set was in. Equal to `lsn` for a snapshot that stands on its own.
     pub consistent_lsn: Lsn,
     /// Its blocks, from header to trailer.
     pub len_lbas: u64,
@@ -136,12 +138,12 @@ impl SlotSummary {
 /// A path to each snapshot slot.
 pub struct SlotPaths {
     paths: [Option<Box<dyn Device + Send>>; crate::layout::SLOT_COUNT],
-    /// What the slots are made of, on a device.
+    /// The extent pool, on a device.
     pool: Option<Pool>,
 }
 
 impl SlotPaths {
-    /// Opens one to each that there is. Nothing is written.
+    /// Opens a path to each slot that exists. Nothing is written.
     ///
     /// # Errors
     /// When one can't be opened.
@@ -161,7 +163,7 @@ impl SlotPaths {
         SlotName::ALL.into_iter().filter(|slot| self.paths[slot.index()].is_none())
     }
 
-    /// Makes those that are missing, empty. Durable when this returns.
+    /// Makes the missing slots, empty. Durable when this returns.
     ///
     /// # Errors
     /// When one can't be made.
@@ -173,7 +175,7 @@ impl SlotPaths {
         Ok(())
     }
 
-    /// The path to one of them, which may be missing: then what it held is damaged.
+    /// The path to a slot. When the slot is missing, what it held is damaged.
     ///
     /// # Errors
     /// [`Error::SnapshotDamaged`] when it is missing.
@@ -184,7 +186,7 @@ impl SlotPaths {
         }
     }
 
-    /// The path to one of them.
+    /// The path to a slot.
     ///
     /// # Panics
     /// When it is missing: an open volume has them all.
@@ -192,15 +194,15 @@ impl SlotPaths {
         self.find(slot).expect("an open volume has all slots")
     }
 
-    /// Gives back a piece of the space of a reserve that nobody reads. True while there is more to give
-    /// back: the caller waits a little between two steps, so that the work for one never holds up the
-    /// log.
+    /// Gives back a piece of the space of a reserve that nobody reads. True while there is more to
+    /// give back: the caller waits a little between two steps, so that giving back never holds up
+    /// the log.
     ///
-    /// On a device that is all of it, whole extents at a time, for others to take. Of a file what is
-    /// beyond twice a snapshot of `need_lbas` blocks and 64 MiB goes back to the file system: a slot
-    /// grows to a quarter, or 64 MiB, more than its snapshot needs at most, so what was shortened is
-    /// made longer again only when a snapshot is more than twice as long as before, and a data set
-    /// whose size goes up and down by half keeps its blocks.
+    /// On a device all of its space is given back, in whole extents, for others to take. Of a file,
+    /// everything beyond twice a snapshot of `need_lbas` blocks and 64 MiB goes back to the file
+    /// system. A slot grows to at most a quarter, or 64 MiB, more than its snapshot needs. So a
+    /// shortened slot grows again only when a snapshot is more than twice as long as before, and a
+    /// data set whose size goes up and down by half keeps its blocks.
     ///
     /// # Errors
     /// When the slot can't be shortened: it then stays as long as it is.

@@ -16,15 +16,15 @@ pub const READ_AHEAD_CHUNKS: usize = 16;
 
 /// A snapshot that is being read, chunk by chunk, with others read ahead.
 ///
-/// [`open`](Self::open) checks everything but the chunks, which say themselves whether they are
-/// whole: [`Chunk::payload`] may be asked for on another thread. Reads block: the path is used for
-/// nothing else until [`finish`](Self::finish), or until the last chunk has come.
+/// [`open`](Self::open) checks everything but the chunks, each of which is checked by
+/// [`Chunk::payload`], possibly on another thread. Reads block: the path is used for nothing else
+/// until [`finish`](Self::finish), or until the last chunk has come.
 #[derive(Debug)]
 pub struct SlotReader {
     summary: SlotSummary,
     stamp: Stamp,
     index: Vec<IndexEntry>,
-    /// Chunks to read that were not asked for yet.
+    /// Chunks whose reads are not submitted yet.
     wanted: Range<usize>,
     ahead: usize,
     reads: VecDeque<Read>,
@@ -128,7 +128,7 @@ impl SlotReader {
         })
     }
 
-    /// What is being read.
+    /// The snapshot that is being read.
     pub fn summary(&self) -> &SlotSummary {
         &self.summary
     }
@@ -142,7 +142,7 @@ impl SlotReader {
     /// share a snapshot.
     ///
     /// # Panics
-    /// When there are not so many chunks, or reading has begun.
+    /// When the range ends behind the last chunk, or reading has begun.
     pub fn restrict(&mut self, chunks: Range<usize>) {
         assert!(self.reads.is_empty(), "reading has not begun");
         assert!(chunks.end <= self.index.len(), "there are not so many chunks");
@@ -169,7 +169,7 @@ impl SlotReader {
         self.next_chunk_idling(device, &mut || {})
     }
 
-    /// As [`next_chunk`](Self::next_chunk), with `idle` called again and again while it waits.
+    /// As [`next_chunk`](Self::next_chunk), calling `idle` repeatedly while it waits.
     pub(crate) fn next_chunk_idling(
         &mut self,
         device: &mut dyn Device,
@@ -210,7 +210,7 @@ impl SlotReader {
             let Some(index) = self.wanted.next() else { break };
             let entry = self.index[index];
             let lbas = entry.lbas() as usize;
-            // The one that fits best: chunks are mostly of one size.
+            // Any one that is large enough will do: chunks are mostly of one size.
             let fitting = self.spare.iter().rposition(|spare| spare.capacity_lbas() >= lbas);
             let mut buffer =
                 fitting.map_or_else(|| Buffer::zeroed(lbas), |at| self.spare.swap_remove(at));

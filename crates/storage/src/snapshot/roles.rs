@@ -6,7 +6,7 @@ use super::{SlotSummary, SnapshotKind};
 use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
 use crate::{Lsn, SlotName};
 
-/// More blocks than any snapshot has; so many, and twice as many, can be counted in bytes.
+/// More blocks than any snapshot has; twice as many still fit a `u64` when counted in bytes.
 const LEN_LBAS_MAX: u64 = 1 << 48;
 
 /// The roles of the snapshot slots, the one root, and the state of the log, as a superblock has
@@ -28,7 +28,7 @@ impl Snapshots {
         self.held[slot.index()].as_ref()
     }
 
-    /// All that are held.
+    /// All snapshots held.
     pub fn all(&self) -> impl Iterator<Item = &SlotSummary> {
         self.held.iter().flatten()
     }
@@ -48,12 +48,12 @@ impl Snapshots {
         self.log_end
     }
 
-    /// Whether one that is held needs some of the log behind it.
+    /// Whether any snapshot held needs some of the log behind it.
     pub(crate) fn is_any_fuzzy(&self) -> bool {
         self.all().any(SlotSummary::is_fuzzy)
     }
 
-    /// The log ends there: the root has to do with what there is.
+    /// The log ends at `lsn`: lowers the root's consistent LSN to that, as no more records follow.
     pub(crate) fn need_no_more_than(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]
@@ -70,8 +70,8 @@ impl Snapshots {
     /// Takes a complete snapshot into its role. With `continues_log`, a log that has ended goes on
     /// from it.
     ///
-    /// A WAL-snapshot becomes the root. So does any snapshot while the log has ended: the latest is
-    /// then the most that there is.
+    /// A WAL-snapshot becomes the root. So does any snapshot while the log has ended: the latest
+    /// one then holds the most.
     pub(crate) fn adopt(&mut self, new: SlotSummary, continues_log: bool) {
         let becomes_root = new.kind == SnapshotKind::Wal || self.log_end.is_some();
         for slot in SlotName::ALL {
@@ -82,7 +82,7 @@ impl Snapshots {
                 *held = None;
             } else if old.kind == new.kind {
                 if is_root && !becomes_root {
-                    // An on-demand snapshot that the log goes on from: it stays, in that role.
+                    // An on-demand snapshot that the log goes on from: it stays as WAL-snapshot.
                     old.kind = SnapshotKind::Wal;
                 } else {
                     *held = None;
@@ -92,13 +92,13 @@ impl Snapshots {
         self.held[new.slot.index()] = Some(new);
         if becomes_root {
             self.root = Some(new.slot);
-            // One that was begun before the log ended does not make it end earlier.
+            // A snapshot begun before the log ended does not make it end earlier.
             let log_end = self.log_end.map(|end| end.max(new.lsn));
             self.log_end = log_end.filter(|_| !continues_log);
         }
     }
 
-    /// As it would be with a snapshot of a kind in that slot.
+    /// These roles as they would be with a snapshot of `kind` adopted in `slot`.
     pub(crate) fn with(&self, slot: SlotName, kind: SnapshotKind) -> Self {
         let mut then = *self;
         then.adopt(
@@ -121,14 +121,14 @@ impl Snapshots {
         then
     }
 
-    /// The log starts from nothing: the data set was empty there.
+    /// Drops the root: the log starts from nothing, where the data set was empty.
     pub(crate) fn forget_root(&mut self) {
         if let Some(root) = self.root.take() {
             self.held[root.index()].take_if(|held| held.kind == SnapshotKind::Wal);
         }
     }
 
-    /// Makes the on-demand snapshot the root, if there is one. The WAL-snapshot is of no more use.
+    /// Makes the on-demand snapshot the root, if there is one, and drops the WAL-snapshot.
     pub(crate) fn make_on_demand_root(&mut self) {
         let Some(slot) = self.of_kind(SnapshotKind::OnDemand).map(|held| held.slot) else { return };
         for held in &mut self.held {
@@ -137,7 +137,7 @@ impl Snapshots {
         self.root = Some(slot);
     }
 
-    /// The log ends here, or goes on.
+    /// Ends the log at an LSN, or lets it go on.
     pub(crate) fn set_log_end(&mut self, log_end: Option<Lsn>) {
         self.log_end = log_end;
     }
@@ -167,8 +167,8 @@ impl Snapshots {
         }
     }
 
-    /// Reads it from the bytes of a superblock. What is not zero where it must be is found by who
-    /// encodes it again.
+    /// Reads it from the bytes of a superblock. Does not check that other bytes are zero: the
+    /// caller does, by encoding again.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut found = Self::default();
         for slot in SlotName::ALL {

@@ -11,24 +11,25 @@ use super::{SlotSummary, SnapshotPlan};
 use crate::layout::{CHUNK_PAYLOAD_SIZE_MAX, chunk, slot_header, trailer};
 use crate::{Error, Lifetime, Pool, io};
 
-/// How a snapshot is written. The default is right for devices; smaller ones are for tests.
+/// How a snapshot is written. The default is right for devices; smaller values are for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Blocks of one write.
     pub write_lbas: u32,
     /// Writes in flight.
     pub in_flight: usize,
-    /// Blocks that a slot grows by at least, so that it seldom has to.
+    /// Fewest blocks that a slot grows by, so that it seldom has to.
     pub grow_lbas: u64,
-    /// Blocks after which the device is told to make stable what it has, where a completed write is
-    /// not: the log's next flush takes as long as what the device's cache holds, whoever wrote that.
+    /// Blocks after which a flush is submitted, where completed writes are not stable by
+    /// themselves: the log's next flush has to write out all that the device's cache holds, whoever
+    /// wrote it.
     pub flush_lbas: u64,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
         Self {
-            // As many and as long as the buffers that a path has at hand.
+            // As many and as long as the pooled buffers of a path.
             write_lbas: POOLED_LBAS as u32,
             in_flight: POOLED_COUNT,
             grow_lbas: (64 << 20) / LBA_SIZE as u64,
@@ -37,15 +38,13 @@ impl Default for WriterOptions {
     }
 }
 
-/// What failed when there was no room.
 const MAKING_ROOM: &str = "making room for a snapshot";
-/// What failed when a flush did.
 const FLUSHING: &str = "flushing a snapshot";
 
 /// Most blocks that a slot grows by at once.
 const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
 
-/// A snapshot that is being written. Blocks: for a thread of its own, on a path of its own.
+/// A snapshot that is being written. Its calls block: it needs a thread and a path of its own.
 ///
 /// After the first error, each call returns it again. Whatever happens, the slot is the reserve
 /// until the finished snapshot is adopted, so nothing has to be undone.
@@ -64,7 +63,7 @@ impl SlotWriter {
     /// Begins to write the snapshot that [`Log::begin_snapshot`](crate::Log::begin_snapshot) has
     /// planned, over what the slot held before.
     ///
-    /// What an earlier writer left in flight on this path is waited for.
+    /// Waits for what an earlier writer left in flight on this path.
     ///
     /// # Errors
     /// As [`chunk`](Self::chunk).
@@ -74,7 +73,7 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // On a pool, what the slot has may be needed by others.
+        // From a pool, even the extents that the slot already has may be needed by others.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device.reserve(all).map_err(|error| Error::Device { doing: MAKING_ROOM, error })?;
         let stamp = Stamp::of_plan(&plan);
@@ -94,7 +93,7 @@ impl SlotWriter {
         })
     }
 
-    /// What is being written.
+    /// The snapshot that is being written.
     pub fn plan(&self) -> &SnapshotPlan {
         &self.plan
     }
@@ -133,7 +132,7 @@ impl SlotWriter {
         Ok(())
     }
 
-    /// Writes index and trailer and makes everything stable. What comes back is to be
+    /// Writes index and trailer and makes everything stable. The result is to be
     /// [adopted](crate::Log::adopt).
     ///
     /// # Errors
@@ -167,7 +166,7 @@ impl SlotWriter {
         assert_eq!(read_again, Ok(end), "what is written can be read");
         self.stream.put(device, &block)?;
         self.stream.finish(device)?;
-        // Of a file the end is kept, to be written over; the extents of a device are of use to others.
+        // A file keeps its end, to be overwritten; extents of a device go back, for others to use.
         let behind = LbaRange { start: Lba(len_lbas), end: Lba(u64::MAX) };
         device
             .release(behind)
@@ -200,7 +199,7 @@ impl SlotWriter {
 /// Bytes that go to the slot one after the other, in large writes.
 #[derive(Debug)]
 struct Stream {
-    /// Of all that is written.
+    /// Lifetime of everything written.
     lifetime: Lifetime,
     options: WriterOptions,
     /// Where `current` will be written.
@@ -288,7 +287,7 @@ impl Stream {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// A buffer that is in no write, when there may be one more write in flight.
+    /// A free buffer, as soon as one more write may be in flight.
     fn take_buffer(&mut self, device: &mut dyn Device) -> Result<Buffer, Error> {
         while device.in_flight() >= self.options.in_flight {
             self.reap(device);
@@ -321,12 +320,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets the device make stable what it has, beside the writes that go on. Nothing depends on it:
-    /// what makes the snapshot stable is the flush at its end.
+    /// Submits a flush when it is due, while writes go on. Nothing depends on it: the flush at the
+    /// end makes the snapshot stable.
     fn flush_if_due(&mut self, device: &mut dyn Device) {
         let is_due = self.unflushed_lbas >= self.options.flush_lbas && !self.is_flushing;
         let is_needed = device.geometry().write_cache != WriteCache::Stable;
-        // On a path that takes no more just now, it is due again with the next write.
+        // If the path takes no more operations now, the flush is due again with the next write.
         if is_due && is_needed && device.submit(FLUSH, Op::Flush).is_ok() {
             self.unflushed_lbas = 0;
             self.is_flushing = true;

@@ -20,9 +20,9 @@ background:
 
 | on the drive | `appendfsync` |";
 
-/// What one drive makes of a trace.
+/// A trace, replayed on one drive.
 pub(super) struct Row {
-    /// With the drive.
+    /// Of the subject and the drive.
     pub(super) name: String,
     pub(super) subject: Subject,
     pub(super) handles: u16,
@@ -30,15 +30,15 @@ pub(super) struct Row {
     pub(super) points: Vec<Point>,
 }
 
-/// What several drives make of a trace.
+/// A trace, replayed on several drives.
 pub(super) struct DriveRow {
     pub(super) name: String,
     pub(super) policy: Policy,
-    /// On each of [`DRIVES`].
+    /// One for each of [`DRIVES`].
     pub(super) drives: Vec<Row>,
 }
 
-/// A point in time.
+/// The drive at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     host_bytes: f64,
@@ -50,12 +50,12 @@ pub(super) struct Point {
 }
 
 impl Row {
-    /// Of the whole run.
+    /// WAF of the whole run.
     pub(super) fn waf(&self) -> f64 {
         self.points.last().map_or(f64::NAN, |last| last.media_bytes / last.host_bytes)
     }
 
-    /// Of the second half of what the host wrote.
+    /// WAF of the second half, by bytes that the host wrote.
     fn waf_late(&self) -> f64 {
         let Some(last) = self.points.last() else { return f64::NAN };
         let middle = self.points.iter().find(|point| point.host_bytes * 2.0 >= last.host_bytes);
@@ -64,8 +64,8 @@ impl Row {
         })
     }
 
-    /// Most reclaim units at one time that held several lifetimes; nothing is known of the lifetimes of
-    /// what a file system writes.
+    /// Most reclaim units at one time that held several lifetimes; unknown for what a file system
+    /// writes.
     fn mixed_units_max(&self) -> String {
         if !self.subject.is_slimio {
             return "unknown".into();
@@ -90,7 +90,6 @@ impl Row {
 /// Fields of a point, as `slimio waf --points` prints them, one point a line.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 
-/// Reads them all.
 pub(super) fn points(text: &str) -> Result<Vec<Point>> {
     let mut lines = text.lines();
     if lines.next() != Some(POINT_FIELDS) {
@@ -147,11 +146,11 @@ pub(super) fn drives_table(rows: &[DriveRow]) -> String {
     text
 }
 
-/// WAF since the beginning over what the host has written, a panel for each policy.
+/// WAF since the beginning, by what the host has written, in a panel for each policy.
 pub(super) fn chart(rows: &[Row]) -> Chart {
     const INKS: [Ink; 6] = [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet, Ink::Green, Ink::Blue];
     let panel = |policy: Policy| {
-        // SlimIO once: with and without data placement.
+        // Of SlimIO only two curves: without data placement, and with the most handles.
         let most = HANDLES.iter().max();
         let is_shown = |row: &&Row| {
             let is_once = row.handles == 1 || row.is_persistent && Some(&row.handles) == most;
