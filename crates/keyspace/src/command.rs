@@ -98,12 +98,12 @@ impl<F> Command<F> {
 }
 
 /// A row without keys and documentation.
-pub(crate) const fn row<F: Copy>(
+pub(crate) const fn row(
     name: &'static str,
     arity: i32,
     flags: &'static [Flags],
-    run: F,
-) -> Command<F> {
+    run: DataFn,
+) -> Command {
     let (mut all, mut index) = (Flags::NONE, 0);
     while index < flags.len() {
         all = all.and(flags[index]);
@@ -125,7 +125,7 @@ pub(crate) const fn row<F: Copy>(
     }
 }
 
-impl<F: Copy> Command<F> {
+impl Command {
     /// The row with these keys. Where there are several, one follows the other.
     pub(crate) const fn keys(self, key_specs: &'static [KeySpec]) -> Self {
         let last = key_specs[key_specs.len() - 1].range().last;
@@ -216,7 +216,7 @@ pub const fn keys_from(index: i32, flags: &'static str) -> KeySpec {
 }
 
 /// Every second argument from `index` on is a key.
-pub const fn every_second_from(index: i32, flags: &'static str) -> KeySpec {
+pub(crate) const fn every_second_from(index: i32, flags: &'static str) -> KeySpec {
     KeySpec { step: 2, ..keys_from(index, flags) }
 }
 

@@ -69,9 +69,7 @@ pub use chunk::{
     CHUNK_SIZE, Chunk, ChunkEncoder, ChunkError, ChunkOptions, DecodeContext, Decoded, Loader,
     WHOLE_SIZE_MAX, decode_chunk,
 };
-pub use command::{
-    Command, CommandTable, DataFn, Flags, KeyRange, KeySpec, key, keys_from,
-};
+pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec, flag, key, keys_from};
 pub use commands::{
     ARGS_AT_ONCE_MAX, ArgsWalk, FieldsWalk, KeysWalk, Patch, Populate, RandomFields,
     debug_populate, inspect, populate_log_size_max,

@@ -29,9 +29,7 @@ pub(crate) struct Guest {
 /// What the first process does when all is in place.
 pub(crate) enum Task {
     Script(String),
-    Shell {
-        welcome: String,
-    },
+    Shell { welcome: String },
 }
 
 impl Guest {

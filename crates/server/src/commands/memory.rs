@@ -36,8 +36,7 @@ pub(super) const OBJECT: &[Row] = &[
     Command { name: "refcount", summary: "Get the number of references to the value of the key", run: Run::Data(inspect::object_refcount), ..OF_OBJECT },
 ];
 
-const OF_MEMORY: Row =
-    Command { arity: 2, group: "server", since: "4.0.0", ..ROW };
+const OF_MEMORY: Row = Command { arity: 2, group: "server", since: "4.0.0", ..ROW };
 
 /// Subcommands of `MEMORY`, sorted by name.
 #[rustfmt::skip]
