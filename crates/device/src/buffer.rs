@@ -156,7 +156,7 @@ impl Buffer {
         if let Owner::Mapped { mapping, .. } = &self.owner
             && mapping.faults() == Faults::default()
         {
-            // SAFETY: `memory` points at so many blocks of a shared mapping, none of whose pages was
+            // SAFETY: `memory` points at that many blocks of a shared mapping, none of whose pages was
             // replaced, and blocks are pages or whole numbers of them; the kernel refuses it where
             // pages are larger.
             unsafe { sys::let_go(self.memory, self.capacity_lbas * LBA_SIZE) };

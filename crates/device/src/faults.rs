@@ -273,7 +273,7 @@ unsafe fn replace_page(
     }
     let mut done = 0;
     while done < page_size {
-        // SAFETY: `new` has so many bytes, which are nobody else's.
+        // SAFETY: `new` has `page_size` bytes, and nothing else points at them.
         let read = unsafe {
             let (to, at) = (new.byte_add(done), offset as libc::off_t + done as libc::off_t);
             libc::pread(descriptor, to, page_size - done, at)

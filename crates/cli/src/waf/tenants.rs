@@ -30,7 +30,7 @@ pub(super) struct Tenants {
     /// Machines of the formulas' table
     #[arg(long, default_value_t = 5000)]
     machines: u32,
-    /// The first so many of them are simulated
+    /// How many of them are simulated, from the first on
     #[arg(long, default_value_t = 500)]
     simulated: u32,
     /// How long a machine runs on average, in minutes
