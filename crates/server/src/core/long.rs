@@ -170,10 +170,13 @@ impl Core {
         if !long.is_holding || is_planted("long-holds-nothing") {
             return false;
         }
-        if row.name == "exec" || row.name == "debug" || LOOKS_AT_ALL.contains(&row.run.name) {
+        let is_exec = row.name == "exec" && !is_planted("exec-within-long");
+        if is_exec || row.name == "debug" || LOOKS_AT_ALL.contains(&row.run.name) {
             return true;
         }
-        if row.flags.has(Flags::WHOLE_DB) || row.flags.has(Flags::TWO_DBS) {
+        let looks_at_db = row.flags.has(Flags::WHOLE_DB) && !is_planted("counted-within-long");
+        let is_of_two_dbs = row.flags.has(Flags::TWO_DBS) && !is_planted("moved-within-long");
+        if looks_at_db || is_of_two_dbs {
             return true;
         }
         let writes = row.flags.has(Flags::WRITE) && !is_planted("long-read-is-written");
@@ -191,6 +194,10 @@ impl Core {
     pub(crate) fn hold_up(&mut self, client: &mut Client) {
         client.state = State::Parked(OwnedRequest::default());
         client.keeps_request = true;
+        if is_planted("held-up-last-first") {
+            self.held_up.push_front(client.conn);
+            return;
+        }
         self.held_up.push_back(client.conn);
     }
 
@@ -396,7 +403,7 @@ impl Core {
     fn append_if_open(&mut self, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) -> Option<Lsn> {
         let wal = self.wal.as_mut()?;
         if wal.log().latched().is_some() {
-            return Some(Lsn(u64::MAX));
+            return (!is_planted("long-acked-when-latched")).then_some(Lsn(u64::MAX));
         }
         Some(append(wal))
     }
@@ -422,7 +429,9 @@ impl Core {
             return Next::Step;
         }
         if long.effects.is_empty() {
-            long.needs = self.depends_on(long.row, long.db, args);
+            if !is_planted("long-refusal-undurable") {
+                long.needs = self.depends_on(long.row, long.db, args);
+            }
             return Next::End;
         }
         long.needs = long.lsn.unwrap_or_default();
@@ -430,7 +439,7 @@ impl Core {
             return Next::End;
         }
         let touched = || long.effects.touched_from(from, args).take(STEP_ITEMS);
-        if !self.watches.is_empty() {
+        if !self.watches.is_empty() && !is_planted("long-unwatched") {
             let mut client = self.clients.take(long.conn);
             let mut nobody = Client::nobody(self.now);
             let current = client.as_deref_mut().unwrap_or(&mut nobody);
@@ -473,7 +482,7 @@ impl Core {
             }
             Next::Reject(text) => self.reject(&mut client, Some(long.row), text.as_bytes()),
             Next::Step | Next::End => {
-                if let Some(lsn) = long.lsn {
+                if let Some(lsn) = long.lsn.filter(|_| !is_planted("long-unwaited")) {
                     client.last_write = lsn;
                 }
                 self.limit_reply(&mut client);

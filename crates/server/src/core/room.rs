@@ -97,7 +97,8 @@ impl Core {
     /// Bytes of a record's payload that expiry and eviction may use now.
     pub(crate) fn room_to_free(&self) -> u64 {
         match &self.wal {
-            _ if self.is_paused() || self.is_long_holding() => 0,
+            _ if self.is_paused() => 0,
+            _ if self.is_long_holding() && !is_planted("evicted-within-long") => 0,
             Some(wal) if wal.log().latched().is_some() => 0,
             Some(wal) if wal.takes_records() && !is_planted("expiry-asks-no-room") => {
                 wal.log().room_to_free()

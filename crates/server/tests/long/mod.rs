@@ -1,5 +1,7 @@
 //! Requests that run in steps: for everybody else they are one point in time.
 
+mod others;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

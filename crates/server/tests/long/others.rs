@@ -1,0 +1,214 @@
+//! What else waits for a long request, or must be told of it: transactions, counts, moved keys,
+//! eviction, watchers, and whoever asks whether a write is durable.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use slimio_server::WallClock;
+use slimio_sim::SimConfig;
+
+use super::{MANY, beside, key, many, mset, until_met};
+use crate::common::{BACK_ENDS, config, encode, start, start_on, until};
+use crate::crashes::{Kind, SimMedia, launch_on};
+use crate::held::hold;
+use crate::undurable::{held, send_all};
+use crate::{info, serving};
+
+fn msetnx() -> Vec<u8> {
+    many(&["MSETNX"], |number| [key(number), "1".to_owned()])
+}
+
+fn del() -> Vec<u8> {
+    many(&["DEL"], |number| [key(number)])
+}
+
+#[test]
+fn transactions_and_counts_see_all_of_it_or_nothing() {
+    serving("", |server| {
+        let (first, last) = (key(0), key(MANY - 1));
+        let sets: Vec<_> = (10..30).map(mset).collect();
+        beside(server, &sets, |client, is_running| {
+            while is_running.load(Ordering::SeqCst) {
+                send_all(client, &[&["MULTI"], &["GET", &first], &["GET", &last], &["EXEC"]]);
+                (0..3).for_each(|_| drop(client.read()));
+                let reply = String::from_utf8(client.read()).unwrap();
+                let values: Vec<_> = reply.split("\r\n").filter(|l| !l.starts_with('*')).collect();
+                let (one, other) = values.split_at(values.len() / 2);
+                assert_eq!(one, &other[..one.len()], "a transaction saw a part of it");
+            }
+        });
+        let turns: Vec<_> = (0..10).flat_map(|value| [del(), mset(value)]).collect();
+        beside(server, &turns, |client, is_running| {
+            while is_running.load(Ordering::SeqCst) {
+                let size = client.call(&["DBSIZE"]);
+                let is_whole = size == ":0\r\n" || size == format!(":{MANY}\r\n");
+                assert!(is_whole, "a part of it was counted: {size}");
+            }
+        });
+    });
+}
+
+/// `MSETNX` looks whether a key is there before it writes: a key that comes in between would be lost.
+#[test]
+fn no_key_is_moved_into_its_database_meanwhile() {
+    const ROUNDS: usize = 5;
+    let last = key(MANY - 1);
+    serving("", |server| {
+        let (mut client, mut mover) = (server.connect(), server.connect());
+        assert_eq!(mover.call(&["SELECT", "1"]), "+OK\r\n");
+        let moves = [encode(&[b"INFO"]), encode(&[b"MOVE", last.as_bytes(), b"0"])].concat();
+        let mut met = 0;
+        until_met("no key was to be moved while one ran", || {
+            assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
+            assert_eq!(mover.call(&["SET", &last, "moved"]), "+OK\r\n");
+            client.send_bytes(&msetnx());
+            while client.is_silent() && info(&mut mover, "long_request") != "running" {}
+            // In one turn of the server's.
+            mover.send_bytes(&moves);
+            let before = String::from_utf8(mover.read()).unwrap();
+            let (moved, set) = (mover.read(), client.read());
+            assert_ne!(moved, set, "both found the place free, or neither did");
+            met += usize::from(before.contains("long_request:running\r\n"));
+            met == ROUNDS
+        });
+    });
+}
+
+#[test]
+fn who_watches_one_of_its_keys_is_told() {
+    serving("", |server| {
+        let (mut client, mut watcher) = (server.connect(), server.connect());
+        assert_eq!(watcher.call(&["WATCH", &key(MANY - 1)]), "+OK\r\n");
+        client.send_bytes(&mset(1));
+        assert_eq!(client.read(), b"+OK\r\n");
+        send_all(&mut watcher, &[&["MULTI"], &["PING"], &["EXEC"]]);
+        let replies = [watcher.read(), watcher.read(), watcher.read()];
+        assert_eq!(replies[2], b"*-1\r\n", "the transaction ran");
+    });
+}
+
+/// An eviction in between would be logged before the record that sets the key.
+#[test]
+fn nothing_that_it_sets_is_evicted_before_its_end() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "") else { continue };
+        let mut client = server.connect();
+        let used: usize = info(&mut client, "used_memory").parse().unwrap();
+        let limit = (used + (1 << 20)).to_string();
+        let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", &limit];
+        assert_eq!(client.call(&set), "+OK\r\n");
+        for value in 0..10 {
+            client.send_bytes(&mset(value));
+            assert_eq!(client.read(), b"+OK\r\n");
+        }
+        let evicted: u64 = info(&mut client, "evicted_keys").parse().unwrap();
+        assert!(evicted > 0, "there was room for everything");
+        assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
+        let size = client.call(&["DBSIZE"]);
+        assert!(server.abandon().is_ok());
+        let server = start(back_end, &volume, "").unwrap();
+        assert_eq!(server.connect().call(&["DBSIZE"]), size, "{back_end}: evicted keys came back");
+        server.stop();
+    }
+}
+
+/// Small enough for its reply to leave at once under `everysec`.
+#[test]
+fn whether_it_is_durable_is_told_when_it_is() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let is_shut = std::sync::Arc::default();
+        let shut = std::sync::Arc::clone(&is_shut);
+        let directives = "appendfsync everysec";
+        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, shut)) else {
+            continue;
+        };
+        let mut client = server.connect();
+        is_shut.store(true, Ordering::SeqCst);
+        let keys: Vec<_> = (0..2000).map(key).collect();
+        let words = keys.iter().flat_map(|key| [key.as_bytes(), b"v"]);
+        client.send_bytes(&encode(&[&b"MSET"[..]].into_iter().chain(words).collect::<Vec<_>>()));
+        assert_eq!(client.read(), b"+OK\r\n");
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "50"]), "*2\r\n:0\r\n:0\r\n");
+        is_shut.store(false, Ordering::SeqCst);
+        assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_refusal_waits_for_the_key_that_it_has_seen() {
+    held("", |world| {
+        let (mut writer, mut refused) = (world.connect("writer"), world.connect("refused"));
+        world.shut();
+        writer.send(&["SET", &key(MANY - 1), "v"]);
+        world.wait_until_run("writer", "set");
+        refused.send_bytes(&msetnx());
+        until("it is not over", || {
+            let counts = world.observer.call(&["INFO", "commandstats"]);
+            counts.contains("cmdstat_msetnx:calls=1,")
+        });
+        assert!(refused.is_silent(), "told of a key that is not durable");
+        world.open();
+        assert_eq!(writer.read(), b"+OK\r\n");
+        assert_eq!(refused.read(), b":0\r\n");
+    });
+}
+
+#[test]
+fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
+    let set = |value: &str| {
+        [encode(&[b"INFO"]), encode(&[b"SET", key(0).as_bytes(), value.as_bytes()])].concat()
+    };
+    serving("", |server| {
+        let (mut client, mut observer) = (server.connect(), server.connect());
+        let mut writers = [server.connect(), server.connect()];
+        until_met("no two had to wait for one", || {
+            client.send_bytes(&mset(1));
+            while client.is_silent() && info(&mut observer, "long_request") == "none" {}
+            let was_running =
+                ["a", "b"].iter().zip(&mut writers).fold(true, |was, (value, writer)| {
+                    writer.send_bytes(&set(value));
+                    let before = String::from_utf8(writer.read()).unwrap();
+                    was && before.contains("long_request:running\r\n")
+                });
+            writers.iter_mut().for_each(|writer| assert_eq!(writer.read(), b"+OK\r\n"));
+            assert_eq!(client.read(), b"+OK\r\n");
+            let last = observer.call(&["GET", &key(0)]);
+            assert!(!was_running || last == "$1\r\nb\r\n", "the later one went first: {last}");
+            was_running
+        });
+    });
+}
+
+/// Its record is not appended to a log that has stopped, so nobody is told that it was done.
+#[test]
+fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let config = config("plain", Path::new("simulated"), "appendfsync always\nlog-buffers 4");
+    let server = launch_on(media, false, config, WallClock::System).serving();
+    let (mut client, mut other, mut writer) =
+        (server.connect(), server.connect(), server.connect());
+    until_met("the log did not stop while one ran", || {
+        client.send_bytes(&mset(1));
+        while client.is_silent() && info(&mut other, "long_request") != "running" {}
+        let is_running = info(&mut other, "long_request") == "running";
+        if is_running {
+            disk.crash_now();
+            writer.send(&["SET", "other", "v"]);
+        } else {
+            assert_eq!(client.read(), b"+OK\r\n");
+        }
+        is_running
+    });
+    until("the log goes on", || info(&mut other, "log_latched") == "1");
+    until("it is not over", || info(&mut other, "long_request") == "none");
+    assert_eq!(other.call(&["PING"]), "+PONG\r\n");
+    let is_acknowledged = !client.is_silent() && client.read() == b"+OK\r\n";
+    assert!(!is_acknowledged, "acknowledged, though its record is nowhere");
+    server.abandon().unwrap_err();
+}
