@@ -66,6 +66,7 @@ impl Export {
         };
         let began = Instant::now();
         let path = Path::new(&self.volume);
+        self.check_out(path)?;
         let opened = slimio_volume::open(path, PathOptions::default(), false, u64::MAX);
         let exporter = match opened {
             Ok(mut storage) if storage.exists => {
@@ -93,6 +94,19 @@ impl Export {
             version.number()
         ));
         Ok(())
+    }
+
+    /// Refuses to write among the volume's own files, of which it could replace one.
+    fn check_out(&self, volume: &Path) -> Result<(), String> {
+        let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+        match (folder, volume.canonicalize()) {
+            (Ok(folder), Ok(volume)) if folder == volume => Err(format!(
+                "{} would lie among the volume's own files; choose another --out",
+                self.out.display()
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// While a server has the volume open: it pins a snapshot for us, and we read that.

@@ -9,6 +9,7 @@ mod tools;
 mod volume;
 mod waf;
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -60,9 +61,10 @@ enum Command {
 fn main() -> ExitCode {
     slimio_device::ignore_file_size_signal();
     slimio_server::set_allocator(allocator::describe());
-    let args: Vec<String> = std::env::args().collect();
+    let args: Vec<String> =
+        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let result = match serve_args(&args) {
-        Some(args) => serve::run(args),
+        Some(args) => are_text(std::env::args_os()).and_then(|()| serve::run(args)),
         None => match tool() {
             Command::Serve { args } => serve::run(&args),
             Command::Format(format) => format.run(),
@@ -87,6 +89,17 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Refuses arguments that are not UTF-8. The tools' own paths may be anything.
+fn are_text(mut args: impl Iterator<Item = OsString>) -> Result<(), String> {
+    match args.find(|arg| arg.to_str().is_none()) {
+        None => Ok(()),
+        Some(arg) => Err(format!(
+            "the argument {} is not UTF-8 text; a directive with such a value can be set by CONFIG SET",
+            arg.display()
+        )),
     }
 }
 

@@ -310,7 +310,7 @@ flags! {
     FREES = 22, "";
     /// Its effect may be longer than its request, by a number of extended precision.
     LONG_EFFECT = 23, "";
-    /// Looks its keys up in two databases.
+    /// Looks its keys up in two databases, or may do so.
     TWO_DBS = 24, "";
     /// Processes many arguments in steps, for a client.
     IN_STEPS = 25, "";

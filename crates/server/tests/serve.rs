@@ -11,6 +11,7 @@ mod held;
 mod loading;
 mod long;
 mod memory;
+mod pipelines;
 mod rollback;
 mod room;
 mod starving;

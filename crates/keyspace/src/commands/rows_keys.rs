@@ -7,7 +7,7 @@ use crate::command::{Command, key, keys_from, row};
 /// Sorted by name.
 #[rustfmt::skip]
 pub(super) const ROWS: &[Command] = &[
-    row("copy", -3, &[WRITE, DENYOOM], keys::copy)
+    row("copy", -3, &[WRITE, DENYOOM, TWO_DBS], keys::copy)
         .keys(&[key(1, "RO access"), key(2, "OW update")])
         .docs("generic", "6.2.0", "O(N) worst case for collections, where N is the number of nested items", "Copy a key"),
     row("dbsize", 1, &[READONLY, FAST, WHOLE_DB], scan::dbsize)

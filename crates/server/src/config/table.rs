@@ -50,6 +50,7 @@ pub enum Access {
 }
 
 const INT_MAX: i64 = i32::MAX as i64;
+const DATABASES_MAX: i64 = slimio_keyspace::DB_COUNT_MAX as i64;
 const SIZE_MAX: i64 = i64::MAX;
 const ANY: i64 = i64::MIN;
 const BIG: i64 = i64::MAX;
@@ -185,7 +186,7 @@ pub static DIRECTIVES: &[Directive] = &[
     own(row("snapshot-iopoll", Kind::Bool, "no", Effect::AtStart, "fetch completions of a snapshot's writes by spinning, without interrupts, where the device's driver has queues for that")),
     own(row("snapshot-check-rate", Kind::Memory(0, SIZE_MAX), "8mb", Effect::Live, "most bytes per second that the daily check of the snapshots on the volume reads; 0 turns it off")),
     // The data set.
-    row("databases", Kind::Int(1, INT_MAX), "16", Effect::AtStart, "number of databases"),
+    row("databases", Kind::Int(1, DATABASES_MAX), "16", Effect::AtStart, "number of databases"),
     row("hz", Kind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),
     row("active-expire-effort", Kind::Int(1, 10), "1", Effect::Live, "how hard to look for expired keys"),
     // Slow commands and delays.

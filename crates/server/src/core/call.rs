@@ -174,8 +174,11 @@ impl Core {
                 }
             };
             let log_size_max = yielding.yielded.log_size_max();
-            if log_size_max.is_some() && self.is_long_holding() {
-                // The long request may hold keys that it writes.
+            let writes = log_size_max.is_some();
+            let sees_part = self.is_long_writing() && !is_planted("stepped-within-long");
+            if (writes && self.is_long_holding()) || sees_part {
+                // It may write keys that the long request holds, or read what that has written and
+                // not logged yet.
                 client.state = State::Yielding(yielding);
                 self.yielding.push_back(conn);
                 self.clients.put(client);

@@ -10,8 +10,11 @@ use super::{Core, SPARE_SIZE_MAX, Wish};
 use crate::clients::{Client, Replies, State};
 use crate::net::{ConnId, Filling};
 
-/// Bytes that may wait behind a request that can't be run yet, before reading pauses.
-const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
+/// Bytes that may wait behind a request that can't be run yet, or for the next turn, before reading pauses.
+const WAITING_INPUT_SIZE_MAX: usize = 256 << 10;
+
+/// Reading resumes when no more bytes than this wait: each turn moves all that wait, so they are few.
+const WAITING_INPUT_SIZE_LOW: usize = 64 << 10;
 
 /// Size from which the received part of an incomplete request is kept apart from the input buffer.
 const SEALED_SIZE_MIN: usize = 1 << 20;
@@ -120,8 +123,19 @@ impl Core {
 
     fn go_on(&mut self, client: &mut Client) {
         client.state = State::Running;
-        self.wishes.push(Wish::Receive(client.conn));
+        self.waiting_requests(client);
+    }
+
+    /// Runs requests that were received before, and resumes reading when few are left.
+    fn waiting_requests(&mut self, client: &mut Client) {
+        let first = self.wishes.len();
         self.requests(client, &[]);
+        let is_waiting = client.is_behind || !client.is_running();
+        let has_many = is_waiting && client.input.len() > WAITING_INPUT_SIZE_LOW;
+        if !has_many || is_planted("received-without-end") {
+            // Before what the requests wished for: while reading is paused, no large argument comes.
+            self.wishes.insert(first, Wish::Receive(client.conn));
+        }
     }
 
     /// Whether the server is shutting down, so that nothing more is run: it would come behind the
@@ -256,9 +270,7 @@ impl Core {
             client.is_behind = false;
             if client.is_running() {
                 self.begin_lap(Instant::now());
-                // Before the requests run: while reading is paused, no large argument comes either.
-                self.wishes.push(Wish::Receive(conn));
-                self.requests(&mut client, &[]);
+                self.waiting_requests(&mut client);
             }
             self.check_query_size(&mut client);
             self.put_back(client);
@@ -272,8 +284,11 @@ impl Core {
     }
 
     fn check_query_size(&mut self, client: &mut Client) {
-        // Bytes that wait for the next turn are whole requests.
-        if !client.is_behind && client.query_size() > self.settings.query_size_max {
+        // What waits for the next turn, or for the end of a request, is not a part of one request, and
+        // reading pauses while there is much of it.
+        let is_waiting =
+            client.is_behind || (!client.is_running() && !is_planted("waiting-closed"));
+        if !is_waiting && client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
                 client.describe(self.now, client.is_stale, 0)

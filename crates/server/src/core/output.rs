@@ -1,5 +1,6 @@
 //! Replies on their way out.
 
+use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
 use slimio_storage::Lsn;
 
@@ -7,6 +8,10 @@ use super::{Core, Wish};
 use crate::clients::{Client, Replies, soft_limit_is_over};
 use crate::gate::may_leave;
 use crate::net::{ConnId, Net, Outgoing};
+
+/// Bytes of replies that may wait for a client that has to authenticate first: it could ask for errors
+/// and never read them.
+const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 
 impl Core {
     /// Hands everything that may leave to the network.
@@ -115,7 +120,9 @@ impl Core {
     fn is_over_limit(&mut self, client: &mut Client) -> bool {
         let limit = self.settings.output_limit;
         // A reply that was cut under an earlier limit is incomplete under this one, too.
-        if !client.out.is_cut() && limit.hard_bytes == 0 && limit.soft_bytes == 0 {
+        let is_stranger = self.settings.password.is_some() && !client.is_authenticated;
+        let is_unlimited = limit.hard_bytes == 0 && limit.soft_bytes == 0;
+        if !client.out.is_cut() && is_unlimited && !is_stranger {
             return false;
         }
         let size = client.output_size() as u64;
@@ -127,6 +134,7 @@ impl Core {
         }
         let is_over = client.out.is_cut()
             || (limit.hard_bytes > 0 && size >= limit.hard_bytes)
+            || (is_stranger && size > STRANGER_OUTPUT_MAX && !is_planted("stranger-unlimited"))
             || soft_limit_is_over(client.soft_limit_since, self.now, limit.soft_seconds);
         if is_over {
             self.stats.output_limit_disconnections += 1;

@@ -46,6 +46,7 @@ impl Exporter {
     /// # Errors
     /// A sentence when the file cannot be made.
     pub fn create(path: &Path, options: ExportOptions) -> Result<Self, String> {
+        let path = &replaced_by(path)?;
         let name = path.file_name().ok_or_else(|| format!("{} names no file", path.display()))?;
         let mut unfinished = name.to_os_string();
         unfinished.push(format!(".unfinished-{}", std::process::id()));
@@ -202,6 +203,23 @@ impl Exporter {
         let folder = File::open(folder.unwrap_or(Path::new(".")));
         folder.and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))?;
         Ok(size)
+    }
+}
+
+/// The path of the file that an export to `path` makes or replaces: behind a link, what that leads to.
+///
+/// # Errors
+/// A sentence when something else than a file is there, which a rename would take away.
+fn replaced_by(path: &Path) -> Result<PathBuf, String> {
+    match path.metadata() {
+        Ok(found) if !found.is_file() => {
+            Err(format!("{} is no regular file; choose another --out", path.display()))
+        }
+        Ok(_) if path.is_symlink() => {
+            path.canonicalize().map_err(|e| format!("cannot follow {}: {e}", path.display()))
+        }
+        // Whatever else is wrong shows when the file is made.
+        _ => Ok(path.to_path_buf()),
     }
 }
 

@@ -141,7 +141,7 @@ fn whether_it_is_durable_is_told_when_it_is() {
 
 #[test]
 fn a_refusal_waits_for_the_key_that_it_has_seen() {
-    held("", |world| {
+    held("log-segment-size 8mb", |world| {
         let (mut writer, mut refused) = (world.connect("writer"), world.connect("refused"));
         world.shut();
         writer.send(&["SET", &key(MANY - 1), "v"]);
@@ -211,4 +211,65 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
     let is_acknowledged = !client.is_silent() && client.read() == b"+OK\r\n";
     assert!(!is_acknowledged, "acknowledged, though its record is nowhere");
     server.abandon().unwrap_err();
+}
+
+/// It would change memory behind what the request has set already, and the log before it.
+#[test]
+fn nothing_is_copied_onto_its_keys_meanwhile() {
+    let first = key(0);
+    let copy = ["COPY", "source", &first, "DB", "1", "REPLACE"].map(str::as_bytes);
+    for back_end in BACK_ENDS {
+        until_met("no key was to be copied while one ran", || {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            let Some(server) = start(back_end, &volume, "") else { return true };
+            let (mut client, mut copier) = (server.connect(), server.connect());
+            assert_eq!(copier.call(&["SET", "source", "copied"]), "+OK\r\n");
+            assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
+            client.send_bytes(&mset(1));
+            while client.is_silent() && info(&mut copier, "long_request") != "running" {}
+            // In one turn of the server's.
+            copier.send_bytes(&[encode(&[b"INFO"]), encode(&copy)].concat());
+            let before = String::from_utf8(copier.read()).unwrap();
+            assert_eq!(copier.read(), b":1\r\n");
+            assert_eq!(client.read(), b"+OK\r\n");
+            let value = client.call(&["GET", &first]);
+            assert!(server.abandon().is_ok());
+            let server = start(back_end, &volume, "").unwrap();
+            let mut client = server.connect();
+            assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
+            assert_eq!(client.call(&["GET", &first]), value, "a restart has another order");
+            server.stop();
+            before.contains("long_request:running\r\n")
+        });
+    }
+}
+
+/// A reply that is made in steps depends on what is in the log: of what is not, it may tell nothing.
+#[test]
+fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
+    held("log-segment-size 8mb", |world| {
+        let (mut reader, mut writer) = (world.connect("reader"), world.connect("writer"));
+        assert_eq!(writer.call(&["DEBUG", "POPULATE", "400000", "other"]), "+OK\r\n");
+        for round in 1..=3 {
+            world.shut();
+            reader.send(&["KEYS", "key:*"]);
+            writer.send_bytes(&mset(round));
+            until("both are not over", || {
+                let counts = world.observer.call(&["INFO", "commandstats"]);
+                let calls = |name: &str| counts.contains(&format!("cmdstat_{name}:calls={round},"));
+                calls("keys") && calls("mset")
+            });
+            if !reader.is_silent() {
+                assert_eq!(reader.read(), b"*0\r\n", "it tells of keys that are not durable");
+                world.open();
+            } else {
+                world.open();
+                reader.read();
+            }
+            assert_eq!(writer.read(), b"+OK\r\n");
+            writer.send_bytes(&del());
+            assert_eq!(writer.read(), format!(":{MANY}\r\n").into_bytes());
+        }
+    });
 }
