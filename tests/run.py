@@ -11,7 +11,7 @@ sys.path.insert(0, ROOT)
 from harness import runner  # noqa: E402
 from harness.target import TARGET, with_io_uring, without_io_uring  # noqa: E402
 
-# Of what a run in memory takes, several times as much.
+# Several times the memory that a run takes.
 MEMORY_MIN = 4 << 30
 
 
@@ -22,7 +22,7 @@ def main():
     parser.add_argument("--stock", default="redis-server", help="the yardstick")
     parser.add_argument("--bench", default="", help="slimio-bench, for the ledger")
     parser.add_argument("--clients", default="", help="where clients of other languages are built")
-    # More than there are cores, for many a test waits.
+    # More than there are cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--folder", default="", help="where servers put their data")
     parser.add_argument("--seed", type=int, default=1, help="of random runs")
@@ -75,7 +75,7 @@ def memory():
 
 
 def available():
-    """Bytes of memory that nobody uses."""
+    """Bytes of available memory."""
     with open("/proc/meminfo") as file:
         found = dict(line.split(":") for line in file)
     return int(found["MemAvailable"].split()[0]) << 10

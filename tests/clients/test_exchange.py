@@ -45,7 +45,7 @@ def fill(client, count):
 
 
 def module_id(name, version):
-    """Nine characters of six bits, and a version of ten, as a length of eight bytes."""
+    """Nine characters of six bits each and a version of ten bits, encoded as a length of eight bytes."""
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     number = 0
     for letter in name:
@@ -54,13 +54,13 @@ def module_id(name, version):
 
 
 def with_module_key():
-    """An RDB file of RDB version 10 with a key of a module's type. A checksum of 0 is none."""
+    """An RDB file of version 10 with a key of a module's type. A checksum of 0 means none."""
     value = module_id("ReJSON-RL", 3) + b"\x05\x02{}" + b"\x00"
     return b"REDIS0010" + b"\xfe\x00" + b"\x07\x08document" + value + b"\xff" + bytes(8)
 
 
 def with_module_data():
-    """The same with what a module keeps beside the keys."""
+    """The same with a module's data beside the keys."""
     data = module_id("ReJSON-RL", 3) + b"\x02\x02" + b"\x02\x07" + b"\x00"
     return b"REDIS0010" + b"\xf7" + data + b"\xff" + bytes(8)
 
@@ -147,7 +147,7 @@ class Exchange(TestCase):
             first = contents(client)
             self.assertEqual(tool(*export, rdb)[0], 0)
             self.check_loads(rdb, first)
-            # Every slot has its turn, and none is read as it was before.
+            # Every slot takes its turn, and none is read with its earlier contents.
             for number in range(4):
                 client("SET", "round", number)
                 client("BGREWRITEAOF" if number % 2 else "BGSAVE")

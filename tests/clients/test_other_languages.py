@@ -1,4 +1,4 @@
-"""go-redis and Jedis, unchanged: what a program with them does in a day, a kill of the server in it."""
+"""go-redis and Jedis, unchanged: what programs usually do with them, and a kill of the server."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ class Program(TestCase):
         for line in program.stdout:
             said.append(line)
             if line == "restart\n":
-                # Where it was: the client knows no other place.
+                # On the same port: the client knows no other.
                 server.kill()
                 server.spawn()
                 until(server.is_serving, STOP_SECONDS, "serving again")

@@ -1,1 +1,1 @@
-"""The same commands to the server under test and to stock redis-server: same replies."""
+"""The same commands to the server under test and to stock redis-server: the replies are the same."""

@@ -1,4 +1,4 @@
-"""Random commands, drawn to meet every branch: right, nearly right, and wrong ones.
+"""Random commands, drawn to reach every branch: right, nearly right, and wrong ones.
 
 A command here is a list of strings or bytes. Two servers never run a command at the same
 millisecond. So nothing is drawn that expires while a run lasts, and no two times so close that
@@ -19,7 +19,7 @@ WRONG_DBS = [16, -1, "abc", "", 99999999999999999999]
 
 
 class Draw:
-    """Draws commands from a random source; the same source gives the same commands."""
+    """Draws commands from a random source; the same seed gives the same commands."""
 
     def __init__(self, random):
         self.random = random
@@ -70,7 +70,7 @@ class Draw:
         return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
 
     def content(self):
-        """What a key may be set to. Elsewhere a zero byte ends a string for Redis's C code."""
+        """A value to set a key to. In other arguments a zero byte ends the string for Redis's C code."""
         return self.random.choice([self.value(), self.value(), self.value(), b"\x00\x01\r\n\x00"])
 
     def float(self):
@@ -172,7 +172,7 @@ class Draw:
         return [self.random.choice(PATTERNS)]
 
     def scan(self):
-        # All at once: what a cursor looks like is each server's own matter.
+        # All at once: the form of a cursor is each server's own matter.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice(PATTERNS)])
@@ -219,13 +219,13 @@ class Draw:
         return [self.key(), self.field(), self.float()]
 
     def hrandfield(self):
-        # A repeated choice has as many elements as it is asked for.
+        # With a negative count, the reply has that many elements.
         count = self.one_of(0, 1, 3, -1, -5, 1000, -1000, "abc", "", -(2**63), 2**63)
         options = self.one_of([], [], ["WITHVALUES"], ["withvalues"], ["nosuch"], ["WITHVALUES", "more"])
         return [self.key(), *self.one_of([], [count, *options], [count, *options])]
 
     def hscan(self):
-        # All at once: what a cursor looks like is each server's own matter.
+        # All at once: the form of a cursor is each server's own matter.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice([*PATTERNS, "field1*"])])
@@ -302,7 +302,7 @@ class Draw:
         return self.some(self.value)
 
 
-# Drawing looks a method up by the command's name, and `del` is a word of Python.
+# Drawing looks a method up by the command's name, and `del` is a keyword of Python.
 setattr(Draw, "del", Draw.del_)
 
 # Commands by weight.
@@ -319,13 +319,13 @@ WEIGHTS = {
 }
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
 
-# Sizes around which a large string is received, kept or cut differently.
+# Sizes at which a large string begins to be received, kept or cut differently.
 LARGE_SIZES = [32 << 10, 256 << 10, 512 << 10]
 LARGE_NAMES = "SET SET GET GETSET GETDEL GETEX APPEND APPEND SETRANGE SETRANGE GETRANGE STRLEN COPY RENAME".split()
 
 
 class DrawLarge(Draw):
-    """Values of some hundred kilobytes, cut and joined where pieces begin and end."""
+    """Values of some hundred kilobytes, cut and joined near the bounds of pieces."""
 
     def names(self):
         return LARGE_NAMES

@@ -1,10 +1,10 @@
-"""What `INFO` says, as it is read and compared."""
+"""Parses `INFO` for comparison."""
 
 import re
 
 
 def fields(text):
-    """As an exporter of metrics reads INFO: a line is a name and a value."""
+    """Reads INFO as an exporter of metrics does: a line is a name and a value."""
     found = {}
     for line in text.decode().split("\r\n"):
         if line and not line.startswith("# "):
@@ -24,7 +24,7 @@ FORMS = {
 
 
 def form(value):
-    """What kind of value this is, as far as a reader must know."""
+    """The form of a value, as far as a reader must know it."""
     return next((name for pattern, name in FORMS.items() if re.fullmatch(pattern, value)), "word")
 
 

@@ -1,6 +1,6 @@
-"""When two replies count as the same: equal on the wire, but for moments and orders."""
+"""When two replies count as the same: equal on the wire, but for times and order."""
 
-# Replies that depend on the moment: how far apart they may be.
+# How far apart replies that depend on the time may be.
 CLOCK_SLACK = {"ttl": 2, "expiretime": 2, "pttl": 2000, "pexpiretime": 2000}
 
 
@@ -29,7 +29,7 @@ def same(name, ours, theirs, queued=()):
     if name == "hgetall":
         return sorted(pairs(ours)) == sorted(pairs(theirs))
     if name == "hrandfield":
-        # Which ones is a matter of chance. The keyspace's own tests see that they are in the hash.
+        # The choice is random. The keyspace's own tests check that they are in the hash.
         return ours[0] == b"$" or len(ours[1]) == len(theirs[1])
     if name == "hscan":
         found = [sorted(pairs(reply[1][1])) for reply in (ours, theirs)]

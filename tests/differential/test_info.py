@@ -1,5 +1,5 @@
 """`INFO`, every section and every field beside stock redis-server: the same names in the same order, values
-of the same form, and the same values behind the same commands wherever time and memory do not matter."""
+of the same form, and the same values after the same commands wherever time and memory do not matter."""
 
 import random
 import re
@@ -17,7 +17,7 @@ ROUNDS = 25
 COMMANDS_PER_ROUND = 60
 SECTIONS_ROUNDS = 300
 
-# Fields of stock that are not there.
+# Fields of stock that SlimIO lacks.
 ABSENT = {
     "atomicvar_api": "there is no choice of one",
     "gcc_version": "it is not compiled by GCC",
@@ -27,7 +27,7 @@ ABSENT = {
     "reply_buffer_shrinks": "a reply's memory goes when it has left",
     "reply_buffer_expands": "a reply's memory goes when it has left",
 }
-# Fields that stock does not have, besides those of the section Slimio.
+# Fields that stock lacks, besides those of the section Slimio.
 ADDITIONAL = {
     "slimio_version": "what this really is",
     "client_query_buffer_limit_disconnections": "as in Redis 7.2",
@@ -59,7 +59,7 @@ VALUES = {
     **dict.fromkeys(["aof_current_size", "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync",
                      "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size"], A_LOG),
 }
-# The same, by what the name begins with.
+# The same, by prefix of the name.
 VALUES_BY_PREFIX = {
     **dict.fromkeys(["used_memory", "allocator_", "rss_overhead_", "mem_"], MEMORY),
     "used_cpu_": A_MOMENT,
@@ -67,7 +67,7 @@ VALUES_BY_PREFIX = {
 }
 EVERY_SECTION = ("server", "clients", "memory", "persistence", "stats", "replication", "cpu", "modules",
                  "commandstats", "errorstats", "latencystats", "cluster", "keyspace")
-# Parts of values.
+# Parts of values that are not compared.
 TIMES = re.compile(r"usec=\d+,usec_per_call=[0-9.]+|avg_ttl=\d+")
 
 
@@ -76,7 +76,7 @@ def is_compared(name):
 
 
 def ordered(names):
-    """The names, those of commands, which stock has in the order of its table, by the alphabet."""
+    """The names, with those of commands sorted: stock has these in the order of its table."""
     names = list(names)
     return [name for name in names if not OF_A_COMMAND.match(name)], sorted(
         filter(OF_A_COMMAND.match, names))
@@ -103,7 +103,7 @@ class Info(TestCase):
         return pair
 
     def compare(self, pair, what, but=()):
-        """Each field; of those of `but` the form."""
+        """Compares each field; those in `but` only by form."""
         said = [fields(client("INFO", *EVERY_SECTION)) for client in pair]
         ours, theirs = said
         with self.subTest(f"names, {what}"):
@@ -121,7 +121,7 @@ class Info(TestCase):
                     self.assertEqual(*[TIMES.sub("", found[name]) for found in said])
 
     def settle(self, pair, count):
-        """Waits until so many are connected: who has come, and not who has gone."""
+        """Waits until `count` clients are connected: new ones are counted, and closed ones no longer."""
         for client in pair:
             until(lambda: fields(client("INFO", "clients"))["connected_clients"] == str(count))
 
@@ -130,13 +130,13 @@ class Info(TestCase):
             client.pipeline(requests)
 
     def look(self, pair, what):
-        # What INFO itself has said is as long as each has it, and many requests at once are read in pieces.
+        # INFO's own replies differ in length, and many requests at once are read in pieces.
         self.compare(pair, what, but=["total_net_output_bytes", "total_reads_processed"])
 
     def test_every_field_behind_all_kinds_of_activity(self):
         pair, others = self.pair(), self.pair()
         self.settle(pair, 2)
-        # Which key it would delete by itself, and when, is a matter of chance.
+        # Otherwise each would delete expired keys at times of its own.
         self.both(pair, ["DEBUG", "SET-ACTIVE-EXPIRE", "0"], ["CONFIG", "RESETSTAT"])
         self.look(pair, "at the start")
         self.both(pair, *[["SET", f"k{number}", "v" * number] for number in range(200)], ["HSET", "h", "f", "v"],
@@ -164,7 +164,7 @@ class Info(TestCase):
             client.send(encode("EXEC"))
         for client in pair:
             until(lambda: fields(client("INFO", "clients"))["blocked_clients"] == "1")
-        # How often that asked.
+        # How often the loop above asked for INFO differs.
         self.both(pair, ["CONFIG", "RESETSTAT"])
         self.look(pair, "somebody waits")
         self.both(pair, ["CLIENT", "UNPAUSE"])
@@ -195,10 +195,10 @@ class Info(TestCase):
             self.settle(observers, 2)
             self.both(observers, ["FLUSHALL"], ["CONFIG", "RESETSTAT"])
             commands = [draw.command() for _ in range(COMMANDS_PER_ROUND)]
-            # Stock counts each key whose type it looks at as found.
+            # Stock counts each key whose type it looks at as a hit.
             commands = [command for command in commands if command[0].lower() != "scan" or "TYPE" not in command]
             lengths = [[len(str(client.raw(*command))) for command in commands] for client in pair]
-            # Which key RANDOMKEY tells, and who HELLO is.
+            # RANDOMKEY's key and HELLO's server differ.
             but = [] if lengths[0] == lengths[1] else ["total_net_output_bytes"]
             lines = "\n".join(map(str, commands))
             self.compare(observers, f"seed {seed}, behind\n{lines}\n", but)

@@ -1,4 +1,4 @@
-"""`INFO persistence` and `INFO memory`, field by field, while snapshots run, and after: as stock."""
+"""`INFO persistence` and `INFO memory`, field by field, during and after snapshots: as in stock."""
 
 import os
 import re
@@ -16,12 +16,12 @@ PATIENCE = 20
 KEY_COUNT = 100
 VALUE = "v" * 1000
 
-# How large things are is each server's own matter.
+# Sizes are each server's own matter.
 SIZES = {
     "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size", "aof_current_size",
     "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync", "current_save_keys_processed",
     "current_fork_perc", "current_cow_size_age",
-    # Stock counts what a slow flush held up.
+    # Stock counts writes that a slow flush held up.
     "aof_delayed_fsync",
 }
 # Seconds, or -1: how many depends on the machine.
@@ -33,7 +33,7 @@ DATES = {"rdb_last_save_time"}
 
 
 class Stock:
-    """Stock redis-server, whose child writes so slowly that it is there when asked for."""
+    """Stock redis-server, whose child writes so slowly that it still runs when INFO is asked."""
 
     def __init__(self, test):
         self.server = Server(
@@ -52,7 +52,7 @@ class Stock:
 
 
 class Ours:
-    """SlimIO: what is asked for in the same turn finds a snapshot that has just begun."""
+    """SlimIO: requests in the same turn find a snapshot that has just begun."""
 
     def __init__(self, test):
         self.server = SpoiltServer(
@@ -88,7 +88,7 @@ class Snapshots(TestCase):
         self.pair = Ours(self), Stock(self)
 
     def both(self, steps):
-        """Does the same with both; what was seen must be equal."""
+        """Runs the same steps on both; what they yield must be equal."""
         seen = []
         for side in self.pair:
             with side.server.client() as client:
@@ -99,7 +99,7 @@ class Snapshots(TestCase):
                 self.assertEqual(ours, theirs)
 
     def look(self, client, *requests):
-        """The replies to requests sent at once, INFO as it can be compared."""
+        """The replies to requests that are sent at once, with INFO in a form that can be compared."""
         replies = []
         for request, (kind, reply) in zip(requests, client.pipeline([*requests, ["PING"]])):
             if request[0] == "INFO":
@@ -118,7 +118,7 @@ class Snapshots(TestCase):
         return replies
 
     def check_each(self, info):
-        """What holds at any time, by the meaning of the fields."""
+        """Invariants that follow from the meaning of the fields."""
         done, total = (int(info[f"current_save_keys_{name}"]) for name in ("processed", "total"))
         self.assertLessEqual(done, total)
         self.assertAlmostEqual(float(info["current_fork_perc"]), 100 * done / max(total, 1), delta=0.01)
@@ -234,7 +234,7 @@ class Snapshots(TestCase):
             self.assertLessEqual(number["used_memory"], number["used_memory_peak"])
             self.assertGreater(number["used_memory_dataset"], KEY_COUNT * len(VALUE))
             if side is self.pair[0]:
-                # Stock asks its allocator twice.
+                # Stock asks its allocator twice, so this need not hold there.
                 rest = number["used_memory"] - number["used_memory_overhead"]
                 self.assertEqual(number["used_memory_dataset"], rest)
             self.assertLessEqual(number["used_memory_startup"], number["used_memory_overhead"])
@@ -244,6 +244,6 @@ class Snapshots(TestCase):
 
 
 def without(seen, name):
-    """`SAVE` is a snapshot like any other here, and has a duration."""
+    """Leaves out a field: here `SAVE` is a snapshot like any other, and has a duration."""
     kind, reply = seen
     return kind, {field: value for field, value in reply.items() if field != name}

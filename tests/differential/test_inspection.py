@@ -1,4 +1,4 @@
-"""SLOWLOG, LATENCY, MEMORY, OBJECT, and every hash command asked wrongly: beside stock redis-server."""
+"""SLOWLOG, LATENCY, MEMORY, OBJECT, and hash commands with wrong arguments: beside stock redis-server."""
 
 import random
 import unittest
@@ -38,7 +38,7 @@ class Inspection(TestCase):
         return pair
 
     def both(self, clients, *request, seen=lambda reply: reply):
-        """The same request to both; what is `seen` of the replies must be equal."""
+        """Sends the same request to both; `seen` of the replies must be equal."""
         with self.subTest(" ".join(str(word)[:40] for word in request)):
             ours, theirs = (seen(client.raw(*request)) for client in clients)
             self.assertEqual(ours, theirs)
@@ -89,7 +89,7 @@ class Inspection(TestCase):
 
             def shape(reply):
                 kind, items = reply
-                # Which ones is a matter of chance.
+                # The choice is random.
                 return (kind, len(items), items[0][0] if items else None) if kind in b"*%" else reply
 
             for key in ("small", "large", "none"):
@@ -97,7 +97,7 @@ class Inspection(TestCase):
                     for rest in ([], ["WITHVALUES"], ["withvalues"], ["VALUES"], ["WITHVALUES", "x"]):
                         is_huge = count.startswith("-") and len(count) > 10
                         if is_huge and key != "none" and not (rest == ["VALUES"] or len(rest) > 1):
-                            # A reply of that many elements has no end.
+                            # With this count alone, the reply would be endless.
                             rest = [*rest, "x"] if rest else ["x"]
                         self.both(clients, "HRANDFIELD", key, count, *rest, seen=shape)
                 for command in ("HGETALL", "HKEYS", "HVALS", "HLEN"):
@@ -171,7 +171,7 @@ class Inspection(TestCase):
 
     def test_latency(self):
         def event(reply):
-            """What is kept of a delay, without when and how long."""
+            """The recorded delays, without their times and durations."""
             kind, items = reply
             return kind, [[item[0], len(item[1])] for item in items], [item[1][0] for item in items]
 
@@ -183,7 +183,7 @@ class Inspection(TestCase):
                 self.both(clients, "DEBUG", "SLEEP", "0.11")
             self.both(clients, "CONFIG", "SET", "latency-monitor-threshold", 1_000_000)
             self.both(clients, "LATENCY", "LATEST", seen=event)
-            # Two in the same second are one.
+            # Two delays in the same second are one entry.
             self.both(clients, "LATENCY", "HISTORY", "command", seen=lambda reply: (
                 reply[0], reply[1][0][0], [part[0] for part in reply[1][0][1]]))
             self.both(clients, "LATENCY", "HISTORY", "COMMAND")
@@ -273,7 +273,7 @@ class Inspection(TestCase):
             for command in ("ENCODING", "FREQ", "IDLETIME", "REFCOUNT", "HELP", "NOSUCH"):
                 for rest in ([], ["none"], ["text", "hash"]):
                     self.both(clients, "OBJECT", command, *rest)
-            # Sizes at which one encoding takes another's place.
+            # Sizes at which the encoding changes.
             for number in ("0", "-1", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "01",
                            "+1", "1.0", " 1", "", "a" * 44, "a" * 45, "1" * 19, "1" * 20, "1" * 21):
                 self.both(clients, "SET", "k", number)
@@ -334,7 +334,7 @@ def ordered(items):
 
 
 def scanned(client, key, rest):
-    """All that a whole scan finds, each once; whether it was cut in steps."""
+    """All that a whole scan finds, without duplicates, and whether it took several steps."""
     cursor, steps, found = b"0", 0, set()
     while steps == 0 or cursor != b"0":
         _, ((_, cursor), (kind, items)) = client.raw("HSCAN", key, cursor, *rest)
@@ -345,7 +345,7 @@ def scanned(client, key, rest):
 
 
 def without_moments(reply):
-    """The entries of the slow log, without number, time and address; how the numbers follow."""
+    """The entries of the slow log, without number, time and address, and how their numbers differ."""
     kind, items = reply
     if kind != b"*":
         return reply

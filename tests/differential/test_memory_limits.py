@@ -1,5 +1,5 @@
-"""Limits to memory while clients hold much of it, beside stock redis-server: who is refused, how many keys
-remain, and that what clients held is there for keys when they have left."""
+"""Memory limits while clients hold much memory, beside stock redis-server: who is refused, how many keys
+remain, and that memory of clients is free for keys once they have left."""
 
 import socket
 import time
@@ -11,30 +11,30 @@ from harness.target import TestCase, slimio_only, stock_is_installed
 from harness.wait import until
 
 MIB = 1 << 20
-# More than the server has in use before.
+# Added to what the server has in use before.
 ROOM = 12 * MIB
 VALUE_SIZE = 1000
 # More keys than there is room for.
 KEYS = 13_000
 BATCH = 500
-# What is done beside: connections, tables that double, the allocator's rounding, a reader's buffers.
+# Other memory: connections, tables that double, the allocator's rounding, a reader's buffers.
 SLACK = 2 * MIB
-# Keys here to those in stock, of which each takes 1110 bytes there and some 1080 here; stock's tables double now and
-# then, and a reader's buffers are there.
+# Ratio of keys here to keys in stock. A key takes 1110 bytes there and some 1080 here; stock's tables double now
+# and then, and there are a reader's buffers.
 KEYS_RATIO = (0.85, 1.3)
-# Keys fewer while clients hold something, to those that it would have been room for. A watched key takes 100
-# bytes here, 160 in stock; and stock's buffers are larger than what is in them.
+# Ratio of the memory of the keys that are missing while clients hold memory, to what these should hold. A watched
+# key takes 100 bytes here, 160 in stock; and stock's buffers are larger than their contents.
 HELD_RATIO = (0.7, 1.9)
-# What INFO says more by, and the process has more of in memory, to what clients hold.
+# Ratio of INFO's growth to what clients should hold, and of the growth of RSS to INFO's.
 USED_RATIO = (0.6, 2.0)
 RSS_RATIO = (0.5, 3.0)
-# Stock does not count what MULTI has queued as a part of the request, so it has no limit there.
+# Stock does not count queued commands as part of the request, so it has no limit there.
 OURS_ONLY = object()
 POLICIES = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-ttl", "noeviction"]
 
 
 def half_a_request(client):
-    """A large argument of which the end is missing."""
+    """A large argument whose end is missing."""
     client.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$%d\r\n" % (MIB + 1000) + b"x" * MIB)
 
 
@@ -49,12 +49,12 @@ def watched_keys(client):
 
 
 def unread_replies(client):
-    """Replies that nobody reads, more than the kernel takes."""
+    """Replies that nobody reads, more than the kernel buffers."""
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     client.send(encode("ECHO", "x" * 10_000) * 2000)
 
 
-# How clients hold memory, and how much each of them.
+# Ways for a client to hold memory, and how much each holds.
 HOLDERS = {half_a_request: MIB, a_queue: MIB, watched_keys: MIB}
 
 
@@ -77,12 +77,12 @@ class MemoryLimits(TestCase):
         return int(server.info("everything")[name])
 
     def resident(self, server):
-        """Not as INFO says it, for stock looks but now and then."""
+        """Not from INFO: stock updates that only now and then."""
         with open(f"/proc/{server.process.pid}/status") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS:"))
 
     def used(self, server):
-        """What the limit is about."""
+        """The memory that the limit applies to."""
         return self.number(server, "used_memory") - self.number(server, "mem_not_counted_for_evict")
 
     def hold(self, server, way, count):
@@ -98,7 +98,7 @@ class MemoryLimits(TestCase):
         until(lambda: self.number(server, "connected_clients") == before - len(clients), what="their leaving")
 
     def write(self, server, options):
-        """Sets all keys; returns how many remain, and with which words others were refused."""
+        """Sets all keys; returns how many remain, and the errors of the refused ones."""
         words = set()
         with server.client() as client:
             for start in range(0, KEYS, BATCH):
@@ -121,7 +121,7 @@ class MemoryLimits(TestCase):
                 held = [client for way in HOLDERS for client in self.hold(server, way, 2)]
                 fewer, refused = self.write(server, options)
                 self.leave(server, held)
-                # At once, as long as the allocator still has what they held.
+                # At once, while the allocator still has what they held.
                 more, refused_then = self.write(server, options)
                 seen.append((fewer, more, refused, refused_then))
                 with server.client() as client:
@@ -155,13 +155,13 @@ class MemoryLimits(TestCase):
                 wanted = before[0] + size * count * USED_RATIO[0]
                 with self.subTest(name):
                     until(lambda: self.used(server) >= wanted, what=f"{name}: in use")
-                    # What has come may not have run yet.
+                    # Received commands may not have run yet.
                     until(lambda: self.is_steady(server), what=f"{name}: at rest")
                     used, rss = self.used(server) - before[0], self.resident(server) - before[1]
                     self.assertBetween(used / (size * count), USED_RATIO, "in use")
                     self.assertBetween(rss / used, RSS_RATIO, "in memory")
                     if not server.is_stock:
-                        # Stock adds that up now and then.
+                        # Stock updates this sum only now and then.
                         self.assertBetween(self.number(server, "mem_clients_normal") / used, (0.8, 1.1), "of clients")
                     self.leave(server, held)
                     self.assertLess(self.used(server) - before[0], SLACK, "behind it")
@@ -191,7 +191,7 @@ class MemoryLimits(TestCase):
                     if ends:
                         until(lambda: self.number(server, "connected_clients") == 1, what="its end")
                     else:
-                        # Its commands have run, or it holds them.
+                        # Until then its commands have run, or the client holds them.
                         until(lambda: self.number(server, "total_net_input_bytes") >= len(data))
                         self.assertEqual(self.number(server, "connected_clients"), 2)
                 server.close()

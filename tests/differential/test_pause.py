@@ -14,7 +14,7 @@ SHORT_MS = 200
 
 
 class Steps:
-    """What the tests of this file do, against one server."""
+    """The tests of this file, against one server."""
 
     def serve(self, **flags):
         server = Server(stock=self.stock, **flags)
@@ -33,7 +33,7 @@ class Steps:
         return next(line for line in fields if line["name"] == name)
 
     def postpone(self, observer, client, name, *command):
-        """Sends a command that the pause holds up, and waits until it is."""
+        """Sends a command that the pause holds up, and waits until it is held up."""
         client.send(encode(*command))
         word = command[0].lower()
 
@@ -53,15 +53,15 @@ class Steps:
         queueing("SET", "k", "queued")
         self.assertEqual(admin("CLIENT", "PAUSE", LONG_MS, "WRITE"), b"OK")
         self.postpone(admin, writer, "writer", "SET", "k", "new")
-        # A transaction that writes waits whole, one that reads runs.
+        # A transaction that writes waits as a whole, one that only reads runs.
         self.postpone(admin, queueing, "queueing", "EXEC")
         reader("MULTI")
         reader("GET", "k")
         self.assertEqual(reader("EXEC"), [b"old"])
-        # What is wrong in itself is said at once.
+        # A malformed command gets its error at once.
         self.assertEqual(reader.raw("SET", "k")[0], b"-")
         self.assertEqual(server.info("clients")["blocked_clients"], "2")
-        # A pause that follows does not cut it short.
+        # A later, shorter pause does not cut it short.
         self.assertEqual(admin("CLIENT", "PAUSE", 1, "WRITE"), b"OK")
         self.assertEqual(admin("GET", "k"), b"old")
         self.assertEqual(admin("CLIENT", "UNPAUSE"), b"OK")
@@ -110,11 +110,11 @@ class Steps:
             seconds, microseconds = admin("TIME")
             return int(seconds) * 1000 + int(microseconds) // 1000
 
-        # Many rounds of looking for expired keys.
+        # Time for many rounds of active expiry.
         over = now_ms() + 100
         until(lambda: now_ms() > over, what="the time of the key")
         self.assertEqual(admin("DBSIZE"), 1)
-        # Nor by being met.
+        # Nor does a command that finds it delete it.
         for reads in (["GET", "short"], ["EXISTS", "short"], ["MGET", "short", "other"], ["TYPE", "short"],
                       ["TTL", "short"], ["OBJECT", "ENCODING", "short"], ["KEYS", "*"], ["SCAN", "0"]):
             reply = admin(*reads)
@@ -147,7 +147,7 @@ class Ours(Steps, TestCase):
             (("TIMEOUT",), (b"*", [(b":", 1), (b":", 0)])),
             (("ERROR",), (b"-", b"UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         ]:
-            # One replica, which does not exist.
+            # It waits for one replica, which does not exist.
             self.postpone(admin, waiter, "waiter", "WAITAOF", 0, 1, 0)
             number = self.line_of(admin, "waiter")["id"]
             self.assertEqual(admin("CLIENT", "UNBLOCK", number, *reason), 1)
@@ -166,5 +166,5 @@ class Ours(Steps, TestCase):
 
 
 def is_silent(client):
-    """Whether nothing has come."""
+    """Whether nothing has arrived."""
     return not select.select([client.socket], [], [], 0)[0]

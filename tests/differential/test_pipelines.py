@@ -1,5 +1,5 @@
 """Pipelines of right and wrong requests up to the end of the connection, drawn at random: every byte of
-the replies, what was counted, and what is left in the databases are those of stock redis-server."""
+the replies, the counters, and the contents of the databases are those of stock redis-server."""
 
 import random
 import re
@@ -15,17 +15,17 @@ from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
 
 ROUNDS = 500
 REQUESTS_MAX = 25
-# A reply of less is on its way at once.
+# A reply to a smaller request is sent at once.
 LARGE_SIZE_MIN = 10_000
 PASSWORD = "secret"
 TIMEOUT_SECONDS = 20
-# Commands whose reply is the same on both, to the order of its elements.
+# Commands whose reply is the same on both, down to the order of elements.
 NAMES = """SET SET SET SET GET GET GET GETDEL GETSET GETEX SETNX SETEX APPEND STRLEN INCR DECR INCRBY DECRBY
     INCRBYFLOAT MGET MSET MSETNX GETRANGE SUBSTR SETRANGE DEL UNLINK EXISTS TOUCH TYPE RENAME RENAMENX MOVE COPY SWAPDB
     EXPIRE PERSIST EXPIREAT SELECT WATCH UNWATCH MULTI MULTI EXEC EXEC EXEC DISCARD DBSIZE PING ECHO HSET HMSET HGET
     HSETNX HMGET HDEL HLEN HSTRLEN HEXISTS HINCRBY HINCRBYFLOAT FLUSHDB FLUSHALL CLIENT RESET
     NOSUCHCOMMAND NOSUCHCOMMAND""".split()
-# A client sends one of these, and is told why it is closed.
+# After one of these the client is told an error and its connection is closed.
 BROKEN = [
     b"*abc\r\n", b"*-0\r\n", b"* 1\r\n$4\r\nPING\r\n", b"*+1\r\n", b"*01\r\n", b"*2147483648\r\n",
     b"*9223372036854775808\r\n",
@@ -34,9 +34,9 @@ BROKEN = [
     b"*2\r\n$3\r\nGET\r\n$536870913\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$99999999999999999999\r\n",
     b'SET k "unbalanced\r\n', b"SET k 'a'b\r\n", b'GET "k\\"\r\n', b"'\n", b'PING "a"b\n',
 ]
-# The same, if the server doesn't find the end of the line in what comes behind: at the very end.
+# The same, unless the server finds an end of the line in later requests: so these come last.
 ENDLESS = [b"*" + b"1" * 70_000, b"*1\r\n$" + b"1" * 70_000, b"x" * 70_000, b"*1\r\n" + b"x" * 70_000]
-# Nothing, or something odd, that is no error of the protocol.
+# Empty or odd requests that are no protocol errors.
 ODD = [
     b"\r\n", b"\n", b"   \r\n", b"*0\r\n", b"*-1\r\n", b"*-5\r\n", b"*\r\n", b"*1\r\n$0\r\n\r\n",
     b"$abc\r\n", b"$4\r\nPING\r\n",
@@ -48,7 +48,7 @@ ODD = [
 WAITS_FOR_EVER = "stock closes a connection when the last reply has left, so never for who wants none"
 ENDS_AT_ZERO = "for stock a line ends at a byte that is zero, so it waits for the end of this one"
 HALF_A_REPLY = "stock announces the replies of a transaction, of which this one leaves some out"
-# What is sent; what differs, and why; what we reply, and stock.
+# What is sent; what differs, and why; our reply, and stock's.
 OTHERWISE = [
     (encode("CLIENT", "REPLY", "OFF") + encode("QUIT"), WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
     (encode("CLIENT", "REPLY", "SKIP") + b"*abc\r\n", WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
@@ -105,14 +105,14 @@ class DrawPipeline(Draw):
         if chance < 0.23:
             return encode(*self.hello())
         if chance < 0.25:
-            # In a transaction, see HALF_A_REPLY.
+            # Not in a transaction, see HALF_A_REPLY.
             return encode("DISCARD") + encode(*self.reply_mode())
         if chance < 0.28:
             return encode(*self.authentication())
         return encode(*self.command())
 
     def end(self):
-        """What the connection ends with, whether the server is to end it, and what is sent behind that."""
+        """The last request, whether the server is to close the connection after it, and later requests."""
         chance = self.random.random()
         behind = [self.request() for _ in range(self.one_of(0, 0, 1, 5))]
         if chance < 0.35:
@@ -132,7 +132,7 @@ class DrawPipeline(Draw):
         return [self.request() for _ in range(self.random.randint(0, REQUESTS_MAX))]
 
     def cuts(self, size):
-        """Where what is sent is cut."""
+        """Where the sent bytes are cut."""
         count = self.one_of(0, 0, 1, 2, 5, 20)
         return sorted(self.random.randrange(size + 1) for _ in range(count))
 
@@ -142,7 +142,7 @@ HELLO_OF_WHOM = re.compile(
 )
 
 
-# Of INFO, but for times and bytes.
+# Fields of INFO to compare, without times and bytes.
 COUNTED = re.compile("cmdstat_|errorstat_|total_error_replies|total_commands_processed|keyspace_")
 TIMES = re.compile(r"usec=\d+,usec_per_call=[0-9.]+,")
 
@@ -167,7 +167,7 @@ class Pipelines(TestCase):
             draw = DrawPipeline(random.Random(seed))
             requests, (last, is_ended_by_server, behind) = draw.requests(), draw.end()
             if behind:
-                # A close with bytes unread is a reset, which drops what of the replies is not on its way.
+                # A close with unread bytes is a reset, which drops replies that are not sent yet.
                 requests = [request for request in requests if len(request) < LARGE_SIZE_MIN]
             cuts, pause = draw.cuts(len(b"".join([*requests, last, *behind]))), draw.one_of(0, 0, 0, 0.001)
 
@@ -183,7 +183,7 @@ class Pipelines(TestCase):
                 self.fail(f"seed {seed}, cut at {cuts}:\n{lines}\nours, and that of stock:\n{found}")
 
     def difference(self, requests, cuts, pause, is_ended_by_server):
-        """Runs these with both, on empty databases. Returns what is different, or None."""
+        """Sends these to both, on empty databases. Returns the difference, or None."""
         for observer in self.observers:
             observer.pipeline([["FLUSHALL"], ["CONFIG", "RESETSTAT"]])
         if any(b"REPLY" in request for request in requests):
@@ -231,13 +231,13 @@ def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_
             if not is_ended_by_server:
                 client.socket.shutdown(socket.SHUT_WR)
         except OSError:
-            # It was closed before all was sent.
+            # It was closed before everything was sent.
             pass
         try:
             while piece := client.socket.recv(1 << 16):
                 replies += piece
         except ConnectionResetError:
-            # What was sent behind the end was never read.
+            # Requests after the last one were never read.
             pass
         except TimeoutError:
             end = "open"
@@ -245,13 +245,13 @@ def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_
 
 
 def counted(client):
-    """The lines of INFO that count."""
+    """The lines of INFO that are compared."""
     lines = client("INFO", "everything").decode().split("\r\n")
     return sorted(TIMES.sub("", line) for line in lines if COUNTED.match(line))
 
 
 def cut_down(requests, difference):
-    """Fewer requests that still show a difference."""
+    """Reduces the requests as long as they still show a difference."""
     size = len(requests) // 2
     while size:
         at = 0

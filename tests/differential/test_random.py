@@ -69,7 +69,7 @@ class Pair:
 
 
 def different_state(clients):
-    """A key that the two servers do not have alike, as the end of what `run` returns; or None."""
+    """A key that differs between the two servers, in the form of the end of what `run` returns; or None."""
     ours, theirs = map(state_of, clients)
     for place in sorted(set(ours) | set(theirs)):
         mine, other = ours.get(place), theirs.get(place)
@@ -89,7 +89,7 @@ def state_of(client):
         keys = client("KEYS", "*")
         strings = client.pipeline([["GET", key] for key in keys])
         hashes = client.pipeline([["HGETALL", key] for key in keys])
-        # Of the two, one is an error.
+        # One of the two is an error.
         hashes = [(kind, sorted(pairs((kind, items))) if kind == b"*" else items) for kind, items in hashes]
         values = list(zip(strings, hashes))
         times = client.pipeline([["PEXPIRETIME", key] for key in keys])
@@ -99,7 +99,7 @@ def state_of(client):
 
 
 def draw_script(draw):
-    """Steps of some commands each, now on one connection, now on the other."""
+    """Steps of one or more commands, on either connection."""
     script = []
     count = 0
     while count < COMMANDS_PER_ROUND:
@@ -110,7 +110,7 @@ def draw_script(draw):
 
 
 def cut_down(pair, script, shows):
-    """A shorter script that still shows the difference: halves, quarters, … left out in turn."""
+    """A shorter script that still shows the difference: leaves out halves, quarters, … in turn."""
     script = [(who, [command]) for who, commands in script for command in commands]
     size = len(script) // 2
     while size:
@@ -128,7 +128,7 @@ def cut_down(pair, script, shows):
 
 
 class Compared(TestCase):
-    """What the classes below share."""
+    """Shared by the classes below."""
 
     def run_rounds(self, draw_class, rounds):
         with Server() as ours, Server(stock=True) as theirs:
@@ -139,7 +139,7 @@ class Compared(TestCase):
                 pair.reset()
                 script = draw_script(draw_class(random.Random(seed)))
                 difference = pair.run(script)
-                # One of each kind is enough, and cutting a script down takes its time.
+                # One of each kind is enough, and cutting a script down takes long.
                 if difference is not None and kind_of(difference) not in found:
                     text = explain(pair, seed, script[: difference[0] + 1], difference)
                     found[kind_of(difference)] = text
@@ -193,7 +193,7 @@ class LargeValues(Compared):
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class KilledInBetween(TestCase):
-    """Random commands, then SIGKILL and a start: the state is still that of a Redis that lived."""
+    """Random commands, then SIGKILL and a start: the state is still that of a Redis that was not killed."""
 
     seconds = 30
 
@@ -204,7 +204,7 @@ class KilledInBetween(TestCase):
             for seed in range(TARGET.seed, TARGET.seed + lives):
                 pair.reconnect()
                 script = draw_script(draw_class(random.Random(seed)))
-                # Replies are compared above; here the same commands must have left the same state.
+                # Replies are compared above; here only the state is.
                 pair.run(script)
                 self.assertIsNone(pair.state_difference(0), f"seed {seed}, before the kill")
                 ours.restart()
@@ -213,7 +213,7 @@ class KilledInBetween(TestCase):
 
     def test_each_policy(self):
         for policy in ("always", "everysec", "no"):
-            # Redis itself may lose the last writes to a kill unless it flushes each.
+            # A killed Redis may lose its last writes unless it flushes each.
             policy = "always" if TARGET.is_stock else policy
             with self.subTest(policy):
                 self.run_lives(Draw, LIVES, appendfsync=policy)

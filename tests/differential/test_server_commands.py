@@ -11,7 +11,7 @@ from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
 from harness.wait import until
 
-# Scripts of one connection each. A reply that holds a moment or an address is compared by its shape.
+# Scripts of one connection each. A reply with a time or an address is compared by its shape.
 SCRIPTS = {
     "ping and echo": ["PING", "PING hello", "PING a b", "ECHO", "ECHO x", "ECHO a b", "ping", "pInG"],
     "unknown": ["NOSUCH", "NOSUCH a b", "NOSUCH " + "x" * 300, "NOSUCH a " + "y" * 120 + " b c d e f"],
@@ -125,7 +125,7 @@ class SideBySide(TestCase):
     def test_save_points(self):
         for points in ("900 1 300 10", "900 1", "", "900", "900 1 300", "900 -1", "0 1", "-1 1", "900 0",
                        "1 1 1 1", "a b", "900 x", "3600 1",
-                       # A blank too many is an empty word, which is the number 0.
+                       # An extra blank makes an empty word, which is the number 0.
                        " 900 1", "900 1 ", "900  1", "900 ", "900  300 1", "900 1  ", " ", "  ",
                        "\t900 1", "900\t1", "900 1\n", "900 \t", "0900 +1", "900 +", "'900' 1", "1.5 1",
                        "9223372036854775807 1", "9223372036854775808 1", "-9223372036854775809 1",
@@ -147,7 +147,7 @@ class SideBySide(TestCase):
             replies = [client.raw(*line.split()) for client in clients]
             with self.subTest(line):
                 if line == "BGSAVE":
-                    # Ours may have to wait for the memory of the one that it comes before.
+                    # Ours may have to wait until an earlier snapshot's memory is freed.
                     self.assertRegex(replies[0][1], b"Background saving (started|scheduled)")
                 else:
                     self.assertEqual(*replies)
@@ -210,7 +210,7 @@ class SideBySide(TestCase):
             self.assertEqual([name for name in ours if name in theirs], theirs)
 
     def test_client_list_says_what_stock_says(self):
-        """Of the client that asks, and of others."""
+        """For the client that asks, and for others."""
         exact = ("name", "age", "idle", "flags", "db", "sub", "psub", "ssub", "multi", "qbuf", "argv-mem", "obl", "oll",
                  "events", "cmd", "user", "redir", "resp")
         said = []
@@ -259,7 +259,7 @@ class SideBySide(TestCase):
                 self.assertEqual(described(rows[name]), described(stock))
 
     def test_every_name_is_found_and_its_keys_named_as_in_redis(self):
-        """Whatever COMMAND is asked of each command and subcommand, and of names that are none."""
+        """COMMAND's replies for each command and subcommand, and for names that are no commands."""
         ours, theirs = self.pair()
         names = {name for name in ours("COMMAND", "LIST")} & {name for name in theirs("COMMAND", "LIST")}
         self.assertGreater(len(names), 100)
@@ -309,7 +309,7 @@ class SideBySide(TestCase):
             ("OBJECT", "REFCOUNT", "most"),
             ("DECR", "most"),
             ("OBJECT", "REFCOUNT", "most"),
-            # Where memory is limited and uses are counted, each has one of its own.
+            # With a memory limit and use counts, each small integer is an object of its own.
             ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"),
             ("SET", "least", "0"),
             ("OBJECT", "REFCOUNT", "least"),
@@ -351,7 +351,7 @@ class SideBySide(TestCase):
 
     @slimio_only
     def test_every_command_is_compared(self):
-        """Each is drawn at random, or stands in a script or a test of its own."""
+        """Each is drawn at random, or has a script or a test of its own."""
         elsewhere = {"AUTH", "BGREWRITEAOF", "BGSAVE", "COMMAND", "CONFIG", "DEBUG", "INFO",
                      "LASTSAVE", "LATENCY", "MEMORY", "OBJECT", "QUIT", "SAVE", "SHUTDOWN", "SLIMIO", "SLOWLOG",
                      "TIME", "WAITAOF"}
@@ -385,7 +385,7 @@ class SideBySide(TestCase):
                 self.assertEqual(*replies)
 
     def test_slow_commands_are_kept(self):
-        """What is slow is what the threshold makes of it, so that every command is."""
+        """The threshold is 0, so that every command counts as slow."""
         shapes = []
         for client in self.pair():
             client("CLIENT", "SETNAME", "me")
@@ -416,7 +416,7 @@ class SideBySide(TestCase):
         for client in self.pair():
             client("CONFIG", "SET", "latency-monitor-threshold", 100)
             client("DEBUG", "SLEEP", "0.12")
-            # What a busy machine holds up from here on is not kept.
+            # From here on, delays of a busy machine are not kept.
             client("CONFIG", "SET", "latency-monitor-threshold", 1_000_000)
             latest = {entry[0]: entry[1:] for entry in client("LATENCY", "LATEST")}
             at, last, longest = latest[b"command"]
@@ -441,11 +441,11 @@ class SideBySide(TestCase):
             histograms = client("LATENCY", "HISTOGRAM", "set", "debug", "config")
             found = dict(zip(histograms[::2], histograms[1::2]))
             calls = {name: value[1] for name, value in found.items()}
-            # The buckets are powers of two, and count what is in those below, too.
+            # The buckets are powers of two, and are cumulative.
             buckets = [value[3] for value in found.values()]
             self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
-            # It is in the bucket of the time that it took, which on a busy machine is longer. Redis
-            # names a bucket by the largest time that it does not tell from the power of two.
+            # The command is in the bucket of the time that it took, which is longer on a busy machine. Redis
+            # names a bucket by the largest time that it does not distinguish from the power of two.
             upper_us, count = found[b"debug"][3]
             powers = [1024 << power for power in range(15, 32)]
             self.assertIn(upper_us, [(power + power // 128 - 1) // 1000 for power in powers])
@@ -482,7 +482,7 @@ class SideBySide(TestCase):
 
 
 def comparable(line, reply):
-    """The reply without its order, address or moment, where the command has one."""
+    """The reply without order, address or time, where the command has one."""
     if line.startswith("CONFIG GET") and reply[0] == b"*":
         return reply[0], sorted(zip(reply[1][::2], reply[1][1::2]))
     if line.startswith("CONFIG GET") and reply[0] == b"%":
@@ -506,7 +506,7 @@ def names_of(line):
 
 
 def ordered_flags(reply):
-    """The flags of a key are a set."""
+    """Sorts the flags of a key, which are a set."""
     kind, value = reply
     if isinstance(value, list):
         value = [ordered_flags(item) for item in value]

@@ -20,12 +20,12 @@ STEPS = 400
 ROUNDS = 20
 KEYS = ("a", "b")
 DBS = ("0", "1")
-# A key that lives for a millisecond has expired behind it.
+# After this, a key that lives for a millisecond has expired.
 EXPIRED_AFTER_SECONDS = 0.003
 
 
 def drawn(draw):
-    """A command, the likelier the more often it is here."""
+    """A random command, weighted by how often it is listed."""
     key, other, db = draw.choice(KEYS), draw.choice(KEYS), draw.choice(DBS)
     return draw.choice([
         ["WATCH", key], ["WATCH", key], ["WATCH", key, other], ["UNWATCH"],
@@ -59,7 +59,7 @@ class SeveralClients(TestCase):
         try:
             for client in clients[0]:
                 client("FLUSHALL")
-                # Which key it would delete by itself, and when, is a matter of chance.
+                # Otherwise each would delete expired keys at times of its own.
                 client("DEBUG", "SET-ACTIVE-EXPIRE", "0")
             history = []
             for _ in range(STEPS):
@@ -83,7 +83,7 @@ SHORT_MS = 20
 
 
 class Arriving(Client):
-    """A client whose replies are read when they are there."""
+    """A client whose replies are read without waiting."""
 
     def __init__(self, address):
         super().__init__(address)
@@ -93,7 +93,7 @@ class Arriving(Client):
         self.whole = []
 
     def has(self, count):
-        """Whether so many replies have come."""
+        """Whether `count` replies have arrived."""
         try:
             while piece := self.socket.recv(1 << 16):
                 self.received += piece
@@ -114,7 +114,7 @@ class Arriving(Client):
 
 
 class Pair:
-    """The same client of both servers, and which of its commands have no reply yet."""
+    """A client of both servers, and its commands without a reply yet."""
 
     def __init__(self, servers):
         self.servers = servers
@@ -131,7 +131,7 @@ class Pair:
             client.close()
 
     def send(self, commands, replied):
-        """Sends `commands`, of which `replied` have a reply."""
+        """Sends `commands`, of which `replied` get a reply."""
         data = b"".join(encode(*command) for command in commands)
         for client in self.clients:
             client.send(data)
@@ -141,7 +141,7 @@ class Pair:
         return all([client.has(len(self.open)) for client in self.clients])
 
     def take(self):
-        """(command, ours, that of stock) of the replies that are there."""
+        """The replies that both have sent, as (command, ours, that of stock)."""
         count = min(len(self.open), *(len(client.whole) for client in self.clients))
         replies = list(zip(self.open, *(client.take(count) for client in self.clients)))
         self.open = self.open[len(replies):]
@@ -154,7 +154,7 @@ class Pair:
 
 
 def unit(draw, pair, number, is_paused):
-    """Commands that belong together, and those of them that have a reply."""
+    """Commands that belong together, and those of them that get a reply."""
     chance = draw.random()
     is_free = not pair.in_multi and not pair.open
     if chance < 0.04 and is_free:
@@ -169,13 +169,13 @@ def unit(draw, pair, number, is_paused):
         return commands, commands
     commands = [plain(draw, number, is_paused or not is_free) for _ in range(draw.choice([1, 1, 1, 1, 2, 4]))]
     if len(commands) > 1:
-        # What runs at once has no time in between to expire.
+        # Keys could not expire between commands that run at once.
         commands = [command for command in commands if command[-1] != "1"] or [["PING"]]
     return commands, commands
 
 
 def plain(draw, number, is_timeless):
-    """A command; one that `is_timeless` sets no time that would be over soon."""
+    """A command; if `is_timeless`, it sets no expiry in the near future."""
     key, db = draw.choice(KEYS), draw.choice(DBS)
     command = draw.choice([drawn(draw), drawn(draw), ["APPEND", key, str(number)], ["INCR", "n"], ["GET", "n"],
                            ["SET", key, "v", "PXAT", "1"], ["PEXPIREAT", key, "1"], ["HSET", "h", key, str(number)],
@@ -186,7 +186,7 @@ def plain(draw, number, is_timeless):
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class PausedClients(TestCase):
-    """The same, while commands wait for pauses, clients are killed, and some want no replies."""
+    """The same, while commands are paused, clients are killed, and some turn replies off."""
 
     seconds = 20
 
@@ -262,10 +262,10 @@ class PausedClients(TestCase):
         held = sum(other.is_held for other in self.pairs)
         pair.send(commands, replied)
         for client in [] if was_held else pair.clients:
-            # Mostly it is a matter of microseconds.
+            # The reply mostly arrives within microseconds.
             select.select([client.socket], [], [], EXPIRED_AFTER_SECONDS)
         if was_held:
-            # That waits behind the one that is held up.
+            # These wait behind the command that is held up.
             return
         self.until(lambda: pair.has_replied() or all(blocked(o) == held + 1 for o in self.observers), pair)
         pair.is_held = not pair.has_replied()
@@ -283,7 +283,7 @@ class PausedClients(TestCase):
             self.fail(f"replies to {pair.open} are missing: {found}, {self.lines()}")
 
     def check(self, number):
-        """Compares what has come for a client."""
+        """Compares the replies that a client has received."""
         pair = self.pairs[number]
         for command, ours, theirs in pair.take():
             self.note(number, ["got"], theirs)
@@ -292,7 +292,7 @@ class PausedClients(TestCase):
         self.assertEqual(*[client.whole for client in pair.clients], self.lines())
 
     def go_on(self):
-        """Ends the pause: what was held up runs, in the order in which it came."""
+        """Ends the pause: commands that were held up run in the order in which they came."""
         self.both("CLIENT", "UNPAUSE")
         self.is_paused = False
         for number, pair in enumerate(self.pairs):
@@ -301,14 +301,14 @@ class PausedClients(TestCase):
             self.check(number)
 
     def pause_all(self, draw):
-        """Everything waits, also reads, and who would end it."""
+        """Pauses everything, also reads and the command that would end the pause."""
         self.both("CLIENT", "PAUSE", SHORT_MS, "ALL")
         for number in draw.sample(range(len(self.pairs)), 3):
             commands, replied = unit(draw, self.pairs[number], number, True)
             self.pairs[number].send(commands, replied)
             for command in commands:
                 self.note(number, command)
-            # The order in which they come must be the same.
+            # They must arrive in the same order at both.
             time.sleep(EXPIRED_AFTER_SECONDS)
         self.go_on()
 

@@ -41,7 +41,7 @@ class Requests:
         return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
 
     def rows(self):
-        """Each is a name, requests that come before, and the request."""
+        """Rows of a name, the requests to run before, and the request."""
         large, many = self.large, self.of_many
         keys = [many("MSET", pairs=True)]
         fields = [many("HSET", "h", pairs=True)]
@@ -138,7 +138,7 @@ class Requests:
 
 
 def talk(server, request):
-    """Sends it, and reads until all is answered."""
+    """Sends a request, and reads until it is answered."""
     with server.client() as client:
         client.socket.settimeout(60)
         end = encode("ECHO", END)
@@ -154,7 +154,7 @@ def talk(server, request):
 
 
 def expire_many(server, count):
-    """Lets keys expire at one moment, which is over."""
+    """Sets keys that expire at the same moment, and waits until it has passed."""
     with server.client() as client:
         at = int(client("TIME")[0]) * 1000 + 1500
         for start in range(0, count, 10_000):

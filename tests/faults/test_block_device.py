@@ -78,12 +78,12 @@ class BlockDevice(TestCase):
 
 @slimio_only
 class SmallDevice(TestCase):
-    """Where log and snapshots compete for the extents of one pool, and none has a share of its own."""
+    """Log and snapshots compete for the extents of one pool, and none has a share of its own."""
 
     seconds = 30
     size = 128 << 20
     value_size = 100_000
-    # What a snapshot had when log and slots had a quarter each.
+    # What a snapshot would get if log and slots had a quarter each.
     quarter = (size - (64 << 20)) // 4
 
     def setUp(self):
@@ -97,7 +97,7 @@ class SmallDevice(TestCase):
         return server
 
     def fill(self, client, count, first=0):
-        """Values that can't be compressed, and that tell where they belong."""
+        """Sets values that can't be compressed, and that are different for each key."""
         for number in range(first, first + count):
             client("SET", f"key:{number}", self.value(number))
 
@@ -105,7 +105,7 @@ class SmallDevice(TestCase):
         return random.Random(number).randbytes(self.value_size)
 
     def snapshot(self, server, client, command, field):
-        """Takes one, behind what the log may have asked for, and says what became of it."""
+        """Takes a snapshot, once one that the log asked for is over, and returns INFO at its end."""
         until(lambda: client.raw(command)[0] == b"+", 20, f"{command} being taken")
 
         def ended():
@@ -142,7 +142,7 @@ class SmallDevice(TestCase):
             self.assertEqual(now["rdb_last_bgsave_status"], "err", (now, server.info("slimio")))
             own = server.info("slimio")
             self.assertIn("make room on the volume", own["snapshot_save_error"])
-            # The log has its room, and the snapshot that makes room has it, too.
+            # The log still has its room, and so has the snapshot that makes room.
             self.fill(client, count // 2)
             now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
             self.assertEqual(now["aof_last_bgrewrite_status"], "ok")

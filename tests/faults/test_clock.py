@@ -38,7 +38,7 @@ class ClockJumps(TestCase):
     def test_clients_are_not_disconnected(self):
         for shift in (HOUR, -HOUR, 10 * HOUR, 0):
             self.server.spoil(clock_shift=shift)
-            # Several rounds of the server's background work.
+            # Time for several rounds of the server's background work.
             for _ in range(5):
                 self.assertEqual(self.client("PING"), b"PONG")
 
@@ -48,7 +48,7 @@ class ClockJumps(TestCase):
         for number, shift in enumerate((0, HOUR, -HOUR, 0)):
             self.server.spoil(clock_shift=shift)
             client("SET", "k", number)
-            # Under everysec, what was written is on stable media without anybody asking.
+            # Under everysec, writes become durable without a request for it.
             self.assertEqual(client("WAITAOF", 1, 0, 10_000), [1, 0])
 
     def test_data_survive_a_restart_with_another_clock(self):

@@ -1,5 +1,5 @@
-"""Volumes that were copied: without their zeros, on full file systems, twice. `docs/copies.md` says how it
-is done; each copy opens with everything, or is refused with a sentence."""
+"""Copies of volumes: sparse ones, on full file systems, two at once. `docs/copies.md` says how to copy;
+each copy opens with everything, or is refused with a sentence."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb"}
 
-# Each makes a hole of every block of zeros, but for tar, which only keeps those that are there.
+# Each makes a hole of every block of zeros, except tar, which only keeps existing holes.
 PROGRAMS = {
     "cp": lambda source, copy: [["cp", "-r", "--sparse=always", source, copy]],
     "rsync": lambda source, copy: [["rsync", "-rS", source + "/", copy]],
@@ -34,13 +34,13 @@ def copy_sparse(test, program, source, copy):
         test.skipTest(f"there is no {program}: install the package {program}")
     for line in PROGRAMS[program](source, copy):
         subprocess.run(line, check=True, capture_output=True)
-    # What is not written back yet may count as more than it takes.
+    # Data that are not written back yet may count as more space than they take.
     subprocess.run(["sync", *(os.path.join(copy, name) for name in os.listdir(copy))], check=True)
     test.assertTrue(has_holes(copy, "buffers"), "nothing was left out")
 
 
 def has_holes(volume, name):
-    """Whether the file has less space than it is long."""
+    """Whether the file has less space than its length."""
     found = os.stat(os.path.join(volume, name))
     return found.st_blocks * 512 < found.st_size
 
@@ -50,7 +50,7 @@ def value(number):
 
 
 def write(server, start, count):
-    """Acknowledged when this returns."""
+    """Writes keys; all are acknowledged when this returns."""
     with server.client() as client:
         replies = client.pipeline([["SET", f"key:{n}", value(n)] for n in range(start, start + count)])
     if any(text != b"OK" for _, text in replies):
@@ -66,21 +66,21 @@ def check(test, server, count):
 
 
 def filled(test, policy, **options):
-    """A server that was killed: snapshots, a log behind them, and records that only the buffers have."""
+    """A killed server with snapshots, a log behind them, and records that only the buffers have."""
     server = Server(appendfsync=policy, **SMALL, **options)
     test.addCleanup(server.close)
     write(server, 0, 2000)
     with server.client() as client:
         client("SAVE")
     write(server, 2000, 3000)
-    # The last of them are in no other file.
+    # The last of these are in no other file.
     write(server, 5000, 20)
     server.kill()
     return server
 
 
 class Sparse:
-    """Without zeros, by each program."""
+    """Sparse copies, by each program."""
 
     seconds = 20
 
@@ -89,7 +89,7 @@ class Sparse:
         copy = origin.folder + "-copy"
         self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
         copy_sparse(self, program, origin.volume, copy)
-        # Not buffers: a page that is read through a mapping is there from then on, on tmpfs.
+        # Not buffers: on tmpfs, reading a page through a mapping allocates it.
         looked_at = {name: os.path.join(copy, name) for name in os.listdir(copy) if name != "buffers"}
         before = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
         status, said = tool("verify", "--volume", copy)
@@ -107,7 +107,7 @@ class Sparse:
         server.restart()
         check(self, server, 8020)
         self.assertEqual(server.info()["log_buffers"], "mapped")
-        # The other one is what it was.
+        # The original is unchanged.
         origin.start()
         check(self, origin, 5020)
 
@@ -155,7 +155,7 @@ class OnFullFileSystem:
             self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
         status, said = tool("verify", "--volume", self.copy)
         self.assertEqual(status, 0, said)
-        # There is a way out that needs no room there.
+        # An export needs no room there.
         backup = self.origin.folder + "-backup.rdb"
         status, said = tool("export", "--volume", self.copy, "--out", backup)
         self.assertEqual(status, 0, said)
@@ -167,7 +167,7 @@ class OnFullFileSystem:
         self.assertEqual(server.info()["log_buffers"], "mapped")
 
     def test_no_room_for_buffers(self):
-        """They are read, and the log works in private memory."""
+        """The buffers are read, and the log works in private memory."""
         shutil.copytree(self.origin.volume, self.copy)
         subprocess.run(["fallocate", "--dig-holes", os.path.join(self.copy, "buffers")], check=True)
         self.fs.write_back()
@@ -204,7 +204,7 @@ class Two(TestCase):
         origin = filled(self, "everysec")
         copy = origin.folder + "-copy"
         self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
-        # Lock and claim are copied, too: who holds them is not.
+        # Lock and claim files are copied, too, but not their holders.
         origin.start()
         origin.kill()
         shutil.copytree(origin.volume, copy)
@@ -217,7 +217,7 @@ class Two(TestCase):
                 check(self, server, count)
 
     def test_the_second_pass_of_rsync_brings_what_is_in_buffers(self):
-        """A store to a mapped page that is dirty changes no file's time, and lengths stay."""
+        """A store to a dirty mapped page changes no file's time, and lengths stay the same."""
         if shutil.which("rsync") is None:
             self.skipTest("there is no rsync: install the package rsync")
         origin = filled(self, "everysec")
@@ -234,7 +234,7 @@ class Two(TestCase):
 
 
 class Load(threading.Thread):
-    """One client that counts, and gives each number to some key with a value."""
+    """One client that counts up, and sets one key per number."""
 
     KEYS = 500
     DEPTH = 20
@@ -269,7 +269,7 @@ class Load(threading.Thread):
         return ["MSET", "number", number, f"key:{number % self.KEYS}", value(number)]
 
     def check(self, test, server, low, high):
-        """What is there was all there at one moment between two numbers."""
+        """Checks that the data are those of one moment between two numbers."""
         with server.client() as client:
             number = int(client("GET", "number"))
             keys = client.pipeline([["GET", f"key:{key}"] for key in range(self.KEYS)])
@@ -281,14 +281,14 @@ class Load(threading.Thread):
 
 
 class Running:
-    """Of a server that serves, and rewrites its log all the time."""
+    """Copies of a server that serves, and rewrites its log all the time."""
 
     seconds = 60
     COPIES = 5
 
     def copies(self, kind, copy, is_one_moment=True):
-        """Copies that were taken with `copy`: each opens with all that was acknowledged before it was begun,
-        or is refused. Returns how many were."""
+        """Makes copies with `copy`: each opens with all writes that were acknowledged before it was begun,
+        or is refused. Returns how many were refused."""
         policy = self.policy
         with Server(start=False) as server:
             fs = SmallFileSystem(self, kind, server.folder + "-mount")
@@ -299,7 +299,7 @@ class Running:
         with Load(server) as load:
             for number in range(self.COPIES):
                 target = f"{server.folder}-copy-{number}"
-                # What is in buffers when the log is copied may be replaced there before they are.
+                # Records that only the buffers have when the log is copied may be overwritten before those are copied.
                 is_exact = is_one_moment or policy == "always"
                 low = load.acknowledged if is_exact else load.a_second_ago()
                 path = copy(fs, server.volume, target)

@@ -1,4 +1,4 @@
-"""What a request costs grows with its size and no faster, whatever it is made of."""
+"""The CPU time of a request grows with its size and no faster, whatever it contains."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ class CpuOfRequests(TestCase):
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def cost(self, command, words, is_whole=True):
-        """CPU seconds that the server takes for a request, all of which it receives."""
+        """CPU seconds that the server takes for a request, whether it gets all of it or not."""
         request = encode(command, *words)
         with self.server.client() as client:
             before = self.cpu_seconds()
@@ -40,16 +40,16 @@ class CpuOfRequests(TestCase):
     def test_many_small_arguments_and_large_ones_behind_them(self):
         apart = self.cost("MSET", SMALL) + self.cost("MSET", LARGE)
         for is_whole in (True, False):
-            # Ten times that, when all small ones are copied for each large one.
+            # It would take ten times as long if all small arguments were copied for each large one.
             self.assertLess(self.cost("MSET", SMALL + LARGE, is_whole), 2 * apart + 0.3)
 
     def test_many_watched_keys(self):
         few, many = (self.cost("WATCH", SMALL[: 2 * count : 2]) for count in (10_000, 40_000))
-        # Sixteen times that, when each key is compared with all before it.
+        # It would take sixteen times as long if each key were compared with all before it.
         self.assertLess(many, 8 * few + 0.2)
 
     def test_patterns(self):
-        """Of stars, of one class and of many characters, against one long key; and simple ones against many."""
+        """Patterns of stars, of one class and of many characters, on one long key; and simple ones on many keys."""
         stars, class_, wild = "*a" * 30_000, "*[" + "b" * 30_000 + "]*", "*?" + "a" * 4000 + "*"
         with self.server.client() as client:
             client("SET", "a" * 60_000, "v")
@@ -57,7 +57,7 @@ class CpuOfRequests(TestCase):
                 for request in (["KEYS", pattern], ["SCAN", 0, "MATCH", pattern]):
                     before = self.cpu_seconds()
                     client(*request)
-                    # Two seconds and more, where every character is tried at every place.
+                    # It would take two seconds or more if every character were tried at every place.
                     self.assertLess(self.cpu_seconds() - before, 0.2, pattern[:10])
             for pattern in ("a" * 1_100_000, "*" + "?" * 5000 + "*"):
                 for request in (["KEYS", pattern], ["SCAN", 0, "MATCH", pattern]):

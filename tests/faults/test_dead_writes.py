@@ -1,4 +1,4 @@
-"""What a killed server has in flight lands after its process has ended. Nobody reads before."""
+"""Writes in flight of a killed server land after its process has ended. Nothing is read before that."""
 
 import fcntl
 import os
@@ -14,17 +14,17 @@ WAITING = "what a process that has ended gave to its device is not over"
 
 VALUE = "x" * 3000
 
-# A user who has no process, and may look at nobody's.
+# A user who has no process, and may not look at those of others.
 NOBODY_ELSE = 54_321
 
 TRIES = 5
-# What a process takes to end that nothing keeps.
+# How long a process takes to end if nothing keeps it.
 PATIENCE_SECONDS = 5
 
 
 @slimio_only
 class DeadWrites(TestCase):
-    """A real kill, of a server on a device that holds its writes up."""
+    """Really kills a server on a device that holds its writes up."""
 
     seconds = 60
 
@@ -35,7 +35,7 @@ class DeadWrites(TestCase):
         self.held, volume = device.held, device.volume
         server = Server(volume=volume, start=False, log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
-        # Done first, because what it writes in a system call keeps it.
+        # Done first: a write in a system call keeps the server from ending.
         self.addCleanup(self.held.let_go)
         self.values = {}
         for _ in range(TRIES):
@@ -66,7 +66,7 @@ class DeadWrites(TestCase):
             with server.client() as client:
                 for key, value in self.values.items():
                     self.assertEqual(client("GET", key), value, (life, key))
-                # Over what the dead have written.
+                # These overwrite what the killed servers wrote.
                 self.store(client, f"life-{life}", 50)
             server.restart()
         with server.client() as client:
@@ -79,18 +79,18 @@ class DeadWrites(TestCase):
             self.values[key] = value.encode()
 
     def kill_in_flight(self, server):
-        """Kills a server that has writes in flight. Returns whether they have outlived it: those of
-        a system call keep it until they are over."""
+        """Kills a server that has writes in flight. Returns whether these have outlived it: writes in
+        a system call keep the process until they are over."""
         server.preexec = self.held.enter
         server.flags |= {"appendfsync": "everysec"}
         server.start()
         with server.client() as client:
             self.store(client, "before", 20)
             self.assertEqual(client("WAITAOF", 1, 0, 10_000)[0], 1)
-            # Segments are made ready by system calls.
+            # Segments are zeroed by system calls.
             self.held.wait_until_quiet()
             self.held.hold()
-            # Acknowledged: it outlives the process.
+            # These are acknowledged, so they outlive the process.
             self.store(client, "held", 20)
 
         def undurable_ms():
@@ -135,7 +135,7 @@ class DeadWrites(TestCase):
 
 @slimio_only
 class Claims(TestCase):
-    """Without root: somebody else holds what the kernel would hold for the dead."""
+    """Without root: the test holds what the kernel would hold for a killed server."""
 
     seconds = 20
 
@@ -160,7 +160,7 @@ class Claims(TestCase):
         until(lambda: WAITING in self.server.said(), 20, "a word about waiting")
         self.assertFalse(self.server.is_serving())
         self.assertIn(os.path.join(self.server.volume, "claim"), self.server.said())
-        # Who waits has the lock.
+        # The waiting server has the lock.
         said = refusal(volume=self.server.volume)
         self.assertIn(f"in use by process {self.server.process.pid}", said)
         claim.close()
@@ -202,7 +202,7 @@ class Claims(TestCase):
 
 
 class OnItsWay:
-    """An open file that no process has: it is in a message that nobody takes."""
+    """An open file that no process has: it is in a message that nobody receives."""
 
     def __init__(self, file):
         self.ends = socket.socketpair(socket.AF_UNIX)
@@ -215,21 +215,21 @@ class OnItsWay:
 
 
 def opened(server, volume):
-    """What a server has open of a volume: names of files, or the device's own."""
+    """What a server has open of a volume: names of files, or the name of the device."""
     names = descriptors(server).values()
     of_volume = (n for n in names if n.startswith(volume + "/") or n.startswith("/dev/loop"))
     return {os.path.basename(name) for name in of_volume}
 
 
 def descriptors(server):
-    """What each descriptor of a server is open to."""
+    """The file of each descriptor of a server."""
     fds = f"/proc/{server.process.pid}/fd"
     found = {}
     for fd in os.listdir(fds):
         try:
             found[fd] = os.readlink(os.path.join(fds, fd))
         except FileNotFoundError:
-            # It was closed meanwhile: a connection, say.
+            # It was closed meanwhile, for example a connection.
             pass
     return found
 

@@ -11,14 +11,14 @@ from harness.tool import tool
 from harness.wait import until
 
 SIZE = 144 << 20
-# What the drive is written over with, at least.
+# How many times its size is written to the drive, at least.
 ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10
 LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
-# What a writer waits for: a busy machine takes its snapshots more slowly than a client fills the log.
+# The writer waits above this: on a busy machine snapshots are slower than a client fills the log.
 LOG_BYTES_MAX = 64 << 20
-# How often the drive is asked for what it has counted, and some more.
+# The interval at which the drive's counters are read, and some more.
 COUNTED_SECONDS = 30
 
 
@@ -93,7 +93,7 @@ class Emulated(TestCase):
         return int(own[f"placement_{lifetime}"].rpartition("bytes=")[2])
 
     def counted(self, server):
-        """INFO's fields once the drive was asked after everything was written."""
+        """INFO's fields, once the drive's counters were read after everything was written."""
 
         def fresh():
             own = server.info("slimio")
@@ -125,7 +125,7 @@ class Emulated(TestCase):
         self.check_by_name_alone()
 
     def check_by_name_alone(self):
-        """What the drive was made with is kept beside it."""
+        """The options that the drive was made with are kept beside it."""
         code, text = tool("inspect", "--volume", self.name)
         self.assertEqual(code, 0, text)
         self.assertIn(" reclaim units: ", text)

@@ -1,4 +1,4 @@
-"""Writes and flushes that fail: the log is latched, nobody is told of what may be lost."""
+"""Writes and flushes that fail: the log is latched, and nothing is acknowledged that may be lost."""
 
 import errno
 import unittest
@@ -49,7 +49,7 @@ class FailingDevice(TestCase):
             self.assertEqual(client("PING"), b"PONG")
         self.assertIn("latch", "\n".join(server.info("slimio")).lower())
         self.assertTrue(server.is_alive())
-        # The fault is over; a latch does not open again by itself.
+        # The fault is over, but the log stays latched.
         server.spoil()
         with server.client() as client:
             self.assertEqual(client.raw("SET", "more", "x")[0], b"-")
@@ -78,7 +78,7 @@ class FailingDevice(TestCase):
                     self.run_fault(policy, write=number, path_end="/wal")
 
     def test_a_flush_of_the_log(self):
-        # A durable write may carry its flush with it: then there is no flush that could fail alone.
+        # A durable write may include its flush: then no flush can fail alone.
         for policy in ("always", "everysec"):
             with self.subTest(policy):
                 self.run_fault(policy, write=errno.EIO, flush=errno.EIO, path_end="/wal")
@@ -91,7 +91,7 @@ class FailingDevice(TestCase):
                 client("SET", f"key:{number}", number)
                 acknowledged.append(number)
         server.spoil(write=errno.EIO, flush=errno.EIO, path_end="/super")
-        # The superblock is written when a segment is taken, so some megabytes later.
+        # The superblock is written when a segment is taken, so only some megabytes later.
         with server.client(timeout=ATTEMPT_SECONDS) as client:
             for _ in range(400):
                 try:

@@ -1,5 +1,5 @@
-"""Under each file system: full while it serves, copied by reflink while it serves, and a limit on the size
-of files. No signal, nobody hangs, each in a sentence, and nothing acknowledged is lost."""
+"""On each file system: it fills up while a server serves, it is copied by reflink while a server serves,
+and file sizes are limited. No signal, no hang, an error in a sentence, and nothing acknowledged is lost."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ class Writer:
         self.test, self.count, self.acknowledged = test, 0, {}
 
     def write(self, server, count, after=lambda: None):
-        """Returns whether all were taken; `after` is called behind every tenth."""
+        """Returns whether all writes were acknowledged; `after` is called after every tenth."""
         try:
             with server.client(timeout=TIMEOUT) as client:
                 for number in range(count):
@@ -37,7 +37,7 @@ class Writer:
                     if number % 10 == 9:
                         after()
         except ConnectionError:
-            # Nobody knows what became of the write; the server must be there, and say why.
+            # It is unknown whether this write counts; the server must be alive, and say why.
             self.acknowledged.pop(key, None)
             self.test.assertTrue(server.is_alive(), ended(server))
             self.test.assertEqual(server.info()["log_latched"], "1")
@@ -56,7 +56,7 @@ def ended(server):
 
 
 class OnFileSystem:
-    """The tests, for each kind."""
+    """The tests of each kind of file system."""
 
     seconds = 60
     policy = "everysec"
@@ -70,12 +70,12 @@ class OnFileSystem:
     def server(self, **flags):
         flags = {"log_segment_size": "1mb", "appendfsync": self.policy} | flags
         server = Server(volume=self.volume, **flags)
-        # The volume's file system is there until the server is gone.
+        # The server ends before the volume's file system is unmounted.
         self.addCleanup(server.close)
         return server
 
     def killed_and_back(self, server):
-        """Kills it, and starts it again if it will on a full disk; says whether it did."""
+        """Kills the server, and starts it again if it can on a full disk; returns whether it could."""
         server.kill()
         try:
             server.start()
@@ -87,14 +87,14 @@ class OnFileSystem:
         return True
 
     def run_full(self, server):
-        """On a disk that is full from here on, to where there is room again."""
+        """Fills the disk up, and goes on until there is room again."""
         self.fs.fill()
         self.writer.write(server, 200, self.fs.write_back)
         self.assertTrue(server.is_alive(), ended(server))
         self.writer.check(server) if server.info()["log_latched"] == "0" else None
         for _ in range(2):
             if self.killed_and_back(server):
-                # Each first write behind a start is one that finds pages as they were written back.
+                # After this, the first write since the start finds written-back pages.
                 self.fs.write_back()
                 self.writer.write(server, 5)
                 self.assertTrue(server.is_alive(), ended(server))
@@ -155,7 +155,7 @@ class OnXfs(OnReflinks, TestCase):
     kind = "xfs"
 
     def test_the_buffers_alone_are_copied_then_full(self):
-        """The log goes on: what is stored behind the fault is acknowledged when it is written."""
+        """The log goes on: records after the fault are acknowledged when they are written."""
         server = self.server()
         self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
         self.fs.copy(os.path.join(self.volume, "buffers"), "copy")
@@ -165,7 +165,7 @@ class OnXfs(OnReflinks, TestCase):
         self.assertIn("mapped buffers met a page", server.said())
         for _ in range(2):
             server.kill()
-            # What the kernel kept for the server, or gave back late.
+            # Fills space that the kernel kept for the server, or freed late.
             self.fs.write_back()
             self.fs.fill()
             server.start()
@@ -201,8 +201,8 @@ class OnBtrfs(OnReflinks, TestCase):
         self.assertIn("when its record is written", info["io_path_why_not_better"])
 
     def test_a_quota_that_is_used_up(self):
-        """Under a quota btrfs refuses to overwrite what is there, too, so that no server can start. What it
-        holds can be looked at and copied, and all of it is there when the quota is raised."""
+        """Under a quota btrfs refuses overwrites, too, so that no server can start. The volume can be inspected
+        and copied, and serves with all its data when the quota is raised."""
         run("btrfs", "quota", "enable", self.fs.mount)
         server = self.server()
         self.assertTrue(self.writer.write(server, 20))

@@ -1,4 +1,4 @@
-"""The files that a server makes beside its volume, and takes away again however it is told to end."""
+"""The files that a server makes beside its volume, and removes however it is told to end."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A first start that is killed, anywhere, is gone on with at the next one."""
+"""A first start that is killed, at any point, is completed by the next one."""
 
 import os
 import random
@@ -14,16 +14,16 @@ from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only
 from harness.tool import tool
 
-# Little to make, so that there can be many.
+# Small volumes, so that many can be made.
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb"}
 TWICE_ROUNDS = 20
-# More than a first start has of any kind.
+# More calls than a first start makes.
 CALLS_MAX = 20_000
 KEY_COUNT = 30
 
 
 class Killed(TestCase):
-    """What the tests below share."""
+    """Shared by the tests below."""
 
     def setUp(self):
         os.makedirs(TARGET.folder, exist_ok=True)
@@ -38,7 +38,7 @@ class Killed(TestCase):
         shutil.rmtree(self.volume, ignore_errors=True)
 
     def each_call(self, is_killed_at, check):
-        """Kills at each call in turn, from an empty folder; says at how many."""
+        """Kills at each call in turn, from an empty folder; returns at how many."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):
@@ -49,7 +49,7 @@ class Killed(TestCase):
         return self.fail("it never ends")
 
     def check_serves_beside(self, counts):
-        """As `check_serves`, of a copy."""
+        """As `check_serves`, and restores the volume afterwards."""
         os.makedirs(self.volume, exist_ok=True)
         kept = self.volume + "-kept"
         shutil.copytree(self.volume, kept)
@@ -58,7 +58,7 @@ class Killed(TestCase):
         os.rename(kept, self.volume)
 
     def check_serves(self, counts=(0,), **flags):
-        """A server starts, has so many keys, and keeps what it is told."""
+        """Checks that a server starts, has as many keys as expected, and keeps a write."""
         with Server(volume=self.volume, **SMALL, **flags) as server:
             with server.client() as client:
                 self.assertIn(client("DBSIZE"), counts)
@@ -90,7 +90,7 @@ class FirstStart(Killed):
         print("killed at", self.calls(io_backend="plain"), "calls")
 
     def test_at_each_call_behind_a_kill(self):
-        """What the first one left, with a file that was being made among it, is cleared away."""
+        """Remains of the first start, including an unfinished file, are cleared away."""
         number = 1
         while not os.path.exists(os.path.join(self.volume, "buffers.new")):
             self.empty()
@@ -124,7 +124,7 @@ class FirstStart(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
 class Tools(Killed):
-    """They make the same volume by the same calls, and a larger one: so not at each, in short."""
+    """Tools make the same volume by the same calls, and a larger one: so a short run does not kill at each."""
 
     seconds = 100
 
@@ -170,7 +170,7 @@ class Tools(Killed):
         print("killed at", self.each_call(lambda n: self.killer.tool(n, *command), check), "calls")
 
     def test_a_volume_that_is_replaced(self):
-        """All that it held is there, or nothing: also for who does not ask again."""
+        """Its whole contents are there, or nothing: also if the command is not repeated."""
         with Server(volume=self.volume, **SMALL) as server:
             self.fill(server)
         original = self.volume + "-original"
@@ -193,8 +193,8 @@ class Tools(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
 class PowerCut(Killed):
-    """The file system as it is on its device when a first start is killed: what the kernel still holds
-    is lost, names and lengths too."""
+    """The file system as it is on its device when a first start is killed: data that the kernel has not
+    written back are lost, and so are names and lengths."""
 
     seconds = 60
 
@@ -220,7 +220,7 @@ class PowerCut(Killed):
 
     def mount_copy_of(self, image):
         run("cp", "--sparse=always", image, self.image)
-        # Nothing is written unasked for, so that a copy is of one moment.
+        # Nothing is written back unasked, so that a copy is of one moment.
         run("mount", "-o", "loop,commit=300", self.image, self.mount)
         self.is_mounted = True
 

@@ -1,4 +1,4 @@
-"""No room for the log: reads go on, room can be made, a restart changes nothing, nobody hangs."""
+"""No room for the log: reads go on, room can be made, a restart changes nothing, nothing hangs."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def write_until_refused(test, client):
 
 
 def check_full(test, server, count):
-    """Everything is readable, nothing new is taken, on every kind of connection."""
+    """Checks that all data are readable and writes are refused, on every kind of connection."""
     with server.client() as client:
         test.assertEqual(client("DBSIZE"), count)
         for number in range(0, count, max(1, count // 20)):
@@ -48,8 +48,8 @@ def check_full(test, server, count):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
 class LimitReached(TestCase):
-    """The log has a limit of its own, `log-size-max`, and there is no room for the snapshot that
-    would shorten it: the first goes to the first slot, always."""
+    """The log reaches its own limit, `log-size-max`, and there is no room for the snapshot that would
+    shorten it: the first snapshot always goes to the first slot."""
 
     seconds = 10
 

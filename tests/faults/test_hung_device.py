@@ -1,4 +1,4 @@
-"""A device that hangs keeps those waiting who wait for it, and nobody else."""
+"""A device that hangs holds up only clients that wait for it."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ class HungDevice(TestCase):
             **flags,
         )
         self.addCleanup(server.close)
-        # Done first, because what it writes in a system call keeps it.
+        # Done first: a write in a system call keeps the server from ending.
         self.addCleanup(held.let_go)
         server.preexec = held.enter
         server.start()
@@ -43,7 +43,7 @@ class HungDevice(TestCase):
                 held.hold()
                 for client in writers:
                     client.send(encode("SET", "k", "after"))
-                # While there is nobody but the writers, the server may wait with them.
+                # As long as there are only writers, the server may wait for the device itself.
                 with server.client() as operator:
                     self.assertIn(b"used_memory", operator("INFO"))
                     self.assertTrue(operator("MEMORY", "STATS"))
@@ -61,7 +61,7 @@ class HungDevice(TestCase):
         self.check(HeldDevice(self, "ext4"), log_size_max="64mb")
 
     def check_who_reads_and_writes(self, device, **flags):
-        """In turn, so that the device hangs between quick writes. A plain call is what would keep it."""
+        """Reads and writes in turn, so that the device hangs between quick writes. A plain call could block."""
         held, server = device.held, self.serve(device, io_backend="plain", **flags)
         is_over = threading.Event()
 
@@ -76,7 +76,7 @@ class HungDevice(TestCase):
             try:
                 until(lambda: int(server.info("stats")["total_commands_processed"]) > 200)
                 held.hold()
-                # Whoever asked whether it hangs already would be one more client, with whom it can't.
+                # Not by asking whether it hangs: with one more client the server would not block.
                 time.sleep(0.3)
                 with server.client(timeout=5) as operator:
                     self.assertIn(b"used_memory", operator("INFO"))

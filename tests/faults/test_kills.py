@@ -14,16 +14,16 @@ from harness.target import TARGET, TestCase, slimio_only
 LIVES = 50
 WRITERS = 4
 ACKNOWLEDGED_MAX = 120
-# Rounds that a writer has on their way at once.
+# Rounds that a writer has in flight at once.
 ROUNDS_AT_ONCE = 5
 
 
 class Writer:
-    """One connection that counts up, and knows how far it was told it came.
+    """One connection that counts up, and records how far it was acknowledged.
 
     Round n is `INCR count`, then `a` and `b` set to n in one transaction, now and then a value of
-    many blocks. So behind any crash: a = b, count is a or one more, and both are between what was
-    acknowledged and what was sent.
+    many blocks. So after any crash: a = b, count is a or one more, and both are between the last
+    acknowledged and the last sent round.
     """
 
     def __init__(self, name):
@@ -33,7 +33,7 @@ class Writer:
         self.paired = 0
 
     def run(self, server, on_round):
-        """Until the connection breaks."""
+        """Runs rounds until the connection breaks."""
         try:
             with server.client() as client:
                 while True:
@@ -72,7 +72,7 @@ class Writer:
         client.read()
 
     def check(self, test, client, when):
-        """Compares with what is there, and goes on from that."""
+        """Compares with the data set, and continues from its state."""
         values = client("MGET", *(f"{self.name}:{what}" for what in ("count", "a", "b", "big")))
         count, first, second = (int(value or 0) for value in values[:3])
         big = int((values[3] or b"0").split(b":")[0])
@@ -83,14 +83,14 @@ class Writer:
         test.assertTrue(self.counted <= count <= self.sent, f"lost or invented: {state}")
         test.assertTrue(self.paired <= first <= self.sent, f"lost or invented: {state}")
         if count > first:
-            # Set on the way between: bring all to the same round.
+            # The server ended within a round: bring all keys to the same round.
             client("MSET", f"{self.name}:a", count, f"{self.name}:b", count)
         client("SET", f"{self.name}:big", f"{count}:x")
         self.sent = self.counted = self.paired = count
 
 
 class Lives(TestCase):
-    """What every policy runs; no test of its own."""
+    """Run under every policy; not a test itself."""
 
     policy = ""
     seconds = 60
@@ -108,7 +108,7 @@ class Lives(TestCase):
             except (AssertionError, ReplyError, ValueError) as error:
                 problems.append(error)
             finally:
-                # Nobody waits for rounds that will not come.
+                # No more rounds will come: release the waiting thread.
                 done.release(ACKNOWLEDGED_MAX)
 
         threads = [threading.Thread(target=work, args=(writer,)) for writer in self.writers]
@@ -168,7 +168,7 @@ class No(Lives):
 
 
 class Canary(Lives):
-    """A server that keeps nothing must be caught, or these tests prove nothing."""
+    """The tests must catch a server that keeps nothing, or they prove nothing."""
 
     policy = "no"
     seconds = 1

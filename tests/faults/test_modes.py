@@ -1,5 +1,5 @@
-"""Who may read: whatever the umask, nobody but the owner reads or enters what a server or a tool
-made."""
+"""File modes: whatever the umask, only the owner can read or enter files and folders that a server
+or a tool made."""
 
 import configparser
 import os
@@ -21,7 +21,7 @@ def mode(path):
 
 
 def tool_of_all(*args):
-    """As `tool`, where everybody may do everything with new files."""
+    """As `tool`, with a umask of 0."""
     line = [TARGET.command[0], *(str(arg) for arg in args)]
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False, umask=0
@@ -30,7 +30,7 @@ def tool_of_all(*args):
 
 
 def server_of_all(**flags):
-    """Not started yet."""
+    """Not started yet, with a umask of 0."""
     server = Server(start=False, **flags)
     server.preexec = lambda: os.umask(0)
     return server
@@ -41,7 +41,7 @@ class Modes(TestCase):
     seconds = 20
 
     def check(self, folder, *wanted):
-        """Nothing in the folder may be read by others, and the wanted names are in it."""
+        """Checks that others can read nothing in the folder, and that the wanted names are in it."""
         found, wide = set(), []
         for place, folders, files in os.walk(folder):
             for name in folders + files:
@@ -118,7 +118,7 @@ class Modes(TestCase):
                 os.chmod(path, 0o644)
                 server.start()
                 self.assertEqual(mode(path), 0o600)
-            # What was left of making them is not taken over as it is.
+            # An unfinished file of buffers does not keep its mode.
             server.kill()
             with open(path + ".new", "wb"):
                 os.chmod(path + ".new", 0o644)
@@ -137,7 +137,7 @@ class Modes(TestCase):
             self.assertEqual(mode(path), 0o640)
 
     def test_the_service_file(self):
-        """What it makes is its own, and it may do nothing that it can do without."""
+        """Its files are the owner's alone, and it has no capability that it can do without."""
         unit = read_unit("slimio.service")
         self.assertEqual(unit["UMask"], "0077")
         self.assertEqual(unit["StateDirectoryMode"], "0700")
@@ -146,7 +146,7 @@ class Modes(TestCase):
 
 
 def read_unit(name):
-    """The directives of a file of systemd's in `dist`, each of which is there once."""
+    """The directives of a systemd file in `dist`, each of which occurs once."""
     parser = configparser.RawConfigParser()
     parser.optionxform = str
     with open(os.path.join(ROOT, "dist", name), encoding="utf-8") as file:

@@ -1,11 +1,11 @@
-"""A reply takes no more memory than `client-output-buffer-limit` lets it have, also while it is made."""
+"""A reply takes no more memory than `client-output-buffer-limit` allows, also while it is made."""
 
 from harness.resp import encode
 from harness.server import Server
 from harness.target import TestCase, slimio_only
 
 LIMIT = 1 << 20
-# A step of a long command, what the allocator takes beside it, and other things that a server does.
+# A step of a long command, the allocator's overhead, and other work of a server.
 SLACK = 24 << 20
 FIELDS = 20_000
 
@@ -45,7 +45,7 @@ class OutputLimit(TestCase):
         ):
             name = requests[-1][0]
             with self.subTest(requests=name), self.server.client() as client:
-                # A new peak begins.
+                # Resets the peak.
                 with open(f"/proc/{self.server.process.pid}/clear_refs", "w") as file:
                     file.write("5")
                 before = self.status("VmHWM")
@@ -77,13 +77,13 @@ class OutputLimit(TestCase):
             self.assertEqual(len(client("HRANDFIELD", "small", -5000)), 5000)
             self.assertEqual(len(client("HRANDFIELD", "large", 900, "WITHVALUES")), 1800)
             self.assertEqual(len(client("GET", "string")), 300_000)
-            # Each alone, however many.
+            # The limit is per reply, however many there are.
             for _ in range(20):
                 self.assertEqual(len(client("HRANDFIELD", "large", -900)), 900)
 
 
 def closed(client):
-    """Whether the server ends the connection. What comes before that is read."""
+    """Whether the server closes the connection. Replies before that are read."""
     try:
         while client.socket.recv(1 << 16):
             pass

@@ -1,4 +1,4 @@
-"""Malformed, oversized and half-sent requests; clients that do not read; too many of them."""
+"""Malformed, oversized and incomplete requests; clients that do not read; too many clients."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from harness.server import Server
 from harness.target import TestCase
 from harness.wait import until
 
-# What is sent, and how the connection's end announces itself. A server may answer what came before.
+# What is sent, and the error before the connection is closed. A server may answer earlier requests.
 MALFORMED = [
     (b"*abc\r\n", b"invalid multibulk length"),
     (b"*2147483648\r\n", b"invalid multibulk length"),
@@ -175,7 +175,7 @@ class TooMany(TestCase):
     def test_maxclients(self):
         with Server(maxclients=10) as server:
             clients = [server.client()]
-            # Who saw it start has gone.
+            # The connection that checked that it serves is closed.
             until(
                 lambda: b"connected_clients:1\r\n" in clients[0]("INFO", "clients"),
                 what="the first client to be alone",

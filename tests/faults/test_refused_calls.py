@@ -1,4 +1,4 @@
-"""A filter refuses one system call of those that a server makes: each in turn, found by tracing one.
+"""A filter refuses one of the system calls that a server makes: each in turn, found by tracing a server.
 
 The server serves by the next best way and says so, or it ends with a sentence that names the call.
 There is no third outcome: no panic, no signal, no hang. `slimio probe`, under the same filter, says
@@ -35,10 +35,10 @@ EXEMPT = {
     "futex": "without it no thread can wait for another",
 }
 
-# Of which the server says what is so without them.
+# The server replaces these, and reports what it does without them.
 MADE_UP_FOR = ("fallocate", "pwritev2", "madvise", "sched_setattr", "prlimit64")
 
-# IORING_REGISTER_FILES, IORING_REGISTER_PROBE, IORING_REGISTER_ENABLE_RINGS: without any of these there is no ring.
+# IORING_REGISTER_FILES, IORING_REGISTER_PROBE, IORING_REGISTER_ENABLE_RINGS: if any is refused, there is no ring.
 RINGS = (
     "io_uring_setup",
     "io_uring_enter",
@@ -56,7 +56,7 @@ def launcher(call, errno):
 
 
 def use(server):
-    """What makes a server do everything it does."""
+    """Makes a server do everything that it can do."""
     with server.client() as client:
         client("SET", "k", "v" * 100_000)
         client("BGREWRITEAOF")
@@ -176,7 +176,7 @@ class EachCallOfPlainCalls(EachCall, TestCase):
 
 @slimio_only
 class Later(TestCase):
-    """The filter comes while the server runs: a library that is preloaded puts it on."""
+    """The filter comes while the server runs: a preloaded library installs it."""
 
     seconds = 10
 
@@ -187,7 +187,7 @@ class Later(TestCase):
             self.skipTest("no C compiler is installed")
 
     def check(self, call, errno, then, backend="auto", policy="always"):
-        """`then` is what becomes of the server: it "ends", "latches" or "goes on"."""
+        """`then` is the outcome for the server: it "ends", "latches" or "goes on"."""
         options = {"io_backend": backend, "appendfsync": policy}
         with late_filter.FilteredServer(call, errno, **options) as server:
             with server.client() as client, server.client() as other:
@@ -214,7 +214,7 @@ class Later(TestCase):
                 self.assertGreaterEqual(int(client("GET", "n") or 0), acknowledged)
 
     def write_until_refused(self, client):
-        """How many of up to a hundred writes were acknowledged."""
+        """Returns how many of up to a hundred writes were acknowledged."""
         for count in range(100):
             try:
                 client("INCR", "n")
@@ -239,7 +239,7 @@ class Later(TestCase):
             self.check("pwritev2", errno, "goes on", backend="plain")
 
     def test_a_write_that_is_refused_latches(self):
-        # Nothing is left to write with.
+        # No call is left to write with.
         self.check("pwritev2,pwritev", "EPERM", "latches", backend="plain")
 
     def test_a_flush_that_is_refused_is_not_missed_where_writes_are_durable(self):

@@ -1,4 +1,4 @@
-"""What a start lacks, and what can be done about it, in a sentence that is true."""
+"""A start that lacks something says what, and what can be done about it, in a true sentence."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from harness.tool import tool
 from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb", "maxclients": 10}
-# Enough for a server and its clients, and no more than a start looks through.
+# Enough for a server and its clients: a start must succeed with fewer.
 DESCRIPTORS_MAX = 80
 
 
@@ -30,14 +30,14 @@ class Remedies(TestCase):
         self.volume = os.path.join(self.folder, "volume")
 
     def refusal(self, preexec=None, **flags):
-        """What a server says at last that does not start; None if it serves."""
+        """The last line of a server that does not start; None if it serves."""
         server = Server(start=False, volume=self.volume, **(SMALL | flags))
         server.preexec = preexec
         with server:
             server.take_port()
             server.spawn()
             try:
-                # Without descriptors to spare nobody can connect: this is said just before.
+                # Without spare descriptors no client can connect: this line is printed just before.
                 ready = lambda: "Ready to accept" in server.said() or server.is_serving()
                 until(ready, START_SECONDS, "serving or refusing")
                 return None
@@ -56,7 +56,7 @@ class Remedies(TestCase):
         self.assertIsNone(self.refusal())
 
     def test_too_many_open_files(self):
-        """With each number of descriptors: also a volume that is there already."""
+        """With each number of descriptors, also for an existing volume."""
         if TARGET.is_without_io_uring:
             self.skipTest("what starts the server without io_uring needs descriptors of its own")
         for backend in ("auto", "plain"):
@@ -79,11 +79,11 @@ class Remedies(TestCase):
 
     def test_too_long_files(self):
         def limit(size):
-            # What the limit does beside the error is to kill, unless that is ignored.
+            # Besides the error, the limit sends a signal that kills unless it is ignored.
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        # The first is too little for the superblock, the next for the log, the last for its buffers.
+        # The first size is too small for the superblock, the next for the log, the last for its buffers.
         for size in (32 << 10, 64 << 10, 128 << 10, (1 << 20) - 1):
             with self.subTest(size):
                 said = self.refusal(lambda: limit(size))
@@ -95,7 +95,7 @@ class Remedies(TestCase):
 
     @contextlib.contextmanager
     def mounted(self, *options):
-        """Something mounted where the volume is to be."""
+        """Mounts something in the place of the volume."""
         if os.geteuid() != 0:
             self.skipTest("mounting needs root")
         os.makedirs(self.volume, exist_ok=True)
@@ -109,7 +109,7 @@ class Remedies(TestCase):
             unmount(self.volume)
 
     def test_no_room_for_a_new_volume(self):
-        """With each size that is too little; with more of it the same directory serves."""
+        """With each size that is too small; when it is larger the same directory serves."""
         with self.mounted("-t", "tmpfs", "-o", "size=4k", "slimio-test"):
             refused = 0
             for pages in range(1, 2000):
@@ -145,7 +145,7 @@ class Remedies(TestCase):
         self.check_serves()
 
     def test_what_others_own(self):
-        """Here permissions are what is to be looked at."""
+        """Where permissions are the cause, the error says so."""
         if os.geteuid() != 0:
             self.skipTest("being somebody else needs root")
         os.makedirs(self.volume)

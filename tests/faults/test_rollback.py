@@ -1,4 +1,4 @@
-"""`slimio rollback`, and volumes that lack a file: what is said, what is changed, what comes back."""
+"""`slimio rollback`, and volumes that lack a file: output, changes, and the data afterwards."""
 
 import json
 import os
@@ -14,7 +14,7 @@ SECONDS_MAX = 60
 
 
 def tool(*args):
-    """Runs a tool of the server's own binary: exit status, what it printed, what it complained of."""
+    """Runs a tool of the server's own binary: exit status, standard output, standard error."""
     line = [TARGET.command[0], *(str(arg) for arg in args)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -25,7 +25,7 @@ class Rollback(TestCase):
     seconds = 30
 
     def written(self):
-        """A stopped server whose volume has a point in time, a root, and a log behind that."""
+        """A stopped server whose volume has an on-demand snapshot, a root, and a log behind that."""
         server = Server(appendfsync="always", log_segment_size="1mb")
         self.addCleanup(server.close)
         with server.client() as client:

@@ -1,4 +1,4 @@
-"""Snapshots that end before their time, or go bad where they lie: what stands, and what is said."""
+"""Snapshots that end early, or are damaged on the volume: what remains, and what is reported."""
 
 import errno
 import json
@@ -53,7 +53,7 @@ class Ends(TestCase):
             with self.subTest(policy), server.client() as client:
                 for number in range(30):
                     client.pipeline(turns)
-                    # Until what is on has been adopted, it waits.
+                    # WAITAOF waits until the snapshot of the new log is adopted.
                     self.assertEqual(client("WAITAOF", 1, 0, 0), [1, 0], number)
                     client.pipeline([*turns, ["BGREWRITEAOF"], ["SET", "k", number]])
                     until(lambda: server.info()["log_state"] == "on", PATIENCE)
@@ -93,7 +93,7 @@ class Ends(TestCase):
                     server.close()
 
     def test_killed_behind_a_rewrite_that_its_log_took_along(self):
-        """What was in the log at its end is there, and nothing of what came behind it."""
+        """The contents of the log at its end are there, and nothing that came after."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client)
@@ -126,7 +126,7 @@ class Ends(TestCase):
                         self.assertEqual(contents(client), before)
 
     def damaged_at(self, held):
-        """Where the parts of a snapshot lie in its file, in bytes."""
+        """Byte offsets of the parts of a snapshot in its file."""
         last = held["len_lbas"] - 1
         return {
             "header": 100,
@@ -157,7 +157,7 @@ class Ends(TestCase):
                     self.assertEqual((status, what in said), (1, True), said)
                     if kind == "wal":
                         self.assertIn(what, refusal(volume=server.volume))
-                        # Mended, everything is there: nothing was changed by looking.
+                        # Repaired, it has everything: looking at it changed nothing.
                         flip_bit(path, self.damaged_at(held)[part])
                     server.start()
                     with server.client() as client:
@@ -227,7 +227,7 @@ class Failures(TestCase):
 
 @slimio_only
 class Memory(TestCase):
-    """`snapshot-memory-limit`: writers wait at it, in steps of what the snapshot has written."""
+    """`snapshot-memory-limit`: writers at the limit wait, until the snapshot has written more."""
 
     seconds = 8
 
@@ -239,7 +239,7 @@ class Memory(TestCase):
         with server.client() as client, server.client() as other:
             for number in range(count):
                 client("SET", f"k:{number}", draw.randbytes(size))
-            # In the turn in which it begins, so that nothing has been taken: the first 8 MB fit.
+            # In the turn in which the snapshot begins, so that nothing has been taken yet: the first 8 MB fit.
             flood = [["SET", f"k:{number}", "w"] for number in reversed(range(count))]
             client.send(b"".join(encode(*request) for request in [["BGSAVE"], *flood]))
             self.assertEqual(client.read()[0], b"+")
@@ -251,5 +251,5 @@ class Memory(TestCase):
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
             self.assertGreater(int(info["snapshot_writes_waited"]), 0)
             self.assertGreater(int(info["rdb_last_cow_size"]), 4 << 20)
-            # One more than fits, at most.
+            # One value more than fits, at most.
             self.assertLess(int(info["rdb_last_cow_size"]), (8 << 20) + 2 * size)

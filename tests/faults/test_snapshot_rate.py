@@ -1,4 +1,4 @@
-"""How fast a snapshot goes: at `snapshot-rate` while commands are served, and otherwise as it can."""
+"""The rate of a snapshot: `snapshot-rate` while commands are served, and otherwise as fast as it can."""
 
 from harness.resp import ReplyError
 from harness.server import Server
@@ -9,7 +9,7 @@ VALUE = "x" * 2000
 KEYS = 4000
 # Eight megabytes would take more than two minutes at this rate.
 SLOW = 64 << 10
-# Slow enough that those eight megabytes take some seconds, and a sixteenth of it longer than a test.
+# Slow enough that eight megabytes take some seconds, and at a sixteenth of it longer than a test.
 RATE = 2 << 20
 # A server takes a pause of 100 ms for the end of the traffic.
 PAUSE_SECONDS = 0.05
@@ -20,8 +20,8 @@ class SnapshotRate(TestCase):
     seconds = 30
 
     def begin(self, client, server):
-        """A snapshot that has come to be held back, of keys that are being set; returns the absence
-        of the test since then."""
+        """Begins a snapshot while keys are set, and waits until it is throttled; returns an `Absence`
+        since then."""
         fill(client)
 
         def is_held_back():
@@ -60,9 +60,9 @@ class SnapshotRate(TestCase):
             until(lambda: self.all_replaced_without_a_pause(client, server), self.seconds)
 
     def all_replaced_without_a_pause(self, client, server):
-        """Whether no SET has waited, though the snapshot may hold no more than a quarter of what was
-        replaced, and is held back: each 50 SETs would wait for a second and a half."""
-        # What the last try has replaced is of no use to a new snapshot.
+        """Whether no SET has waited, although the snapshot may hold no more than a quarter of the replaced data,
+        and is throttled: at its rate each 50 SETs would wait for a second and a half."""
+        # A new snapshot must not begin with data that the last try has replaced.
         until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")
         absence = self.begin(client, server)
         for start in range(0, KEYS, 50):
@@ -71,7 +71,7 @@ class SnapshotRate(TestCase):
         return absence.seconds < PAUSE_SECONDS
 
     def begin_unasked(self, client, server):
-        """A WAL-snapshot that the server takes by itself, held back by less than `snapshot-rate`."""
+        """Has the server take a WAL-snapshot by itself, throttled to a rate below `snapshot-rate`."""
         fill(client)
         client("BGREWRITEAOF")
         until(lambda: server.info()["snapshot_rewrites_complete"] != "0")
@@ -81,7 +81,7 @@ class SnapshotRate(TestCase):
         until(lambda: self.goes_at(RATE // 16, client, server))
 
     def goes_at(self, rate, client, server):
-        """Whether a WAL-snapshot is held back to this rate while others read."""
+        """Whether a WAL-snapshot is throttled to this rate while clients read."""
         for _ in range(20):
             client.pipeline([["GET", "k:1"]] * 50)
         info = server.info()
@@ -89,7 +89,7 @@ class SnapshotRate(TestCase):
         return is_running and info["snapshot_rate_limit_bytes"] == str(rate)
 
     def test_one_that_nobody_asked_for_takes_its_time_until_somebody_waits(self):
-        # Whoever is refused because it runs waits for its end, too.
+        # A client that is refused while the snapshot runs waits for its end, too.
         for request in (["BGREWRITEAOF"], ["BGSAVE"], ["BGSAVE", "SCHEDULE"]):
             with self.subTest(" ".join(request)):
                 flags = {"auto_aof_rewrite_percentage": 0, "auto_aof_rewrite_min_size": 0}
@@ -113,7 +113,7 @@ class SnapshotRate(TestCase):
         )
         self.addCleanup(server.close)
         with server.client() as client:
-            # 320 MB, ten times what the log may be.
+            # 320 MB, ten times the limit of the log.
             for _ in range(40):
                 fill(client)
             info = server.info()
@@ -126,7 +126,7 @@ class SnapshotRate(TestCase):
             self.begin(client, server)
             complete = saves_complete(server)
             client("FLUSHALL")
-            # The next one has little to take, and does not wait for the rest of the last.
+            # The next snapshot has little to take, and does not wait for the pause of the last to end.
             until(lambda: traffic(client) and saves_complete(server) > complete)
 
 

@@ -1,4 +1,4 @@
-"""Snapshots: what they hold, what becomes of them when something is in the way, what comes back."""
+"""Snapshots: their contents, their failures, and the data after a restart."""
 
 import errno
 import random
@@ -15,7 +15,7 @@ PATIENCE = 20
 
 
 def fill(client, count, seed=1, size=100):
-    """Keys of several kinds, some of which expire; returns what they are."""
+    """Sets keys of several kinds, some of which expire; returns their contents."""
     draw = random.Random(seed)
     commands = []
     for number in range(count):
@@ -35,7 +35,7 @@ def fill(client, count, seed=1, size=100):
 
 
 def contents(client, dbs=(0,)):
-    """Every key with its type, value and time of expiry."""
+    """Every key with its type, value and expiry."""
     found = {}
     for db in dbs:
         client("SELECT", db)
@@ -52,7 +52,7 @@ def sorted_pairs(items):
 
 
 def shut_down(client, *options):
-    """There is no reply to an end that comes."""
+    """Sends SHUTDOWN, which gets no reply if it succeeds."""
     try:
         raise AssertionError(client.raw("SHUTDOWN", *options))
     except ConnectionError:
@@ -105,7 +105,7 @@ class Snapshots(TestCase):
                     server.restart()
                     with server.client() as client:
                         self.assertEqual(contents(client, (0, 9)), before)
-                # What was deleted before the snapshot came to it is left out.
+                # A key that was deleted before the snapshot reached it is left out.
                 loaded = int(server.info()["rdb_last_load_keys_loaded"])
                 self.assertIn(loaded, (in_snapshot - 1, in_snapshot))
                 server.close()
@@ -201,7 +201,7 @@ class Snapshots(TestCase):
             self.assertEqual(client("KEYS", "*"), [b"new"])
 
     def test_what_a_flush_has_ended_is_no_failure(self):
-        """As in Redis, where it would stop writes otherwise."""
+        """As in Redis, where a failure would stop writes."""
         server = self.server(appendonly="no", save="3600 1")
         with server.client() as client:
             fill(client, 20_000, size=500)
@@ -252,7 +252,7 @@ class Snapshots(TestCase):
                 server.close()
 
     def test_killed_again_and_again_during_snapshots_without_a_log(self):
-        """The last snapshot that was complete is there, or a newer one."""
+        """The last complete snapshot is there, or a newer one."""
         server = self.server(appendonly="no", save="")
         done = 0
         for life in range(1, 7):
@@ -272,7 +272,7 @@ class Snapshots(TestCase):
                 done = max(done, found)
 
     def test_keys_go_for_lack_of_memory_during_a_snapshot(self):
-        """What is held for the snapshot alone does not count: the data set is not emptied for it."""
+        """Memory that is held for the snapshot alone does not count: no keys are evicted for it."""
         policies = ["noeviction"]
         policies += [f"{which}-{how}" for which in ("allkeys", "volatile") for how in ("lru", "lfu", "random")]
         for policy in [*policies, "volatile-ttl"]:
@@ -350,7 +350,7 @@ class Snapshots(TestCase):
             self.assertEqual(client("EXISTS", "a", "b"), 2)
 
     def test_killed_during_snapshots(self):
-        """Every acknowledged write is there, whatever was under way."""
+        """Every acknowledged write is there, whatever was running."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client, 5000, size=500)
@@ -436,7 +436,7 @@ class FailingSnapshots(TestCase):
         return "abc"[min({0, 1, 2} - numbers)]
 
     def test_a_failed_snapshot_that_nothing_asks_for_stops_nobody(self):
-        """As in Redis: `save` has to be set."""
+        """As in Redis: only if `save` is set."""
         server = self.server(save="")
         with server.client() as client:
             client("SET", "a", 1)
@@ -477,7 +477,7 @@ class FailingSnapshots(TestCase):
             self.assertEqual(kind, b"-")
             self.assertTrue(text.startswith(b"MISCONF Redis is configured to save RDB"), text)
             self.assertEqual(client("GET", "a"), b"1")
-            # A monitor finds out, and what was queued before is not run either.
+            # A monitoring client gets the error, too, and SHUTDOWN is refused.
             self.assertEqual(client.raw("PING")[1][:7], b"MISCONF")
             kind, text = client.raw("SHUTDOWN")
             self.assertEqual((kind, text), (b"-", b"ERR Errors trying to SHUTDOWN. Check logs."))

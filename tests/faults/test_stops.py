@@ -1,4 +1,4 @@
-"""No request of one client keeps everybody else waiting for long, whatever it is."""
+"""No request of one client holds up the others for long, whatever it is."""
 
 from faults.stops import Requests, longest_stop
 from harness.server import Server
@@ -7,7 +7,7 @@ from harness.target import TestCase, slimio_only
 LIMIT_MS = 10
 TRIES = 3
 
-# They run queued commands without a break, or have nothing that could be large.
+# These run queued commands without a break, or have no large form.
 WITHOUT_ROW = {
     "exec", "multi", "discard", "watch", "unwatch", "monitor", "quit", "reset",
 }
@@ -23,7 +23,7 @@ class Stops(TestCase):
     def check_half(self, half):
         for name, before, request in list(self.requests.rows())[half::2]:
             with self.subTest(name):
-                # CPU time, too, is longer when the machine's cores are somebody else's: the best counts.
+                # CPU time also grows when other processes use the cores: the best try counts.
                 tries = (longest_stop(self.requests, before, request) for _ in range(TRIES))
                 took = next((took for took in tries if took < LIMIT_MS), None)
                 self.assertIsNotNone(took, f"{name} stops others for more than {LIMIT_MS} ms")

@@ -1,4 +1,4 @@
-"""What a service manager of the kind of systemd's is told, where NOTIFY_SOCKET says."""
+"""Messages to a service manager like systemd, at NOTIFY_SOCKET."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ class Supervised(TestCase):
                     server.kill()
                     server.spawn()
                     self.assertEqual(listener.recv(100), b"READY=1")
-                    # Neither refused nor told that data are still loaded.
+                    # The client is neither refused nor told that data are still being loaded.
                     with server.client() as client:
                         self.assertEqual(client("GET", "kept"), word.encode())
 
@@ -55,7 +55,7 @@ class Supervised(TestCase):
         listener = self.listen(f"\0{name}")
         server = self.server(f"@{name}")
         server.start()
-        # What comes before the end is there by then.
+        # Messages from before the end have arrived by then.
         server.terminate()
         listener.setblocking(False)
         with self.assertRaises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Tools whose answer nobody reads to its end, or that can't be written."""
+"""Tools whose output is not read to its end, or can't be written."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from harness.target import TARGET, TestCase, slimio_only
 
 
 def run(*args, stdout):
-    """Exit status and what it said of itself."""
+    """Runs a tool: exit status and standard error."""
     line = [TARGET.command[0], *args]
     done = subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     return done.returncode, done.stderr

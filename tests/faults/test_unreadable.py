@@ -1,4 +1,4 @@
-"""The log's mapped buffers on a disk some of which can't be read, or that goes away: no signal, each in a
+"""The log's mapped buffers on a disk that is partly unreadable, or goes away: no signal, an error in a
 sentence, and nothing acknowledged is lost."""
 
 import contextlib
@@ -12,12 +12,12 @@ from harness.target import TestCase, slimio_only
 from harness.wait import until
 
 MIB, PAGE = 1 << 20, 4096
-# The largest value whose record is not made beside the log: it needs more than the buffer that was used before.
+# The largest value whose record is not made beside the log: it needs a buffer that was not used before.
 LARGE = "x" * MIB
 
 
 def forget(path, start, end):
-    """Has the kernel forget what it holds of a file, as far as no process uses it."""
+    """Drops a file's pages from the kernel's cache, except those that a process uses."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -27,7 +27,7 @@ def forget(path, start, end):
 
 
 def pieces(places):
-    """The ranges of bytes that pages at these places are."""
+    """Merges pages at these places into ranges of bytes."""
     found = []
     for place in places:
         if found and found[-1][1] == place:
@@ -38,8 +38,8 @@ def pieces(places):
 
 
 class Unreadable:
-    """`volume` is what a server is told, `buffers` the file or device that its buffers are in, and
-    `spoil(start, end)` lets bytes of the buffers be unreadable."""
+    """`volume` is the server's directive, `buffers` the file or device with its buffers, and
+    `spoil(start, end)` makes bytes of the buffers unreadable."""
 
     seconds = 60
 
@@ -100,7 +100,7 @@ class Unreadable:
         self.ends_in_a_sentence(server)
 
     def ends_in_a_sentence(self, server):
-        """The disk of the volume does nothing any more."""
+        """Checks a server whose disk does not work any more."""
 
         def noticed():
             try:
@@ -138,7 +138,7 @@ class Directory(Unreadable):
 
     @contextlib.contextmanager
     def nothing_cached(self):
-        """What the kernel holds of a file system is forgotten with its mount."""
+        """Unmounts and mounts the file system, which drops the kernel's cache of it."""
         yield
         unmount(self.mount)
         run("mount", self.device, self.mount)
@@ -168,7 +168,7 @@ class OnDevice(Unreadable, TestCase):
         self.image.spoil((self.start + start, self.start + end))
 
     def test_the_device_shrinks(self):
-        """As a logical volume may: what is mapped is not there any more."""
+        """As a logical volume may: the mapped range is gone."""
         server, size = self.server(), self.start + MIB // 4
         self.fill(server)
         os.truncate(self.image.backing, size)
@@ -179,5 +179,5 @@ class OnDevice(Unreadable, TestCase):
     @contextlib.contextmanager
     def nothing_cached(self):
         yield
-        # The last one to close it would have it forgotten, but somebody may just look at it.
+        # The last close of the device would drop the cache, but another process may have it open.
         forget(self.volume, 0, 256 * MIB)

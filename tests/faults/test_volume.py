@@ -1,4 +1,4 @@
-"""A volume that is not as it was left: opened with everything, or refused with a sentence."""
+"""A volume that was changed: it is opened with everything, or refused with a sentence."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ KEY_COUNT = 600
 
 
 def fill(client):
-    """Some segments full; every key is acknowledged and durable."""
+    """Fills some segments; every key is acknowledged and durable."""
     for start in range(0, KEY_COUNT, 20):
         commands = [["SET", f"key:{n}", f"{n}:" + "x" * 9000] for n in range(start, start + 20)]
         client.pipeline(commands)
@@ -57,7 +57,7 @@ class Damage(TestCase):
             self.assertEqual(client("SET", "after", "1"), b"OK")
 
     def refused(self, volume, *words):
-        """Starting must fail, with a sentence that holds these words, and change nothing."""
+        """Checks that a start fails, with a sentence that contains these words, and changes nothing."""
         before = self.sizes(volume)
         said = refusal(volume=volume, **SMALL_LOG)
         for word in words:
@@ -67,7 +67,7 @@ class Damage(TestCase):
         return said
 
     def sizes(self, volume):
-        """Of all files but the lock: that one names its last holder, by a number of any length."""
+        """Sizes of all files except the lock: that one names its last holder, by a number of any length."""
         names = [name for name in os.listdir(volume) if name != "lock"]
         return {name: os.path.getsize(os.path.join(volume, name)) for name in names}
 
@@ -95,7 +95,7 @@ class Damage(TestCase):
                 try:
                     server = Server(volume=volume, **SMALL_LOG)
                 except StartError as error:
-                    # Both copies of the last update: an older one may not stand in silently.
+                    # Both copies of the last update are damaged: an older one may not silently replace them.
                     self.assertIn("superblock", str(error))
                     self.assertNotIn("panicked", str(error))
                 else:
@@ -182,7 +182,7 @@ class Damage(TestCase):
                 on_media.write_at(path, 0, byte * os.path.getsize(path))
                 said = self.refused(volume, "no SlimIO volume", "backup", "--force")
                 self.assertNotIn("make one with", said)
-                # What is left is not overwritten by somebody who believes that nothing is.
+                # The remaining files are not overwritten unless `--force` says so.
                 for force, status in (False, 1), (True, 0):
                     command = [TARGET.command[0], "format", "--volume", volume]
                     made = subprocess.run([*command, *["--force"] * force], capture_output=True)
@@ -190,7 +190,7 @@ class Damage(TestCase):
                     self.assertIn(b"" if force else b"--force", made.stderr)
 
     def test_missing_or_truncated_buffers(self):
-        # What was acknowledged may be only there.
+        # Acknowledged writes may be only there.
         for size in (None, 0, 4096, 1 << 20, -4096, -1):
             with self.subTest(size):
                 volume = self.volume()

@@ -1,4 +1,4 @@
-"""`slimio waf`: formula beside simulation, experiments into a folder, and what is refused."""
+"""`slimio waf`: formula beside simulation, experiments into a folder, and refused arguments."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from harness.target import TestCase, slimio_only
 from harness.tool import tool
 
 SMALL = ("--units", 1000, "--unit-pages", 64)
-# Share by which formula and simulation may differ.
+# Formula and simulation may differ by this many percent.
 TOLERANCE_PERCENT = 1.0
 
 
@@ -78,7 +78,7 @@ class Waf(TestCase):
                 self.assertEqual(os.listdir(folder), ["trace"])
             with open(trace, encoding="utf-8") as file:
                 self.assertEqual(file.read(), "an older one")
-            # What is no file is written to as it is.
+            # A path that is no regular file is written to and not replaced.
             self.said("generate", "--size", "720M", "--repetitions", 1, "--out", "/dev/null")
             self.assertFalse(os.path.isfile("/dev/null"))
 

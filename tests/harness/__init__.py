@@ -1,1 +1,1 @@
-"""What the black-box tests share: servers, a wire-level client, waiting, and the runner."""
+"""Shared by the black-box tests: servers, a wire-level client, waiting, and the runner."""

@@ -1,4 +1,4 @@
-"""A small file system on a loop device, that can be filled up, and that keeps nothing to itself."""
+"""A small file system on a loop device, that can be filled up and has no reserved blocks."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
 
 def mount_kind(test, kind, mount, image):
     """Makes a file system in `image`, a file or device, and mounts it; the test is skipped where that can't
-    be done. Goes away with the test."""
+    be done. It is unmounted with the test."""
     if os.geteuid() != 0:
         test.skipTest("a file system of one's own needs root")
     if shutil.which(MAKE[kind][0]) is None:
@@ -38,7 +38,7 @@ def mount_kind(test, kind, mount, image):
 
 
 class SmallFileSystem:
-    """`mount` is where it is."""
+    """`mount` is the mount point."""
 
     def __init__(self, test, kind, mount):
         self.kind, self.mount = kind, mount
@@ -52,7 +52,7 @@ class SmallFileSystem:
         self.ballast = os.path.join(mount, "ballast")
 
     def write_back(self):
-        """Writes back what is only in memory: from here on a store to a mapped page asks the file system."""
+        """Writes back dirty pages: from here on a store to a mapped page asks the file system."""
         run("sync", "--file-system", self.mount)
 
     def fill(self):
@@ -76,17 +76,18 @@ class SmallFileSystem:
         self.write_back()
 
     def make_folder(self, name):
-        """A folder that `copy` can copy."""
+        """Makes a folder that `copy` can copy."""
         folder = os.path.join(self.mount, name)
         if self.kind == "btrfs":
             run("btrfs", "-q", "subvolume", "create", folder)
         return folder
 
     def copy(self, folder, to):
-        """Copies no byte: each block belongs to both from here on."""
+        """Copies a folder without copying data: both share each block from here on."""
         target = os.path.join(self.mount, to)
         if self.kind == "btrfs":
-            # It shares no blocks of a file that is overwritten in place with one that is not, but for a snapshot.
+            # Except for a snapshot, btrfs shares no blocks between a file that is overwritten in place and
+            # one that is not.
             run("btrfs", "-q", "subvolume", "snapshot", folder, target)
         else:
             run("cp", "-r", "--reflink=always", folder, target)

@@ -7,9 +7,9 @@ from .held_writes import HeldWrites
 from .loop_device import LoopDevice, run
 from .server import Server
 
-# As little as a volume on a device can have.
+# About the smallest device that a volume can be on.
 DEVICE_SIZE = 160 << 20
-# mkfs.xfs wants more.
+# mkfs.xfs needs more.
 XFS_SIZE = 320 << 20
 
 MKFS_OPTIONS = {

@@ -1,5 +1,5 @@
-"""Writes to a block device that stay with the kernel until they are let go, whatever becomes of the
-process that has asked for them: as on a device that hangs."""
+"""Writes to a block device that the kernel holds until they are let go, even if the process that made
+them ends: as on a device that hangs."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import uuid
 from harness.loop_device import run
 from harness.wait import until
 
-# Slower than anybody waits for.
+# So slow that no test would see a write complete.
 BYTES_PER_SECOND = 1
 
 QUIET_TIMES = 20
@@ -56,7 +56,7 @@ class HeldWrites:
         return test.skipTest(f"no cgroup that holds up writes: {why}")
 
     def hierarchies(self, test):
-        """Those that are mounted, and one that is mounted for the test."""
+        """The mounted hierarchies, and one that is mounted for the test."""
         with open("/proc/self/mounts") as file:
             mounts = [line.split() for line in file]
         found = [(m[2], m[1], m[3]) for m in mounts if m[2] in ("cgroup", "cgroup2")]
@@ -81,7 +81,7 @@ class HeldWrites:
             limits.write(line)
 
     def enter(self):
-        """Puts the calling process into it."""
+        """Puts the calling process into the cgroup."""
         with open(os.path.join(self.group, "cgroup.procs"), "w") as members:
             members.write(str(os.getpid()))
 
@@ -92,7 +92,7 @@ class HeldWrites:
         self.limit(None)
 
     def wait_until_quiet(self):
-        """Waits until the device has done nothing for some looks at it, a fifth of a second or more."""
+        """Waits until the device has done nothing during several polls, a fifth of a second or more."""
         before, times = None, 0
 
         def is_quiet():
@@ -105,7 +105,7 @@ class HeldWrites:
         until(is_quiet, 20, "nothing more being written")
 
     def counts(self):
-        """Reads and writes that the device has done."""
+        """Reads and writes that the device has completed."""
         with open(f"/sys/dev/block/{self.number}/stat") as file:
             fields = file.read().split()
         return int(fields[0]), int(fields[4])

@@ -23,7 +23,7 @@ def build(folder):
 
 
 class Killer:
-    """Lets servers and tools die at their Nth call: at every one, or at those that change
+    """Kills servers and tools at their Nth system call, counting every call, or only calls that change
     something."""
 
     def __init__(self, folder):
@@ -31,7 +31,7 @@ class Killer:
         self.counts = "every" if TARGET.is_every_call else "changing"
 
     def tool(self, number, *args):
-        """Runs one of the tools. Whether it was killed; otherwise it must have ended well."""
+        """Runs one of the tools. Returns whether it was killed; otherwise it must have succeeded."""
         line = [*self.in_front(number), TARGET.command[0], *(str(arg) for arg in args)]
         done = subprocess.run(
             line, capture_output=True, text=True, timeout=TOOL_SECONDS_MAX, check=False
@@ -42,7 +42,7 @@ class Killer:
         return False
 
     def server(self, number, folder, **options):
-        """Starts a server. Whether it was killed before it served; it is gone in any case."""
+        """Starts a server. Returns whether it was killed before it served; it is gone in any case."""
         address = os.path.join(folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(address)

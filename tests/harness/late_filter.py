@@ -1,4 +1,4 @@
-"""A server that a seccomp filter is put on while it runs (see `late_filter.c`)."""
+"""A server that gets a seccomp filter while it runs (see `late_filter.c`)."""
 
 import errno as numbers
 import os
@@ -23,7 +23,7 @@ __all__ = ["NUMBERS", "FilteredServer", "compiler"]
 
 
 class FilteredServer(Server):
-    """As `Server`; `calls` (by name, with commas) are refused from `put_filter_on` on."""
+    """As `Server`; `calls` (names, separated by commas) are refused from `put_filter_on` on."""
 
     def __init__(self, calls, errno, **options):
         super().__init__(start=False, **options)
@@ -42,13 +42,13 @@ class FilteredServer(Server):
             raise
 
     def put_filter_on(self):
-        """Returns when it is in force, or the server has ended of it."""
+        """Returns when the filter is in force, or has ended the server."""
         before = self.filters()
         os.kill(self.process.pid, signal.SIGUSR2)
         until(lambda: not self.is_alive() or self.filters() != before, what="the filter")
 
     def filters(self):
-        """How many there are on the process, as the kernel has it."""
+        """The number of filters on the process, as the kernel reports it."""
         try:
             with open(f"/proc/{self.process.pid}/status") as status:
                 return [line for line in status if line.startswith("Seccomp")]
@@ -56,7 +56,7 @@ class FilteredServer(Server):
             return None
 
     def take_filter_off(self):
-        """For the next start."""
+        """Takes effect at the next start."""
         self.launcher = self.bare_launcher
 
 

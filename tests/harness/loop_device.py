@@ -12,14 +12,14 @@ def run(*command):
 
 
 def attach(test, image):
-    """A loop device over an image; gone with the test."""
+    """A loop device over an image; it is detached with the test."""
     path = run("losetup", "--find", "--show", image)
     test.addCleanup(run, "losetup", "--detach", path)
     return path
 
 
 def unmount(folder):
-    """Waits until nobody holds it: what a killed process had in its rings is let go of a little after
+    """Waits until nobody holds the folder: files in a killed process's rings are closed a little after
     the process is gone."""
 
     def is_unmounted():
@@ -30,7 +30,7 @@ def unmount(folder):
 
 
 class LoopDevice:
-    """`path` is the device, `image` what is behind it, in the folder `mount`.
+    """`path` is the device, `image` its backing file, in the folder `mount`.
 
     Goes away with the test; the test is skipped where none can be made.
     """
@@ -52,9 +52,9 @@ class LoopDevice:
             test.skipTest(f"no loop device can be made here: {getattr(error, 'stderr', error)}")
 
     def take_memory_away(self):
-        """Nothing is stored behind the device any more, and there is no memory to store it again.
+        """Frees the memory behind the device, and takes it up so that nothing can be stored again.
 
-        Blocks written from now on get an I/O error. What was there reads as zeros.
+        Blocks written from now on get an I/O error. Earlier contents read as zeros.
         """
         run("fallocate", "--punch-hole", "--offset", "0", "--length", str(self.size), self.image)
         with open(os.path.join(self.mount, "ballast"), "wb", buffering=0) as file:

@@ -70,7 +70,7 @@ class Program(ctypes.Structure):
 
 
 def install(calls, refusal):
-    """Puts the filter on this process, before anything that it refuses is needed for that."""
+    """Puts the filter on this process. Other calls that this takes come before the filter is in force."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_program(calls, refusal)
     program = Program(len(code) // 8, code)

@@ -1,4 +1,4 @@
-"""Finds the tests, runs their classes side by side, prints as cargo does."""
+"""Finds the tests, runs their classes in parallel, and prints results as cargo does."""
 
 import importlib
 import multiprocessing
@@ -12,12 +12,12 @@ from .target import TARGET
 
 FOLDERS = ["clients", "differential", "faults"]
 TEST_SECONDS_MAX = 240
-# What `--every-call` asks for takes as long as it takes.
+# `--every-call` takes long.
 TEST_SECONDS_MAX_EVERY_CALL = 3600
 
 
 def find(root, words):
-    """Test classes as (module, class, test names), those that take longest first."""
+    """Test classes as (module, class, test names), the longest first."""
     found = []
     for folder in FOLDERS:
         names = sorted(os.listdir(os.path.join(root, folder)))
@@ -87,7 +87,7 @@ def give_up(*_):
 
 
 def run(root, words, jobs, ways):
-    """Runs each test in each of the ways. Returns whether all is well."""
+    """Runs each test in each of the ways. Returns whether all passed."""
     work = [(entry, way) for entry in find(root, words) for way in ways]
     started = time.monotonic()
     results = []

@@ -18,13 +18,13 @@ STOP_SECONDS = 30
 PORT_TRIES = 5
 
 
-# Below those that Linux gives to outgoing connections.
+# Below the ports that Linux gives to outgoing connections.
 PORTS = range(20_000, 32_000)
 
 
 def reserve_port():
-    """A port, and the open file that keeps other tests from it: a server that finds its port taken
-    ends, but who asks there meanwhile would take another test's server for it."""
+    """A port, and the open file that keeps other tests from it: a server whose port is taken ends, but
+    a client that connects meanwhile would take another test's server for it."""
     folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
     os.makedirs(folder, exist_ok=True)
     for _ in PORTS:
@@ -41,7 +41,7 @@ def reserve_port():
 
 
 class StartError(Exception):
-    """The server ended instead of serving. The text is what it said."""
+    """The server ended instead of serving. The text is its output."""
 
 
 class Server:
@@ -97,7 +97,7 @@ class Server:
         return self
 
     def take_port(self):
-        """Takes a port, for the next start, that no other test has until this server is closed."""
+        """Takes a port for the next start. No other test gets it until this server is closed."""
         self.give_port_back()
         self.port, self.port_lock = reserve_port()
 
@@ -133,13 +133,13 @@ class Server:
         return line
 
     def is_serving(self):
-        """Whether it answers, and has recovered."""
+        """Whether the server answers, and has recovered."""
         if self.process.poll() is not None:
             raise StartError(f"exit status {self.process.returncode}: {self.said()}")
         try:
             with self.client(timeout=5) as client:
                 if self.flags.get("requirepass"):
-                    # To whoever has not said it, one that loads looks like one that serves.
+                    # Without the password, a server that is loading looks like one that serves.
                     client.raw("AUTH", self.flags["requirepass"])
                 kind, text = client.raw("PING")
                 return kind == b"+" or text.startswith((b"NOAUTH", b"DENIED", b"MISCONF"))
@@ -147,7 +147,7 @@ class Server:
             return False
 
     def said(self):
-        """What this process has printed since it was last started."""
+        """The output since the last start."""
         with open(self.log_path, "rb") as log:
             log.seek(self.log_start)
             return log.read().decode(errors="replace")
@@ -169,14 +169,14 @@ class Server:
         return self.process is not None and self.process.poll() is None
 
     def kill(self):
-        """SIGKILL; waits for the end."""
+        """Sends SIGKILL and waits for the end."""
         if self.is_alive():
             self.process.kill()
         if self.process is not None:
             self.process.wait()
 
     def terminate(self):
-        """SIGTERM; returns the exit status."""
+        """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_SECONDS)
 
@@ -186,7 +186,7 @@ class Server:
 
 
 def refusal(seconds=START_SECONDS, **options):
-    """Starts a server that must not start; returns what it said."""
+    """Starts a server that must refuse to start; returns its output."""
     server = Server(start=False, **options)
     server.take_port()
     try:

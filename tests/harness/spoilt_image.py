@@ -1,5 +1,5 @@
-"""An image file some of whose bytes can't be read: a file system of one file in user space, for a loop
-device on top. The kernel's own ways to such a device are modules that most kernels lack."""
+"""An image file with unreadable bytes: a file system of one file in user space, for a loop device on
+top. The kernel's own modules for such devices are missing from most kernels."""
 
 import ctypes
 import errno
@@ -17,12 +17,12 @@ FORGET, INTERRUPT, DESTROY, BATCH_FORGET = 2, 36, 38, 42
 HEADER = struct.Struct("<IIQQIIII")
 REQUEST_SIZE = 1 << 20
 WRITE_SIZE = 128 << 10
-# What is read or written does not stay in the kernel's cache.
+# Reads and writes bypass the kernel's cache.
 DIRECT_IO = 1
 
 
 class SpoiltImage:
-    """`path` is the image. Goes away with the test, which is skipped where it can't be had."""
+    """`path` is the image. Goes away with the test, which is skipped where none can be made."""
 
     def __init__(self, test, path, size):
         if os.geteuid() != 0:
@@ -54,20 +54,20 @@ class SpoiltImage:
         self.process.stderr.close()
 
     def take_away(self):
-        """Nothing of it can be read or written from now on."""
+        """Makes the whole image unreadable and unwritable from now on."""
         subprocess.run(["umount", "-l", self.path], check=False, capture_output=True)
         self.process.kill()
         self.process.wait()
 
     def spoil(self, *ranges):
-        """Ranges of bytes that can't be read from now on; none: all is well."""
+        """Sets the ranges of bytes that can't be read from now on; with none, all can be read."""
         with open(self.control + ".new", "w", encoding="utf-8") as file:
             file.writelines(f"{start} {end}\n" for start, end in ranges)
         os.replace(self.control + ".new", self.control)
 
 
 def place_of(path, offset):
-    """Where in its file system's device a byte of a file is."""
+    """The offset of a file's byte on the device of its file system."""
     fiemap = 0xC020660B
     with open(path, "rb") as file:
         asked = struct.pack("=QQLLLL", offset, 1, 0, 0, 1, 0) + bytes(56)

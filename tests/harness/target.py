@@ -1,4 +1,4 @@
-"""Which server the tests run against. Set by `run.py`, and what a `Way` chooses by the runner."""
+"""Which server the tests run against. Set by `run.py`; the runner sets what a `Way` chooses."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Target:
-    """The server under test and the yardstick beside it."""
+    """The server under test, and stock redis-server to compare it with."""
 
     def __init__(self):
         self.command = ["slimio", "serve"]
@@ -24,7 +24,7 @@ class Target:
 
     @property
     def is_stock(self):
-        """Whether the yardstick itself is under test: then SlimIO's own tests are skipped."""
+        """Whether stock redis-server itself is under test: then SlimIO's own tests are skipped."""
         return "slimio" not in os.path.basename(self.command[0])
 
     @property
@@ -66,7 +66,7 @@ def without_io_uring(folder):
 
 
 def slimio_only(test):
-    """For tests of what only SlimIO has."""
+    """Marks tests of features that only SlimIO has."""
     if isinstance(test, type):
         setup = test.setUp
 
@@ -93,6 +93,6 @@ def stock_is_installed():
 
 
 class TestCase(unittest.TestCase):
-    """With whole differences and no limit on their length."""
+    """Shows whole differences, however long."""
 
     maxDiff = None

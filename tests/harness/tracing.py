@@ -1,4 +1,4 @@
-"""Which system calls a server makes, by strace."""
+"""Traces the system calls of a server, by strace."""
 
 import os
 import re
@@ -7,26 +7,26 @@ import tempfile
 
 from .server import Server
 
-# Calls that are many: by the argument that says which, from zero on.
+# Calls that multiplex several operations: the index of the argument that selects one.
 KINDS = {"io_uring_register": 1, "fcntl": 1, "ioctl": 1, "fallocate": 1, "madvise": 2, "prctl": 0}
 
 LINE = re.compile(r"^\d+ +\[ *(\d+)\] (\w+)\((.*)")
 
 
 def strace():
-    """The program, or None."""
+    """The path of the program, or None."""
     return shutil.which("strace")
 
 
 def calls_of(use, **flags):
-    """Every call that a server makes which `use` is shown, as {name: call} (see `refusing`); of calls
-    that are many, also each kind that occurs, as `name:value`."""
+    """Every call that a server makes while `use` runs on it, as {name: call} (see `refusing`); for calls
+    in `KINDS`, also each kind that occurs, as `name:value`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace")
         launcher = [strace(), "-f", "-n", "-X", "raw", "-s", "0", "-o", path]
         with Server(launcher=launcher, **flags) as server:
             use(server)
-            # Killed, strace would leave the server behind.
+            # If strace were killed, the server would be left running.
             with server.client() as client:
                 client.socket.sendall(b"SHUTDOWN\r\n")
                 server.process.wait(30)

@@ -1,4 +1,4 @@
-"""What a test must know of a volume in a directory to damage it on purpose (`docs/format.md`)."""
+"""The format of a volume in a directory, as far as tests that damage it must know it (`docs/format.md`)."""
 
 import os
 import struct
@@ -54,12 +54,12 @@ def flip_bit(path, offset):
 
 
 def damage_copy(volume, copy):
-    """One bit, where its checksum must see it."""
+    """Flips one bit that the copy's checksum covers."""
     flip_bit(superblock_path(volume), copy_offset(volume, copy) + SEQUENCE_OFFSET + 1)
 
 
 def batch_offsets(volume):
-    """Byte offsets, in the log's file, of blocks that begin as a batch does."""
+    """Byte offsets, in the log's file, of blocks that look like the start of a batch."""
     offsets = []
     with open(log_path(volume), "rb") as file:
         offset = 0

@@ -6,7 +6,7 @@ POLL_SECONDS = 0.01
 
 
 def until(condition, seconds=20, what="the condition"):
-    """Calls `condition` until it returns something true, which is returned."""
+    """Calls `condition` until it returns something true, and returns that."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -18,8 +18,8 @@ def until(condition, seconds=20, what="the condition"):
 
 
 class Absence:
-    """How long the test itself was away, on a machine with other work: the longest time between
-    two calls of `look`."""
+    """How long the test itself did not run, on a busy machine: the longest time between two calls of
+    `look`."""
 
     def __init__(self):
         self.seconds = 0

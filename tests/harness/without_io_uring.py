@@ -23,7 +23,7 @@ CLONE3 = 435
 
 
 def is_refused():
-    """Whether this very process gets io_uring refused now."""
+    """Whether io_uring is refused to this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     entries_too_many = 1 << 30
     libc.syscall(REFUSED[0], ctypes.c_uint(entries_too_many), None)

@@ -20,7 +20,7 @@ use slimio_bench::rng::Rng;
 use slimio_bench::values::ValuePool;
 
 const STALL: Duration = Duration::from_secs(1);
-/// Longer than what a busy machine does to a request that did not meet the [`STALL`].
+/// Longer than a busy machine delays a request outside the [`STALL`].
 const SLOW: Duration = Duration::from_millis(500);
 const CLIENTS: usize = 4;
 const PER_SECOND: f64 = 2000.0;
@@ -29,17 +29,17 @@ fn writer() -> RequestWriter {
     RequestWriter::new(ValuePool::new(64, 0.5, 1))
 }
 
-/// A server that answers every SET with `reply` at once, but takes a nap of [`STALL`] at request
-/// number `stall_at`, during which nobody is answered.
+/// A server that answers every SET with `reply` at once, but sleeps for [`STALL`] at request number
+/// `stall_at`, during which nobody is answered.
 struct Stalling {
     reply: &'static [u8],
     stall_at: u64,
     seen: AtomicU64,
-    /// How long the nap was: as long as it should be, or longer.
+    /// How long it slept: at least [`STALL`].
     slept: RwLock<Duration>,
 }
 
-/// Starts one.
+/// Starts a [`Stalling`] server.
 fn serve(reply: &'static [u8], stall_at: u64) -> (Address, Arc<Stalling>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap());
@@ -89,7 +89,7 @@ fn open_loop_counts_all_that_was_due_during_a_stall() {
     let mut generator = connect(address, Arrival::Fixed { per_s: PER_SECOND });
     let report = generator.run(Until::Elapsed(STALL * 2)).unwrap();
 
-    // Of the requests that fall due in the stall, those that do so long enough before its end.
+    // Requests that fall due in the stall, at least `SLOW` before its end.
     let slept = *server.slept.read().unwrap();
     let expected = slept.saturating_sub(SLOW).as_secs_f64() * PER_SECOND;
     let slow = slower_than(&report, SLOW) as f64;
@@ -124,7 +124,7 @@ fn a_reply_of_the_wrong_kind_ends_the_run() {
     assert!(matches!(refused, Err(BenchError::Reply(_))), "{refused:?}");
 }
 
-/// Stopped and continued while nobody answers: a wait that is cut short is no silence.
+/// Stopped and continued while nobody answers: an interrupted wait is not taken for a timeout.
 #[test]
 fn a_generator_that_was_stopped_for_a_while_goes_on() {
     let (address, server) = serve(b"+OK\r\n", 500);

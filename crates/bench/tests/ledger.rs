@@ -67,7 +67,7 @@ fn terminated_nothing_is_lost() {
 
 #[test]
 fn a_shortened_log_is_noticed() {
-    // What is in flight when the server dies may be missing: of many clients, that is a kilobyte.
+    // Requests in flight when the server dies may be missing: for many clients, a kilobyte.
     for (bytes, clients) in [(1 << 10, 1), (64 << 10, 6)] {
         let sabotage = Sabotage::TruncateLog { bytes };
         let Some(result) = ledger_of(clients, Policy::Always, Death::Kill, sabotage) else {

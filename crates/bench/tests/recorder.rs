@@ -1,4 +1,4 @@
-//! The recorded device: what is asked of it is in its trace, to the byte, and what is not is not.
+//! The recorded device: its trace holds exactly the requests made of it, to the byte.
 //!
 //! Needs root, FUSE and loop devices; where they are missing it says so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -30,7 +30,7 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: SIZE, about: vec![("workload".into(), "a test".into())] }
 }
 
-/// Whether devices can be recorded here; says so loudly where not.
+/// Whether devices can be recorded here; says loudly why not.
 fn is_possible() -> bool {
     let refused = can_record();
     if let Err(why) = &refused {
@@ -74,8 +74,8 @@ impl Aligned {
     }
 }
 
-/// Runs of writes and deallocations that follow one another, as one each: where the kernel cuts a
-/// long one in two is its own matter.
+/// Joins adjacent writes, and adjacent deallocations, into one each: the kernel may split a long
+/// one anywhere.
 fn joined(records: &[TraceRecord]) -> Vec<TraceEvent> {
     let mut events: Vec<TraceEvent> = Vec::new();
     for TraceRecord { event, .. } in records {
@@ -104,7 +104,7 @@ fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
 
     let mut expected = vec![TraceEvent::Mark("begin".into())];
     disk.tape().record(&expected[0]).unwrap();
-    // One block, some, more than the kernel hands on at once; not in the order of their addresses.
+    // One block, several, and more than the kernel hands on at once; not in order of address.
     for (start, size) in [(8 << 20, 4096), (4096, 40960), (16 << 20, 5 << 20), (0, 4096)] {
         device.write_all_at(Aligned::new(size as usize, 7).get(), start).unwrap();
         expected.push(write(start, size));
@@ -129,7 +129,7 @@ fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
     assert_eq!(events, records.len() as u64);
     let events = joined(&records);
     let begin = events.iter().position(|event| *event == expected[0]).unwrap();
-    // The loop driver flushes what it is put on.
+    // The loop driver flushes its backing file when it is attached.
     assert!(events[..begin].iter().all(|event| *event == TraceEvent::Flush), "{events:?}");
     assert_eq!(events[begin..], expected);
     assert!(records.is_sorted_by_key(|record| record.time_ns));
@@ -150,8 +150,8 @@ fn a_recording_that_was_not_finished_is_refused() {
     assert!(matches!(error, TraceError::Cut { .. }), "{error}");
 }
 
-/// A file system of so many bytes, with clients for a drive of a fraction of that: there is room
-/// however slowly snapshots are written meanwhile.
+/// The workload is scaled for a drive of an eighth of the file system's size: there is room however
+/// slowly snapshots are written meanwhile.
 #[test]
 fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
     let scratch = Scratch::new();
@@ -182,7 +182,7 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
             match &record.event {
                 TraceEvent::Mark(_) => marks += 1,
                 TraceEvent::Write { range, .. } => written += range.size(),
-                // What making the file system discards does not count.
+                // Discards by mkfs do not count.
                 TraceEvent::Deallocate { range } if marks > 0 => discarded += range.size(),
                 _ => {}
             }
@@ -196,8 +196,8 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
     }
 }
 
-/// Starts to record stock Redis on ext4, as a process, and waits until its file system is mounted: the
-/// trace is begun when nothing is mounted any more that was before.
+/// Starts a process that records stock Redis on ext4, and waits until its file system is mounted.
+/// The trace file is made only after an earlier mount is gone.
 fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
     recording.args(["trace", "--size", "360", "--redis"]).arg(redis);
@@ -206,8 +206,8 @@ fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     start_and_wait(&mut recording, mounted, || trace.exists())
 }
 
-/// Starts what makes a file system, and waits until that is mounted at the place that belongs to the
-/// process, and `is_begun`.
+/// Starts a process that makes a file system, and waits until that is mounted where `mounted` says
+/// for the process id, and `is_begun` holds.
 fn start_and_wait(
     command: &mut Command,
     mounted: impl FnOnce(u32) -> PathBuf,
@@ -222,7 +222,7 @@ fn start_and_wait(
     child
 }
 
-/// Asks a process to end, and waits until it has, and has taken down what it had put up.
+/// Sends SIGTERM to a process, and waits for its end and the end of its mounts and loop devices.
 fn ask_to_end(scratch: &Scratch, mut child: Child) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert!(!child.wait().unwrap().success());
@@ -282,7 +282,7 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     }
 }
 
-/// Its data may lie in memory, so what it leaves would be missed.
+/// Its data may lie in memory, so leftovers would take up memory.
 #[test]
 fn a_runtime_experiment_that_is_asked_to_end_leaves_nothing() {
     let scratch = Scratch::new();

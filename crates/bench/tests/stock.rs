@@ -92,7 +92,7 @@ fn processes_at(directory: &Path) -> Vec<u32> {
     pids.filter(is_at).collect()
 }
 
-/// Looks again and again until it is so, half a minute at most.
+/// Polls until `is_so` holds, half a minute at most.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -118,7 +118,7 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Only the server itself: until it is one, its process is a copy of the benchmark or setpriv.
+    // Only the server itself: before it execs, its process is a copy of the benchmark or setpriv.
     let is_server = |pid: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         name.trim() == "redis-server"
@@ -228,8 +228,8 @@ fn measurements_agree_with_what_is_known() {
     // One read and one write per request, and a share of waiting, writing and syncing.
     let is_right = |counted: &f64| (2.0..5.0).contains(counted);
     let by_perf = count(SyscallCounter::with_perf(pid, &scratch.path), &mut generator);
-    // Fewer calls than requests are no count: on a busy machine strace says that it is attached
-    // before it looks.
+    // A count below the number of requests is retried: on a busy machine strace says that it is
+    // attached before it counts.
     let by_strace = (0..3)
         .map_while(|_| count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator))
         .reduce(|before, now| if before < 1.0 { now } else { before });
@@ -271,7 +271,7 @@ fn a_comparison_leaves_its_results() {
     assert!(median("set-64-p16", "requests_per_s") > 1000.0);
     assert!(median("open-everysec", "latency_us_p999") > 1.0);
     let offered = median("open-everysec", "offered_per_s");
-    // What was due, sent or not: a machine that is busy by now may not serve half of what it did.
+    // Due requests, sent or not: a machine that is busy by now may serve less than half as many.
     let due = median("open-everysec", "requests") + median("open-everysec", "never_sent");
     let due = due / Scale::QUICK.measured_s;
     assert!((due / offered - 1.0).abs() < 0.4, "{due} of {offered} per second");

@@ -1,5 +1,5 @@
-//! The workload of the recordings, driven against a stock server: how far its log can grow, and what
-//! ends it.
+//! The workload of the recordings, driven against a stock server: how far its log can grow, and
+//! which failures end it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -15,10 +15,10 @@ use slimio_bench::proc::{children, deleted_files};
 use slimio_bench::recorder::Workload;
 use slimio_bench::server::{Policy, Server};
 
-/// Log that is written per SET beside its value, at most.
+/// Log bytes per SET, at most: a value of 4096 bytes and the rest of its record.
 const RECORD_BYTES: u64 = 4096 + 64;
 
-/// Some seconds long.
+/// A workload of some seconds.
 fn workload() -> Workload {
     Workload { repetitions: 2, ..Workload::scaled(64 << 20) }
 }
@@ -35,7 +35,7 @@ fn clients_are_held_back_by_all_of_the_log() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
     let workload = workload();
-    // Between two looks a part of a repetition is logged, and the file of a log is written later.
+    // Between two checks a part of a repetition is logged, and the log's file is written later.
     let data_bytes = workload.key_count * RECORD_BYTES;
     let most = data_bytes + workload.hold_back_bytes + workload.requests / 32 * RECORD_BYTES;
     let (times, largest) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -54,7 +54,7 @@ fn clients_are_held_back_by_all_of_the_log() {
     server.stop().unwrap();
 }
 
-/// Of a server that has not closed yet what a rewrite has deleted, the child that saves would keep it.
+/// A child forked to save would keep files open that a rewrite deleted and the server still has.
 #[test]
 fn a_snapshot_begins_when_a_rewrite_has_freed_what_it_can() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Measures durable overwrites of a file, by size, operations in flight and way to the kernel.
+//! Measures durable overwrites of a file, by size, operations in flight and engine.
 //!
 //! `cargo run --release --package slimio-device --example durable_writes -- DIRECTORY`
 
@@ -45,7 +45,7 @@ fn measure(place: &Path, engine: EngineChoice) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Writes every block once, so that the file system only overwrites from here on.
+/// Writes every block once, so that all later writes are overwrites to the file system.
 fn fill(device: &mut dyn Device) {
     let mut buffer = Some(Buffer::zeroed(256));
     let mut completions = Vec::new();
@@ -61,8 +61,8 @@ fn write(lba: u64, buffer: Buffer) -> Op {
     Op::Write { lba: Lba(lba), buffer, placement: PlacementId::default(), durable: true }
 }
 
-/// Durable writes per second. What is kicked before it is waited for is never run by a plain call
-/// of the thread that waits.
+/// Durable writes per second. A write that is kicked before it is waited for is never made by a
+/// plain call of the waiting thread.
 fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> f64 {
     let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
     let mut completions = Vec::new();

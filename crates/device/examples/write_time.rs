@@ -1,11 +1,11 @@
-//! Writes blocks one after the other, each durable before the next, and says how long one takes: as
-//! a log that a program appends to and flushes, and as this crate's back ends do it.
+//! Writes blocks one after the other, each durable before the next, and prints how long one takes:
+//! as a program does that appends to a log and flushes it, and as this crate's back ends do.
 //!
 //! `cargo run --release --package slimio-device --example write_time -- WAY PATH [COUNT [MARKER]]`
 //!
 //! `WAY` is `append`, `preallocated` (`PATH` is an empty directory for both), `block` or
 //! `passthrough` (`PATH` is a device, whose contents are lost). `MARKER` is the kernel's
-//! `trace_marker`: it gets a line before the first write and one behind the last.
+//! `trace_marker`: it gets a line before the first write and one after the last.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 

@@ -1,7 +1,7 @@
-//! What needs a second process: this program starts itself again, in another role.
+//! Tests that need a second process: this program starts itself again, in another role.
 
 #![expect(clippy::print_stdout, reason = "the processes talk through it")]
-#![expect(unsafe_code, reason = "another user and its limits are system calls")]
+#![expect(unsafe_code, reason = "changing user and limits takes system calls")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -85,7 +85,7 @@ fn a_second_process_is_refused_with_the_first_ones_id() {
     Directory::open(place.path(), options).expect("we have let go of it");
 }
 
-/// Holds files to the contract.
+/// Checks files against the contract of devices.
 fn check_files(path: &Path) -> Directory {
     let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
     let mut count = 0;
@@ -98,7 +98,7 @@ fn check_files(path: &Path) -> Directory {
     directory
 }
 
-/// Checks what is left where io_uring is forbidden.
+/// Checks that everything still works where io_uring is forbidden.
 fn confined(path: &Path) {
     without_io_uring::forbid_io_uring();
     let refused = slimio_ring::probe().expect_err("it is forbidden");
@@ -118,7 +118,7 @@ fn confined(path: &Path) {
     println!("as correct");
 }
 
-/// Checks what is left where neither io_uring nor a single durable write is to be had.
+/// Checks that everything still works with neither io_uring nor durable writes in one call.
 fn bare(path: &Path) {
     without_io_uring::forbid_io_uring();
     without_io_uring::fail(&[libc::SYS_pwritev2], libc::EOPNOTSUPP);
@@ -126,7 +126,7 @@ fn bare(path: &Path) {
     println!("as correct");
 }
 
-/// Checks what becomes of a path when io_uring is refused while it is used.
+/// Checks a path when io_uring is refused while it is in use.
 fn barred(path: &Path) {
     const COUNT: u64 = 8;
     let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
@@ -169,7 +169,7 @@ fn barred(path: &Path) {
     }
     let said = untaken.to_string();
     assert!(said.contains("allow io_uring_enter"), "{said}");
-    // What the kernel was not given has not been done.
+    // Operations that the kernel did not take were not done.
     let written = std::fs::read(directory.file_path("file")).expect("it is readable");
     assert!(written.iter().all(|&byte| byte == 1));
     drop(path);
@@ -183,12 +183,12 @@ fn a_path_that_is_refused_later_says_so() {
 /// A user that has no other process.
 const NOBODY_ELSE: u32 = 54_321;
 
-/// Threads of this process, the kernel's for its rings among them.
+/// Counts the threads of this process, including the kernel's threads for its rings.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
 }
 
-/// Checks what is said where the kernel has a thread for one path and none for the next.
+/// Checks the notes where the kernel has a thread for one path and none for the next.
 fn crowded(path: &Path) {
     // SAFETY: it is handed a number.
     assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "it was root");
@@ -200,7 +200,7 @@ fn crowded(path: &Path) {
         println!("as correct");
         return;
     }
-    // The one that it was tried out with ends in its own time.
+    // The thread of the ring that probed for this ends later.
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads() > 1 {
         assert!(Instant::now() < deadline, "{} threads", threads());
@@ -237,7 +237,7 @@ fn run_to_the_end(role: &str) {
     run_role(role, place.path());
 }
 
-/// Starts this program in a role, and sees it end well.
+/// Runs this program in a role, and checks that it succeeds.
 fn run_role(role: &str, path: &Path) {
     let output = start(role, path).wait_with_output().expect("it ends");
     assert!(output.status.success(), "{role}: {:?}", output.status);

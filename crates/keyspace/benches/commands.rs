@@ -1,6 +1,6 @@
-//! What a command costs from its bytes to the bytes of its reply: CPU nanoseconds, allocations.
+//! The cost of a command from its bytes to the bytes of its reply: CPU nanoseconds, allocations.
 //!
-//! `cargo bench -p slimio-keyspace [KEYS]`: random keys out of so many.
+//! `cargo bench -p slimio-keyspace [KEYS]`: random keys out of KEYS.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -13,7 +13,7 @@ use slimio_resp::{Limits, OwnedRequest, Parser, ReplyBuf, Step};
 
 const ROUND_LEN: usize = 200_000;
 
-/// As a server has it, without sockets and disks.
+/// A server without sockets and disks.
 struct Machine {
     keyspace: Keyspace,
     parser: Parser,
@@ -49,7 +49,7 @@ impl Machine {
     }
 }
 
-/// Does the same commands again from a log; prints nanoseconds and allocations per command.
+/// Replays the same commands from a log; prints nanoseconds and allocations per command.
 fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut payload = Payload::default();
     let mut effects = Effects::new();
@@ -75,7 +75,7 @@ fn report(name: &str, elapsed_ns: usize, count: usize, allocations: u64) {
     println!("{name:32} {ns:6} ns {allocations:6.2} allocations");
 }
 
-/// CPU time of this thread: others may be running beside it.
+/// CPU time of this thread: other processes may run beside it.
 fn cpu_ns() -> usize {
     let status = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     status.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number")
@@ -91,7 +91,7 @@ fn encode(args: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// The key of an index, of 16 bytes.
+/// The key of an index: 16 bytes.
 fn key(index: usize) -> [u8; 16] {
     let mut key = *b"key:000000000000";
     let mut rest = index;
@@ -120,7 +120,7 @@ fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]])
 }
 
 fn main() {
-    // Cargo hands over flags of its own.
+    // Cargo adds flags of its own.
     let keys = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(100_000);
     let mut state = 1u64;
     let random: Vec<usize> = (0..ROUND_LEN)

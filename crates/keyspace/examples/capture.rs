@@ -1,8 +1,8 @@
 //! Prints what a capture costs the thread that runs commands: CPU time to begin, for each entry,
 //! for the longest step, and for a `SET` before, during and after.
 //!
-//! `cargo run --release -p slimio-keyspace --example capture [COUNT SIZE]`: so many keys of 16
-//! bytes with values of so many bytes; without them, 250,000 of 4096 and 10 million of 16.
+//! `cargo run --release -p slimio-keyspace --example capture [COUNT SIZE]`: COUNT keys of 16 bytes
+//! with values of SIZE bytes; by default 250,000 of 4096 and 10 million of 16.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -15,14 +15,14 @@ use slimio_keyspace::{
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
-/// That of the server.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What a step may do: about what a turn of an event loop can spare.
+/// Budget of a step: about what a turn of an event loop can spare.
 const BUDGET: CaptureBudget = CaptureBudget { size: 256 * 1024, entries: 500 };
 
-/// Commands between two steps, where there are any.
+/// Commands between two steps, if there are any.
 const COMMANDS_PER_STEP: usize = 100;
 
 fn main() {
@@ -63,7 +63,7 @@ impl Machine {
         assert!(matches!(outcome, Outcome::Reply));
     }
 
-    /// CPU time of so many commands on random keys.
+    /// CPU time of `commands` SETs of random keys.
     fn set_random(&mut self, commands: usize, keys: usize) -> Duration {
         let start = cpu_time();
         for _ in 0..commands {
@@ -74,8 +74,8 @@ impl Machine {
         cpu_time().saturating_sub(start)
     }
 
-    /// Captures everything, with so many commands between two steps; what is handed out is dropped
-    /// by another thread, as it would be.
+    /// Captures everything, with `commands` SETs between two steps. Another thread drops the
+    /// captured entries, as in the server.
     fn capture(&mut self, keys: usize, commands: usize) {
         let (sender, receiver) = std::sync::mpsc::sync_channel::<Vec<Captured>>(4);
         let consumer = std::thread::spawn(move || {
@@ -132,7 +132,7 @@ fn measure(keys: usize, size: usize) {
     println!("  SET after: {} ns", each(machine.set_random(rounds, keys)));
 }
 
-/// CPU time of this thread: others may be running beside it.
+/// CPU time of this thread: other processes may run beside it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,10 +1,10 @@
-//! Prints what it costs to encode a snapshot, to decode it and to load it: CPU time for each key
-//! and, where there are large values, megabytes in a second.
+//! Prints what it costs to encode a snapshot, to decode it and to load it: CPU time per key and
+//! megabytes per second.
 //!
-//! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]`: so many keys of 16 bytes
-//! with values of so many bytes, half of which compress to half; without them, some sizes, and one
-//! hash with as many fields as there are keys elsewhere. What is joined is what came in parts: that
-//! and decoding is not for the command thread, which only loads.
+//! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]`: COUNT keys of 16 bytes
+//! with values of SIZE bytes, of which the second half compresses; by default several sizes, and
+//! one hash of 5 million fields. Joining is for values that come in parts. It and decoding are not
+//! done by the command thread, which only loads.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -17,7 +17,7 @@ use slimio_keyspace::{
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
-/// That of the server.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -67,14 +67,14 @@ fn report(what: &str, time: Duration, keys: usize, size: usize) {
     println!("  {what:7} {:5} ns a key, {megabytes} MB/s", ns / keys);
 }
 
-/// Runs a command once for each key, or field, with its value behind it.
+/// Runs a command once for each key or field, and appends that and a value to `words`.
 fn fill(keyspace: &mut Keyspace, words: &[&[u8]], keys: usize, size: usize) {
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
     let command = command_table().lookup(words[0]).expect("a command");
     let mut state = 1u64;
     let mut value = vec![b'v'; size];
     for index in 0..keys {
-        // Noise in the first half, then what compresses.
+        // Noise in the first half, compressible bytes in the second.
         for byte in &mut value[..size / 2] {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             *byte = (state >> 56) as u8;
@@ -150,7 +150,7 @@ fn load(chunks: &[Vec<u8>], keys: usize, size: usize) -> Keyspace {
     keyspace
 }
 
-/// CPU time of this thread: others may be running beside it.
+/// CPU time of this thread: other processes may run beside it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

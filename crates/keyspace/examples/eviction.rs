@@ -1,9 +1,9 @@
-//! Prints how often keys are still there when they are wanted, with a limit to memory, beside stock
-//! `redis-server` with the same limit.
+//! Prints the hit rate under a memory limit, beside that of stock `redis-server` with the same
+//! limit.
 //!
 //! `cargo run --release -p slimio-keyspace --example eviction [READS]`: keys are read with a
-//! frequency that falls as 1 / rank, and set when they are not there. The stock server goes first;
-//! then as much time passes for the keyspace as it took.
+//! frequency that falls as 1 / rank, and set on a miss. The stock server goes first; the keyspace's
+//! clock then advances by the time that it took.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -21,7 +21,7 @@ use stock::Stock;
 const READS: usize = 400_000;
 const KEYS: usize = 200_000;
 const VALUE_SIZE: usize = 100;
-/// Bytes that the data may take, of about 40 MB that they would.
+/// Bytes that the data may take, of about 40 MB that they would take without a limit.
 const LIMIT: usize = 2 << 20;
 
 fn main() {
@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// The keys that are read, in order; the same for everybody.
+/// The keys that are read, in order; the same for all runs.
 fn wanted(reads: usize) -> impl Iterator<Item = String> {
     let mut state = 7u64;
     (0..reads).map(move |_| {
@@ -55,7 +55,7 @@ fn wanted(reads: usize) -> impl Iterator<Item = String> {
     })
 }
 
-/// Hits in percent of the second half of the reads, keys at the end, and the time it took.
+/// Hits in percent of the second half of the reads, keys at the end, and the time taken.
 fn redis(reads: usize, policy: &str, samples: usize) -> Option<(f64, usize, Duration)> {
     let mut stock = Stock::start()?;
     let limit = (stock.info("used_memory") + LIMIT).to_string();

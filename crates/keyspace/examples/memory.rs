@@ -1,8 +1,8 @@
-//! Prints what a key costs, beside what it costs in stock `redis-server`.
+//! Prints the memory that a key takes, here and in stock `redis-server`.
 //!
-//! `cargo run --release -p slimio-keyspace --example memory [COUNT]`: so many keys of 16 bytes,
-//! with values of some sizes, and hashes; one after the other, each in a process of its own. What is
-//! counted is what `maxmemory` is about; what the allocator and the kernel say should be the same.
+//! `cargo run --release -p slimio-keyspace --example memory [COUNT]`: COUNT keys of 16 bytes, with
+//! values of several sizes, and hashes; one after the other, each in a process of its own. Counted
+//! bytes are those that `maxmemory` limits; the allocator and the kernel should report the same.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -14,7 +14,7 @@ use slimio_keyspace::{Config, Context, DbIndex, Effects, Keyspace, Mode, Outcome
 use slimio_resp::{OwnedRequest, ReplyBuf};
 use stock::Stock;
 
-/// As in the server.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -22,7 +22,7 @@ const VALUE_SIZES: [usize; 6] = [16, 64, 512, 1024, 4096, 5000];
 
 const KEY_COUNT: usize = 1_000_000;
 
-/// Bytes of values that one size may take.
+/// Limit of the bytes of all values of one size.
 const TOTAL_SIZE_MAX: usize = 1 << 30;
 
 /// Hashes: keys, fields of each, bytes of a field and of a value.
@@ -35,11 +35,11 @@ const FIELDS_PER_COMMAND: usize = 100;
 const HEAD: &str =
     "counted B | allocated B | resident B | redis used_memory B | redis resident B |";
 
-/// What is put in: so many keys, with a string of that size each, or a hash.
+/// The data to put in: keys with a string each, or with a hash each.
 #[derive(Clone, Copy)]
 struct Shape {
     keys: usize,
-    /// None: a string.
+    /// 0 for a string.
     fields: usize,
     field_size: usize,
     value_size: usize,
@@ -59,7 +59,7 @@ impl Shape {
         Self { keys, fields, field_size, value_size, expiring: number() == 1 }
     }
 
-    /// Count of what the bytes are divided by: keys, or fields.
+    /// The divisor of the bytes: the number of fields, or of keys with strings.
     fn count(self) -> usize {
         self.keys * self.fields.max(1)
     }
@@ -72,10 +72,10 @@ impl Shape {
         self.keys * self.commands_per_key()
     }
 
-    /// One of the commands that put it in.
+    /// One of the commands that put the data in.
     fn command(self, index: usize) -> Vec<Vec<u8>> {
         let (key, part) = (index / self.commands_per_key(), index % self.commands_per_key());
-        // Not the same as a small number, which Redis keeps in another form.
+        // Not a small number, which Redis keeps in another form.
         let value = |n: usize| (0..self.value_size).map(|i| b'a' + ((i + n) % 26) as u8).collect();
         let name = format!("key:{key:012}").into_bytes();
         if self.fields > 0 {
@@ -122,7 +122,7 @@ fn main() {
     }
 }
 
-/// Bytes for each key or field, here and there, as the columns of a row.
+/// Bytes per key or field, here and in stock, as the columns of a row.
 fn measure(shape: Shape) -> String {
     let program = std::env::current_exe().expect("this program");
     let output =
@@ -133,7 +133,7 @@ fn measure(shape: Shape) -> String {
     format!("{ours} | {redis}")
 }
 
-/// Fills a keyspace: bytes for each key or field that are counted, allocated and resident.
+/// Fills a keyspace; returns the counted, allocated and resident bytes per key or field.
 fn fill(shape: Shape) -> [usize; 3] {
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
@@ -174,8 +174,8 @@ fn resident_size() -> usize {
     digits.parse::<usize>().expect("a number") * 1024
 }
 
-/// What a stock server takes for each key or field, by its own account and by the kernel's; `None`
-/// if there is none.
+/// Bytes per key or field in a stock server, by its own account and by the kernel's; `None` if it
+/// is not installed.
 fn redis(shape: Shape) -> Option<[usize; 2]> {
     const BATCH_LEN: usize = 100;
     let mut stock = Stock::start()?;

@@ -1,13 +1,13 @@
-//! Prints which commands took longest, in CPU time of their thread, while keys are inserted.
+//! Prints which commands took longest, in CPU time of their thread.
 //!
 //! `cargo run --release -p slimio-keyspace --example slowest [KEYS [VALUE_SIZE [EXPIRING_PERCENT]]]`:
-//! the ten slowest `SET`s of so many new keys in random order of their hashes, and then of as many
-//! `DEL`s.
+//! the ten slowest `SET`s of KEYS new keys in random order of their hashes, and then the ten
+//! slowest `DEL`s of these.
 //!
 //! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest commands that make one hash of
-//! so many fields, write to it while a capture holds all of it, read it, and let it expire.
+//! FIELDS fields, write to it while a capture holds all of it, read it, and let it expire.
 //!
-//! What the kernel takes to hand out memory is in it; what another process takes is not.
+//! This includes the kernel's time to hand out memory, but no other process's time.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -20,7 +20,7 @@ use slimio_keyspace::{
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
-/// As in the server.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -28,21 +28,21 @@ const KEY_COUNT: usize = 10_000_000;
 const VALUE_SIZE: usize = 64;
 const SHOWN: usize = 10;
 
-/// Commands on a hash that is there.
+/// Commands on an existing hash.
 const COMMANDS: usize = 1_000_000;
 
 /// A command that was slow.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
     ns: u64,
-    /// Commands before it.
+    /// The number of commands before it.
     index: usize,
-    /// Bytes in use behind it, and how many more than before it.
+    /// Bytes in use after it, and the increase since before it.
     used: usize,
     growth: isize,
 }
 
-/// What so many commands, or steps of commands, took.
+/// Times of a series of commands, or steps of commands.
 struct Measured {
     slowest: Vec<Slow>,
     steps: usize,
@@ -93,7 +93,7 @@ fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
         keyspace.capture_step(budget, &mut captured);
     }
     println!("\nwhile a capture holds all of it");
-    // Fields far from each other: each copies its own way down.
+    // Fields far from each other: each copies its own path down the tree.
     let far = |index: usize| index.wrapping_mul(7_368_787);
     let set = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(far(index)), &values[0]]);
     show("HSET of old fields", &measure(keyspace, 1, 0..count.min(COMMANDS), set));
@@ -115,7 +115,7 @@ fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
     println!("freed by another thread in {} ms", (cpu_ns() - began_ns) / 1_000_000);
 }
 
-/// Runs a command for each index, and keeps the slowest of all steps, the slowest first.
+/// Runs a command for each index, and keeps the slowest steps, slowest first.
 fn measure(
     keyspace: &mut Keyspace,
     now_ms: i64,

@@ -1,4 +1,4 @@
-//! Captures: what is handed out, while commands go on, is what was there when it began.
+//! Captures: while commands go on, they hand out the data set as it was when they began.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -20,7 +20,7 @@ const ROUNDS: usize = 10_000;
 /// Databases that the random commands use.
 const DBS: u16 = 3;
 
-/// What was captured, sorted.
+/// The captured entries, sorted.
 fn captured(batches: &[Captured]) -> Vec<Entry> {
     sorted(batches.iter().flat_map(Captured::entries))
 }
@@ -35,7 +35,7 @@ fn step(keyspace: &mut Keyspace, entries: usize, out: &mut Vec<Captured>) {
     assert!(batches.iter().all(|batch| !batch.is_empty()));
 }
 
-/// Goes on until everything has been taken.
+/// Steps until everything has been taken.
 fn finish(keyspace: &mut Keyspace, out: &mut Vec<Captured>) {
     while keyspace.capture_state() == CaptureState::Running {
         step(keyspace, 1000, out);
@@ -198,7 +198,7 @@ fn large_values_are_captured_before_they_are_changed() {
             driver.keyspace.begin_capture(CaptureKind::PointInTime);
             let expected = contents(&driver.keyspace);
             driver.run(change);
-            // And what a command changed once, another may change again.
+            // A key that one command has changed can be changed again.
             for db in [0, 1] {
                 driver.db = DbIndex(db);
                 driver.run(&["APPEND", "k", "again"]);
@@ -251,7 +251,7 @@ fn hashes_are_captured_before_they_are_changed() {
     }
 }
 
-/// Runs a command that is ready to be run, and counts what is allocated.
+/// Runs a prepared command, and counts its allocations.
 fn allocated(
     keyspace: &mut Keyspace,
     request: &OwnedRequest,
@@ -278,7 +278,7 @@ fn allocated(
     })
 }
 
-/// To begin takes nothing, and without a capture a command takes what it did before there was one.
+/// Beginning a capture allocates nothing, and after one a command allocates no more than before.
 #[test]
 fn without_a_capture_a_value_is_replaced_in_place() {
     let mut driver = Driver::new(1);
@@ -299,7 +299,7 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     let info =
         allocation_counter::measure(|| driver.keyspace.begin_capture(CaptureKind::PointInTime));
     assert_eq!(info.count_total, 0, "to begin");
-    // Moved out once; then it is the keyspace's alone again.
+    // The old value is moved out once; the new one is then the keyspace's alone.
     assert!(allocated(&mut driver.keyspace, &large).count_total <= 4);
     assert!(allocated(&mut driver.keyspace, &small).count_total <= 1);
     nothing(&mut driver.keyspace);
@@ -309,7 +309,7 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     nothing(&mut driver.keyspace);
 }
 
-/// What waits to be handed out is counted as the allocator counts it.
+/// The counted size of pre-images that wait to be handed out is what the allocator says.
 #[test]
 fn the_memory_of_pre_images_is_counted() {
     for size in [40, 4096] {
@@ -343,8 +343,8 @@ fn the_memory_of_pre_images_is_counted() {
     }
 }
 
-/// A database that is flushed while others are not: its entries are taken all the same, step by
-/// step, and its memory goes with them.
+/// One database is flushed, others are not: its entries are still taken step by step, and its
+/// memory goes with them.
 #[test]
 fn a_flushed_database_is_captured_in_steps() {
     let mut driver = Driver::new(1);
@@ -382,7 +382,7 @@ fn a_flushed_database_is_captured_in_steps() {
     );
 }
 
-/// As in Redis, flushing everything ends it. The next one can begin at once.
+/// As in Redis, flushing everything ends a capture. The next one can begin at once.
 #[test]
 fn flushing_everything_ends_a_capture() {
     for (command, all) in [("FLUSHALL", true), ("FLUSHDB", true), ("FLUSHDB", false)] {
@@ -409,7 +409,7 @@ fn flushing_everything_ends_a_capture() {
         finish(&mut driver.keyspace, &mut out);
         assert_eq!(captured(&out), expected);
     }
-    // A capture that is complete is not yet a snapshot: flushing ends that, too.
+    // A complete capture is not yet a snapshot: flushing ends it, too.
     let mut driver = Driver::new(1);
     driver.run(&["SET", "a", "1"]);
     driver.keyspace.begin_capture(CaptureKind::PointInTime);
@@ -418,7 +418,7 @@ fn flushing_everything_ends_a_capture() {
     driver.run(&["FLUSHALL"]);
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Flushed);
     driver.keyspace.end_capture();
-    // And one that settles has nothing left to do.
+    // For a capture that is settling, flushing leaves nothing to do.
     for index in 0..100 {
         driver.run(&["SET", &format!("key:{index}"), "1"]);
     }

@@ -1,4 +1,4 @@
-//! Chunks: what is captured, encoded, decoded on other threads and put in is what was there.
+//! Chunks: a data set that is captured, encoded, decoded on other threads and loaded is the same.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -45,9 +45,9 @@ fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A keyspace with what chunks hold, decoded on two threads.
+/// A keyspace loaded from chunks that are decoded on two threads.
 fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkError> {
-    // Another seed than that of whoever wrote it.
+    // Not the seed of the keyspace that was captured.
     let mut keyspace = Keyspace::new(Config::default(), 0xfeed);
     keyspace.set_eviction(eviction);
     let context = keyspace.decode_context(NOW_MS);
@@ -88,7 +88,6 @@ fn what_is_loaded_is_what_was_captured() {
         assert!(found == expected, "round {round}: {found:?}\n{expected:?}");
         for db in (0..16).map(DbIndex) {
             assert_eq!(loaded.expiring(db), driver.keyspace.expiring(db));
-            // Room was made, so no bucket was split; what the keys take is the same.
             assert_eq!(loaded.dbsize(db), driver.keyspace.dbsize(db));
         }
     }
@@ -124,7 +123,7 @@ fn large_values_come_in_parts() {
         assert!(chunks.len() > 30, "{} chunks", chunks.len());
         let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
         assert!(contents(&loaded) == contents(&driver.keyspace));
-        // One that is missing, anywhere, is noticed where it parts a value.
+        // A missing chunk is noticed where it parts a value.
         let noticed = (0..chunks.len()).filter(|missing| {
             let mut chunks = chunks.clone();
             chunks.remove(*missing);
@@ -134,7 +133,7 @@ fn large_values_come_in_parts() {
     }
 }
 
-/// How often, or how long ago, keys were used goes with them.
+/// The LFU frequency or LRU idle time of keys is kept.
 #[test]
 fn the_last_use_of_keys_is_kept() {
     let cases: [(_, DataFn); 2] = [
@@ -162,7 +161,7 @@ fn the_last_use_of_keys_is_kept() {
     }
 }
 
-/// What a subcommand of `OBJECT` replies for each key.
+/// The reply of a subcommand of `OBJECT` for each key.
 fn last_uses(keyspace: &mut Keyspace, ask: DataFn) -> Vec<Vec<u8>> {
     let ask = |index: usize| {
         let request = OwnedRequest::from_args(["OBJECT", "of", &format!("key:{index}")]);
@@ -224,7 +223,7 @@ fn a_chunk_that_is_none_is_refused() {
     }
 }
 
-/// Any bytes at all are survived, and so is whatever is loaded from them.
+/// Damaged chunks cause no panic, and neither does reading the data loaded from them.
 #[test]
 fn chunks_with_damage_are_survived() {
     let seed = common::seed();

@@ -14,10 +14,10 @@ use slimio_resp::{Protocol, parse_i64, reply_size};
 /// How long the random commands go on.
 const RUN_TIME: Duration = Duration::from_secs(8);
 
-/// By how much times may differ, in their own unit: the two read the clock one after the other.
+/// How far apart times may be, in milliseconds: the two read the clock one after the other.
 const TIME_TOLERANCE_MS: i64 = 5_000;
 
-/// How near to its end no key is looked at, in milliseconds.
+/// No command runs within this many milliseconds of the expiry of a key.
 const CLOCK_TOLERANCE_MS: i64 = 40;
 
 /// A stock server of our own, on a socket of our own.
@@ -27,7 +27,7 @@ struct Stock {
 }
 
 impl Stock {
-    /// Starts it; `None` if it is not installed.
+    /// Starts a server; `None` if it is not installed.
     fn start(name: &str) -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("slimio-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the socket");
@@ -39,7 +39,7 @@ impl Stock {
             .stdout(Stdio::piped())
             .spawn();
         let Ok(mut child) = spawned else {
-            // Not by a macro, whose output a test that passes would swallow.
+            // Not `eprintln!`: the output of a passing test is swallowed.
             let text = b"SKIPPED: redis-server is not installed, so nothing was compared with it\n";
             std::io::stderr().write_all(text).expect("written");
             std::fs::remove_dir_all(&folder).expect("the folder is ours");
@@ -69,7 +69,7 @@ impl Stock {
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        // Nothing is to be saved from a test that may have failed already.
+        // Errors don't matter here: the test may have failed already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -107,7 +107,7 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64
 }
 
-/// The two, with a connection for each protocol.
+/// A keyspace, and the stock server with a connection for each protocol.
 struct Pair {
     ours: Driver,
     stock: [Connection; 2],
@@ -115,7 +115,7 @@ struct Pair {
 
 impl Pair {
     fn run<T: AsRef<[u8]>>(&mut self, resp3: bool, args: &[T]) -> (Vec<u8>, Vec<u8>) {
-        // The two read the clock one after the other: let no key's time be over in between.
+        // The two read the clock one after the other: no key may expire in between.
         while self.expires_soon(now_ms()) {
             std::thread::yield_now();
         }
@@ -142,7 +142,7 @@ impl Pair {
         }
     }
 
-    /// Both have forgotten what is over, and hold the same keys with the same values and times.
+    /// Both have dropped expired keys, and hold the same keys with the same values and expiry.
     fn assert_same_contents(&mut self) {
         for db in 0..3 {
             self.select(db);
@@ -230,7 +230,7 @@ fn replies_are_those_of_redis() {
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < RUN_TIME {
-        // The clock moves by less than what is over by now, and what is to come, differ.
+        // Past and future dates are further apart than the clock moves meanwhile.
         generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.one_in(2));
         let words = generator.command();
         let resp3 = generator.rng.one_in(2);
@@ -249,7 +249,7 @@ fn replies_are_those_of_redis() {
     assert!(count > 1000, "too few commands compared: {count}");
 }
 
-/// Sums of numbers with many digits: both round them in the same places.
+/// Sums of numbers with many digits: both round them alike.
 #[test]
 fn float_sums_are_those_of_redis() {
     let Some(server) = Stock::start("floats") else { return };
@@ -294,7 +294,7 @@ fn float(rng: &mut Rng) -> String {
     number
 }
 
-/// Runs a command on both and compares the replies as far as they are determined.
+/// Runs a command on both and compares the deterministic part of the replies.
 fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let name = words[0].to_ascii_lowercase();
     let shown: Vec<String> = words.iter().map(|word| lossy(word)).collect();
@@ -311,7 +311,7 @@ fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
         }
         b"hrandfield" => compare_random_fields(pair, resp3, words),
         b"dbsize" | b"randomkey" => {
-            // Those that are over count until somebody meets them.
+            // Expired keys count until a command finds them.
             pair.run(resp3, &["SCAN", "0", "COUNT", "10000"]);
             let (ours, stock) = pair.run(resp3, words);
             if name == b"randomkey" && ours.starts_with(b"$") && !ours.starts_with(b"$-") {
@@ -344,7 +344,7 @@ fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     }
 }
 
-/// The fields are any, but as many, and in the hash with their values.
+/// Both reply with equally many fields, which may differ. Ours are in the hash, with their values.
 fn compare_random_fields(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let (ours, stock) = pair.run(resp3, words);
     let shown = lossy(&words.join(&b' '));
@@ -391,7 +391,7 @@ fn compare_scan(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     }
     let cursor_index = if words[0].eq_ignore_ascii_case(b"hscan") { 2 } else { 1 };
     if words[cursor_index] != b"0" {
-        // Positions in the middle are each server's own.
+        // Cursors in mid-scan are each server's own.
         return;
     }
     let mut found = [Vec::new(), Vec::new()];

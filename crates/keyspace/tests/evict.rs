@@ -1,4 +1,4 @@
-//! Keys that go because memory is short: which, how many, and what the log says of it.
+//! Eviction: which keys, how many, and what is logged.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -13,7 +13,7 @@ use slimio_keyspace::{
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
-/// A keyspace that evicts before every command, and one that does what the first has logged.
+/// A keyspace that evicts before every command, and one that replays the log of the first.
 struct Pair {
     live: Driver,
     replayed: Keyspace,
@@ -30,7 +30,7 @@ impl Pair {
         Self { live, replayed, used_max, evicted: Vec::new() }
     }
 
-    /// Makes room; says whether there was enough that may go.
+    /// Evicts down to `used_max`; returns whether enough could be evicted.
     fn make_room(&mut self) -> bool {
         let mut effects = Effects::new();
         let mut is_enough = true;
@@ -62,7 +62,7 @@ impl Pair {
     }
 }
 
-/// What a key holds, and when it expires.
+/// Contents of a value, and its expiry.
 type Content = (Vec<Vec<u8>>, Option<i64>);
 
 fn contents(keyspace: &Keyspace, db: u16) -> BTreeMap<Vec<u8>, Content> {
@@ -149,14 +149,14 @@ fn without_keys_that_may_go_there_is_nothing_to_evict() {
     }
 }
 
-/// One key in ten thousand expires: each of them must be found, and as often as the others.
+/// One key in ten thousand has an expiry: each of these must be found, and equally often.
 #[test]
 fn few_keys_that_expire_are_found_among_many() {
     const COUNT: usize = 100_000;
     let mut first = HashMap::new();
     for round in 0..300u64 {
         let mut pair = Pair::new(EvictionPolicy::VolatileRandom, 0, round);
-        // The same keys are elsewhere under another seed.
+        // Another seed puts the same keys elsewhere.
         let count = if round == 0 { COUNT } else { 1_000 };
         for index in 0..count {
             pair.live.run(&["SET".to_owned(), index.to_string(), "x".to_owned()]);
@@ -182,7 +182,7 @@ fn few_keys_that_expire_are_found_among_many() {
     assert!(first.values().all(|count| (10..60).contains(count)), "{first:?}");
 }
 
-/// What was drawn for the last eviction is remembered, and may have been used since.
+/// Candidates sampled for earlier evictions are remembered, and may have been used since.
 #[test]
 fn what_was_used_since_it_was_drawn_stays() {
     const COUNT: usize = 100;
@@ -236,7 +236,7 @@ fn those_that_expire_first_go_first() {
     assert!(mean < best * 11 / 10, "{mean}, not {best}");
 }
 
-/// Reads keys, and sets those that are not there, as a cache does; the part that was there.
+/// Reads keys, and sets the missing ones, as a cache does. Returns the share of hits.
 fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     const KEYS: usize = 20_000;
     let mut pair = Pair::new(policy, 400 << 10, 5);
@@ -261,7 +261,7 @@ fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     f64::from(hits as u32) / f64::from(reads)
 }
 
-/// A number below `count`, small ones more often, by the law 1 / rank (Devroye's inversion).
+/// A number below `count`, smaller ones more often, by the law 1 / rank (Devroye's inversion).
 fn zipf(rng: &mut Rng, count: usize) -> usize {
     let uniform = rng.next() as f64 / u64::MAX as f64;
     ((count as f64 + 1.0).powf(uniform) - 1.0) as usize

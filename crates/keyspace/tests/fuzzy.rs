@@ -1,4 +1,4 @@
-//! Fuzzy captures: with what was logged from their beginning to their end, they are the data set.
+//! Fuzzy captures: with the log from their beginning to their end, they give the data set.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -20,7 +20,7 @@ const ROUNDS: usize = 6_000;
 /// Databases that the random commands use.
 const DBS: usize = 3;
 
-/// Records as they would be in the log: the database that each begins in, and its payload.
+/// Records of the log: the database that each begins in, and its payload.
 type Log = Vec<(DbIndex, Vec<u8>)>;
 
 /// A server without a disk.
@@ -90,7 +90,7 @@ impl Server {
     }
 }
 
-/// The chunks of what was captured.
+/// Encodes captured entries as chunks.
 fn encode(batches: &[Captured], keyspace: &Keyspace, now_ms: i64) -> Vec<Vec<u8>> {
     let options = ChunkOptions { compresses: false, eviction: *keyspace.eviction(), now_ms };
     let (mut encoder, mut chunks) = (ChunkEncoder::new(options), Vec::new());
@@ -105,7 +105,7 @@ fn encode(batches: &[Captured], keyspace: &Keyspace, now_ms: i64) -> Vec<Vec<u8>
     chunks
 }
 
-/// What a restart makes of chunks.
+/// Loads chunks as a restart does.
 fn load(chunks: &[Vec<u8>], now_ms: i64) -> Keyspace {
     let mut keyspace = Keyspace::new(Config::default(), 0xfeed);
     let context = keyspace.decode_context(now_ms);
@@ -172,7 +172,7 @@ fn with_the_log_it_is_the_data_set() {
     assert!(complete > ROUNDS / 2 && left_out > entries / 50);
 }
 
-/// What a command does to `k` is done again, from a capture that has not taken `k` before it.
+/// Whether a capture that takes entries after `behind`, and a replay of that, give the data set.
 fn is_done_again(before: &[&[&str]], behind: &[&[&str]]) -> bool {
     let mut server = Server::new(7);
     for command in before {
@@ -224,7 +224,7 @@ fn what_depends_on_the_old_value_has_it() {
     }
 }
 
-/// That is what it is for: writers keep no memory busy, and free as much as they would without it.
+/// The purpose of a fuzzy capture: writers hold no memory for it, and free as much as without it.
 #[test]
 fn what_is_overwritten_is_not_held() {
     let mut server = Server::new(7);

@@ -99,7 +99,7 @@ fn what_is_large_is_handed_out_to_be_freed() {
         fill(&mut driver);
         let request = OwnedRequest::from_args(command);
         let info = allocation_counter::measure(|| drop(driver.run_request(&request)));
-        // Freed by the command: less than what the value takes.
+        // The command itself freed less than the value takes.
         assert!(info.bytes_current > -100_000, "{command:?} freed {}", info.bytes_current);
         let garbage = driver.keyspace.take_garbage().expect("something to free");
         assert!(!garbage.is_empty());
@@ -108,7 +108,7 @@ fn what_is_large_is_handed_out_to_be_freed() {
     }
 }
 
-/// Runs `KEYS` in steps, other commands in between.
+/// Runs `KEYS` in steps, with other commands in between.
 #[test]
 fn keys_in_steps_finds_what_stays_exactly_once() {
     let mut driver = Driver::new(7);
@@ -139,7 +139,7 @@ fn keys_in_steps_finds_what_stays_exactly_once() {
             break;
         }
         assert!(reply.is_empty(), "nothing is replied before the end");
-        // Splits in the first steps, merges in the others.
+        // Buckets split in the first steps, and merge in the others.
         for index in 0..20_000 {
             let command = if steps < 3 { "SET" } else { "DEL" };
             let key = format!("goes:{}", (steps % 3) * 20_000 + index);
@@ -205,7 +205,7 @@ fn active_expiry_keeps_to_its_budget_and_finds_everything() {
     assert!((90_000..=100_000).contains(&mean_ms), "{mean_ms}");
 }
 
-/// While nothing can be logged, reads see what they would see, and delete nothing.
+/// While nothing can be logged, reads reply as ever, and delete no expired keys.
 #[test]
 fn frozen_reads_change_nothing() {
     let seed = common::seed();

@@ -1,4 +1,4 @@
-//! What a command appends to the log is no more than was said before it ran.
+//! A command appends no more to the log than it asked for before it ran.
 
 mod common;
 
@@ -11,12 +11,12 @@ use slimio_keyspace::{
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
-/// Commands that are tried until every row was reached.
+/// Commands to try until every row of the command table was reached.
 const COMMANDS_MAX: usize = 200_000;
 /// How often each row must have had an effect.
 const REACHED_MIN: u32 = 20;
 
-/// Runs a command as a whole; gives its reply and the size of what is to be logged.
+/// Runs a whole command; returns its reply and the size of its log payload.
 fn run(driver: &mut Driver, words: &[Vec<u8>], limit: u64) -> Option<(Vec<u8>, u64)> {
     let request = OwnedRequest::from_args(words);
     let args = request.args();
@@ -81,8 +81,8 @@ fn every_command_logs_at_most_what_it_asks_for() {
     assert!(missed.is_empty(), "hardly ever had an effect: {missed:?}");
 }
 
-/// What grows most beside its request: dates, numbers, and keys of other databases whose time is
-/// over.
+/// The payloads that outgrow their request most: dates, numbers, and expired keys in other
+/// databases.
 #[test]
 fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     let cases: [(&[&str], &str); 9] = [
@@ -128,7 +128,7 @@ fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     }
 }
 
-/// Also in steps, each of which asks for itself.
+/// Also in steps, each of which asks for its own room.
 #[test]
 fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
     let prefixes = [String::new(), format!(" {}", "p".repeat(300))];
@@ -139,7 +139,7 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
         let request = OwnedRequest::from_args(words(&line));
         for mode in [Mode::Atomic, Mode::Client] {
             let ([mut driver], _) = drivers(1);
-            // Another one than the record names, so that there is a `SELECT`.
+            // Not the database that the record names, so that there is a `SELECT`.
             driver.db = DbIndex(15);
             let (mut reply, mut payload) = (ReplyBuf::new(driver.protocol), Payload::default());
             let (mut asked, mut yielded) = (populate_log_size_max(request.args()), None);
@@ -171,7 +171,7 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
     }
 }
 
-/// Whatever room there is, a read is answered as if keys were gone whose time is over.
+/// However little room there is, a read is answered as if expired keys were gone.
 #[test]
 fn a_read_answers_the_same_whatever_room_there_is() {
     let seed = common::seed();
@@ -187,7 +187,7 @@ fn a_read_answers_the_same_whatever_room_there_is() {
         generator.now_ms = limited.now_ms;
         let words = generator.command();
         let row = command_table().lookup(&words[0]).unwrap();
-        // These tell of keys that are there though their time is over, or of none in particular.
+        // These count or find expired keys that are still there, or reply with arbitrary ones.
         if ["dbsize", "randomkey", "scan", "hscan", "hrandfield", "keys"].contains(&row.name) {
             continue;
         }
@@ -228,7 +228,7 @@ fn what_nobody_asked_for_keeps_to_its_room() {
             effects.clear();
             effects.limit(5000);
             let before = driver.keyspace.dbsize(driver.db);
-            // A walk that has come to its end begins again with the next step.
+            // A walk that has ended begins again with the next step.
             let has_ended = if is_eviction {
                 while driver.keyspace.evict(driver.now_ms, &mut effects).is_some() {}
                 false
@@ -244,7 +244,7 @@ fn what_nobody_asked_for_keeps_to_its_room() {
             rounds += 1;
         }
         assert!(rounds > 100, "{rounds}");
-        // Without room, nothing goes.
+        // Without room, nothing expires or is evicted.
         driver.run(&["SET", "k", "v", "PX", "1"]);
         driver.now_ms += 2;
         effects.clear();

@@ -1,4 +1,4 @@
-//! What is logged of random commands, done again, gives the same data set.
+//! Replaying the log of random commands gives the same data set.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -148,7 +148,7 @@ fn a_payload_that_is_none_is_refused() {
     assert!(keyspace.contains(DbIndex(0), b"k", 0));
 }
 
-/// A log of commands that were never logged may fail, but nothing worse.
+/// Replaying commands that are never logged may fail with an error, but nothing worse.
 #[test]
 fn any_commands_in_a_log_are_survived() {
     let seed = common::seed();
@@ -175,7 +175,7 @@ fn any_commands_in_a_log_are_survived() {
     );
 }
 
-/// The log's words for what commands did: absolute times, deletes, no replies asked for.
+/// Commands as they are logged: absolute times, deletes, no options that only ask for a reply.
 #[test]
 fn effects_are_what_redis_would_propagate() {
     let now = 1_000_000;
@@ -223,7 +223,7 @@ fn effects_are_what_redis_would_propagate() {
         driver.run(command);
         assert_eq!(words(driver.payload.bytes()), expected, "{command:?}");
     }
-    // Met in another database than the client's: the delete goes there, and what follows back.
+    // Expired in a database other than the client's: the delete is logged there, the rest here.
     driver.run(&["SET", "x", "1"]);
     driver.db = DbIndex(1);
     driver.run(&["SET", "x", "old", "PX", "5"]);

@@ -1,4 +1,4 @@
-//! How fast values become RDB bytes, and bytes values: one core, megabytes of values per second.
+//! Speed of encoding values as RDB and decoding them: one core, megabytes of values per second.
 //!
 //! `cargo bench -p slimio-rdb`
 
@@ -13,12 +13,12 @@ use slimio_rdb::{
     decompress,
 };
 
-/// Values of one kind, in bytes together: more than the caches hold, so that values come from
+/// Total bytes of the values of one kind: more than the caches hold, so that values come from
 /// memory as they do in a snapshot.
 const POOL_SIZE: usize = 64 << 20;
-/// Random bytes and filler take turns in pieces of this size together.
+/// A piece of random bytes and a piece of filler together have this size.
 const UNIT_SIZE: usize = 256;
-/// Each measurement goes on for so long; the best of [`ROUNDS`] counts.
+/// Length of a measurement; the best of [`ROUNDS`] counts.
 const ROUND: Duration = Duration::from_millis(200);
 const ROUNDS: usize = 3;
 
@@ -136,7 +136,7 @@ fn speed(pool: &[u8], size: usize, mut run: impl FnMut(&[u8])) -> f64 {
     })
 }
 
-/// Megabytes per second; `run` says how many bytes it did.
+/// Megabytes per second; `run` returns how many bytes it processed.
 fn best(mut run: impl FnMut() -> usize) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..ROUNDS {

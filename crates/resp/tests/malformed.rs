@@ -1,5 +1,5 @@
-//! Broken input to the parser and to stock `redis-server`: both must say the same before they hang
-//! up.
+//! Malformed input to the parser and to stock `redis-server`: both must reply the same before they
+//! hang up.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -28,7 +28,7 @@ impl Stock {
             .stdout(Stdio::piped())
             .spawn();
         let Ok(mut child) = spawned else {
-            // Not by a macro, whose output a test that passes would swallow.
+            // Not `eprintln!`: the output of a passing test is swallowed.
             let text = b"SKIPPED: redis-server is not installed, so nothing was compared with it\n";
             std::io::stderr().write_all(text).expect("written");
             std::fs::remove_dir_all(&folder).expect("the folder is ours");
@@ -46,7 +46,7 @@ impl Stock {
         panic!("redis-server did not start");
     }
 
-    /// Everything that it says to these bytes before it, or we, hang up.
+    /// All that the server replies to these bytes before it or we hang up.
     fn answer(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = UnixStream::connect(self.folder.join("socket")).expect("it listens");
         // It may hang up before it has read everything.
@@ -73,7 +73,7 @@ impl Drop for Stock {
     }
 }
 
-/// What a server on this parser says, whose only command is `PING`.
+/// The replies of a server with this parser, whose only command is `PING`.
 fn answer(bytes: &[u8], unauthenticated: bool) -> Vec<u8> {
     let limits = Limits { unauthenticated, ..Limits::default() };
     let mut parser = Parser::new();
@@ -101,7 +101,7 @@ fn answer(bytes: &[u8], unauthenticated: bool) -> Vec<u8> {
     }
 }
 
-/// What running a command without arguments says.
+/// The reply to a command without arguments.
 fn run(name: &str, unauthenticated: bool) -> String {
     if !name.eq_ignore_ascii_case("ping") {
         return format!("-ERR unknown command '{name}', with args beginning with: \r\n");
@@ -109,7 +109,7 @@ fn run(name: &str, unauthenticated: bool) -> String {
     if unauthenticated { "-NOAUTH Authentication required.\r\n" } else { "+PONG\r\n" }.to_owned()
 }
 
-/// Zero bytes in a line are left out: behind one, Redis waits for ever for a line's end.
+/// There are no zero bytes in lines: after one, Redis waits for ever for the end of the line.
 fn inputs() -> Vec<Vec<u8>> {
     let mut inputs: Vec<Vec<u8>> = [
         &b"PING\r\n"[..],

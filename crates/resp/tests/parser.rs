@@ -1,11 +1,11 @@
-//! Requests that come in parts, several at once, too large, or broken.
+//! Requests that arrive in parts, several at once, too large, or malformed.
 
 use proptest::prelude::*;
 use slimio_resp::{
     Args, BlobBuilder, LARGE_ARG_SIZE_MIN, Limits, Parser, ProtocolError, Step, reply_size,
 };
 
-/// A connection that receives bytes in parts and keeps the requests that it read.
+/// A connection that receives bytes in parts and keeps the parsed requests.
 #[derive(Default)]
 struct Connection {
     parser: Parser,

@@ -1,4 +1,4 @@
-//! Replies: what each looks like, and that shared strings change nothing but the copying.
+//! Replies: the bytes of each, and that sharing strings saves copies and changes nothing else.
 
 use std::sync::Arc;
 

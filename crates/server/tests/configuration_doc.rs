@@ -1,4 +1,5 @@
-//! `docs/configuration.md` says what the table of directives does. `UPDATE_EXPECT=1` rewrites it.
+//! Checks that `docs/configuration.md` matches the table of directives. `UPDATE_EXPECT=1` rewrites
+//! it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fmt::Write as _;
@@ -23,7 +24,6 @@ The names, and what they mean, are those of Redis 7.0 wherever it has one; the l
 differs all the same.
 ";
 
-/// The table.
 fn render() -> String {
     let mut text = HEAD.to_owned();
     text.push_str(

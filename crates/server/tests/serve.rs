@@ -1,4 +1,4 @@
-//! The whole server, over both ways to the kernel, by its bytes.
+//! The whole server, byte for byte, with both I/O back ends.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod checks;
@@ -114,8 +114,8 @@ fn large_values_come_and_go_whole() {
     });
 }
 
-/// The client goes on between two looks at its socket, and what it has sent by then belongs into the
-/// argument's memory. Sending takes longer than a save.
+/// The server resumes the client between two reads of its socket. What has arrived by then belongs
+/// in the memory of the large argument. Sending takes longer than a save.
 #[test]
 fn a_large_value_that_comes_while_a_save_ends_is_whole() {
     let value: Vec<u8> = (0..900 << 10).map(|i| (i * 7 % 251) as u8).collect();
@@ -238,13 +238,14 @@ fn waitaof_waits_for_stable_media() {
         client.call(&["SET", "k", "w"]);
         assert!(client.call(&["WAITAOF", "1", "0", "0"]).contains("appendonly is disabled"));
         assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "yes"]), "+OK\r\n");
-        // It goes on behind a snapshot, and what was not logged is kept only when that is there.
+        // The log resumes behind a snapshot. Writes that were not logged are kept only once that is
+        // adopted.
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         assert_eq!(info(&mut client, "log_state"), "on");
     });
 }
 
-/// Each is told before the one before it is over.
+/// Each change is requested before the previous one is over.
 #[test]
 fn a_log_that_is_turned_off_and_on_and_off_is_off() {
     serving("appendfsync everysec", |server| {
@@ -291,7 +292,7 @@ fn everything_can_be_encoded_and_loaded_again() {
             assert_eq!(other.call(&["BGSAVE"]), "+Background saving started\r\n");
             assert_eq!(other.call(&["DEBUG", "RELOAD"]), "+OK\r\n");
             assert!(everything() == before, "what was loaded is something else");
-            // The one that was given up for it is taken up again.
+            // The background save that was given up for the reload starts again.
             assert_eq!(other.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
             until("it is not over", || info(&mut other, "rdb_bgsave_in_progress") == "0");
         }
@@ -377,7 +378,7 @@ fn broken_protocol_is_answered_and_ended() {
             assert_eq!(client.read(), b"+PONG\r\n");
             assert_eq!(String::from_utf8(client.read_to_end()).unwrap(), reply);
         }
-        // Half a request, and gone.
+        // Half a request, then a disconnect.
         for part in [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nhalf"[..], b"*2\r\n$3\r\nGE"] {
             server.connect().send_bytes(part);
         }
@@ -390,7 +391,8 @@ fn broken_protocol_is_answered_and_ended() {
 fn a_reply_that_came_while_its_client_waited_is_sent() {
     serving("", |server| {
         let mut client = server.connect();
-        // No counter moves any more, so that no timer is set: only the reply itself can wake.
+        // No counter changes any more, so no timer is set: only the reply itself can wake the
+        // server.
         assert_eq!(client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
         assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
         assert_eq!(client.call(&["PING"]), "+PONG\r\n");
@@ -421,10 +423,11 @@ fn a_client_that_never_reads_is_ended_at_its_limit() {
         let mut client = server.connect();
         client.call(&["SET", "k", &"v".repeat(100_000)]);
         let mut deaf = server.connect();
-        // More than the socket's own buffers take.
+        // More than the socket's buffers hold.
         let request = encode(&[b"GET", b"k"]).repeat(400);
         deaf.send_bytes(&request);
-        // It must be deaf until it was ended: one that reads keeps its output below the limit.
+        // It must not read before it is disconnected: a client that reads keeps its output below
+        // the limit.
         until("it was not ended", || {
             info(&mut client, "client_output_buffer_limit_disconnections") == "1"
         });
@@ -460,7 +463,7 @@ fn keys_run_out_of_time_and_the_log_knows() {
         client.call(&["SET", &format!("k{i}"), "v", "PX", "1"]);
     }
     client.call(&["SET", "stays", "v", "PX", "100000"]);
-    // Nobody asks for them: they go by themselves.
+    // Nobody reads them: active expiry deletes them.
     until("they did not go", || client.call(&["DBSIZE"]) == ":1\r\n");
     assert_eq!(info(&mut client, "expired_keys"), "50");
     server.stop();

@@ -1,4 +1,4 @@
-//! How many page writes a second a drive does on one core, with collection running: uniformly random
+//! Page writes per second of a drive on one core, with collection running: uniformly random
 //! overwrites of a full drive without data, first by the mapping alone, then with clocks.
 
 use std::io::Write;
@@ -14,7 +14,7 @@ const UNIT_PAGES: u32 = 1024;
 /// Pages that the host writes while it is measured.
 const WRITES: u64 = 20_000_000;
 
-/// What this process has used of a core, so that whatever else runs does not count.
+/// CPU seconds of this process, so that other processes do not count.
 fn cpu_seconds() -> f64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9
@@ -43,7 +43,7 @@ fn main() -> std::io::Result<()> {
             for lba in 0..lbas {
                 drive.write(lba, 0).expect("it is within the drive");
             }
-            // To the steady state first.
+            // First to the steady state.
             write(&mut drive, 2 * lbas);
             let before = drive.counters().clone();
             let start = cpu_seconds();
@@ -64,7 +64,7 @@ fn main() -> std::io::Result<()> {
     with_clocks(&mut out)
 }
 
-/// The paper's 180 GiB, full, with its thresholds.
+/// The paper's drive of 180 GiB, full, with the paper's thresholds.
 fn with_clocks(out: &mut impl Write) -> std::io::Result<()> {
     let mut drive = Clocked::new(Config::paper()).map_err(std::io::Error::other)?;
     let lbas = drive.ftl().config().lba_count;

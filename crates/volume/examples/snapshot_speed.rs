@@ -1,10 +1,10 @@
-//! Measures how fast snapshots are written and read, and what processor time that takes: over blocks
-//! that were only reserved, and over blocks that were written before; at the end what registered buffers
-//! and polling change.
+//! Measures how fast snapshots are written and read: over blocks that were only reserved, and over
+//! blocks that were written before. Then measures how registered buffers and polling change speed
+//! and processor time.
 //!
 //! `cargo run --release --package slimio-volume --example snapshot_speed -- PLACE [MiB [poll]]`
 //!
-//! PLACE is a directory, or a device: what is on that is lost. With `poll` only the last are measured.
+//! PLACE is a directory, or a device, whose contents are lost. `poll` leaves out the first part.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 
@@ -18,7 +18,7 @@ use slimio_storage::{
     recover,
 };
 
-/// Rounds of each kind of path, by turns.
+/// Rounds of each kind of path; the kinds take turns.
 const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.
@@ -38,7 +38,7 @@ fn main() {
     compare_paths(&volume, mib).expect("the volume can be used");
 }
 
-/// There is nothing to come back.
+/// Takes nothing: the volume is empty.
 struct Nothing;
 
 impl RecoverSink for Nothing {
@@ -51,7 +51,7 @@ impl RecoverSink for Nothing {
     }
 }
 
-/// Makes a volume, with nothing on it. What one of the same name has left there would be taken for its.
+/// Makes an empty volume. It would take remains of an earlier volume of the same id for its own.
 fn open(place: &Path, options: PathOptions, volume_id: VolumeId) -> Result<Storage, Error> {
     let mut storage = slimio_volume::open(place, options, true, u64::MAX)?;
     let layout = FormatOptions {
@@ -73,13 +73,13 @@ fn payload() -> Vec<u8> {
     (0..CHUNK_SIZE).map(|at| ((at * 31) >> 3) as u8).collect()
 }
 
-/// Processor time that this process has used, in its threads of the kernel's as well.
+/// Processor time that this process has used, including the kernel's threads for its rings.
 fn processor_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-/// Writes a snapshot by turns with each kind of path; says the median of the rounds.
+/// Writes snapshots with each kind of path in turn; prints the median of the rounds.
 fn compare_paths(place: &Path, mib: usize) -> Result<(), Error> {
     let idle = Some(Duration::from_millis(10));
     let kinds = [
@@ -108,7 +108,7 @@ fn compare_paths(place: &Path, mib: usize) -> Result<(), Error> {
                 let (io_path, why_not) = storage.media.io_path().unwrap_or_default();
                 println!("{}: {io_path}; {why_not}", name(options_now));
             }
-            // The first time blocks are only reserved.
+            // Not measured: the first time, blocks are only reserved.
             write(&mut volume, &payload(), mib, WriterOptions::default())?;
             let before = processor_time();
             let (whole, _) = write(&mut volume, &payload(), mib, WriterOptions::default())?;
@@ -162,7 +162,7 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
     read(&mut volume, &payload, mib)
 }
 
-/// Writes a snapshot that is then given up, and says how long it took, and how long its end.
+/// Writes a snapshot and gives it up; returns how long the whole and how long its end took.
 fn write(
     volume: &mut Volume,
     payload: &[u8],
@@ -182,7 +182,7 @@ fn write(
     Ok((began.elapsed(), ended.elapsed()))
 }
 
-/// Writes a snapshot once more, and reads it.
+/// Writes a snapshot once more, and measures how fast it is read.
 fn read(volume: &mut Volume, payload: &[u8], mib: usize) -> Result<(), Error> {
     let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("nothing is under way");
     let device = volume.slot_paths.get(plan.slot);

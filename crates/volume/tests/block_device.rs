@@ -11,14 +11,14 @@ use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 use slimio_ssd::trace::{TraceEvent, TraceReader};
 use slimio_storage::{Area, Lifetime, SlotName};
 
-/// A loop device over a file of zeros; it goes away with this.
+/// A loop device over a file of zeros; dropping this detaches it.
 struct LoopDevice {
     path: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl LoopDevice {
-    /// `None`, loudly, where they can't be made: without root, or in most containers.
+    /// `None`, with a message, where they can't be made: without root, or in most containers.
     fn new(size: u64) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let backing = directory.path().join("backing");
@@ -75,7 +75,7 @@ const AREAS: [Area; 5] = [
 /// Blocks of an extent of a small device.
 const EXTENT_LBAS: u64 = 256;
 
-/// After a restart of the machine without the drive, nothing is served in its place.
+/// If the machine restarts without the drive, nothing is served in its place.
 #[test]
 fn a_device_that_is_not_there_is_no_directory_to_be_made() {
     for name in
@@ -94,7 +94,7 @@ fn a_device_that_is_not_there_is_no_directory_to_be_made() {
 
 #[test]
 fn areas_keep_the_contract_and_do_not_overlap() {
-    // Room for superblock and buffers, and for each area as much as the contract wants, twice.
+    // Room for superblock and buffers, and for each area twice as much as the contract needs.
     let size = (66 << 20) + AREAS.len() as u64 * 2 * CONTRACT_LBAS * LBA_SIZE as u64;
     let Some(device) = LoopDevice::new(size) else { return };
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
@@ -102,7 +102,7 @@ fn areas_keep_the_contract_and_do_not_overlap() {
     let mut storage = slimio_volume::open(&device.path, options, true, wal_size_max).unwrap();
     let mut paths: Vec<_> =
         AREAS.into_iter().map(|area| storage.media.open_path(area).unwrap()).collect();
-    // By turns.
+    // All areas grow in turn.
     for lbas in (EXTENT_LBAS..=CONTRACT_LBAS).step_by(EXTENT_LBAS as usize) {
         for path in &mut paths[1..] {
             path.grow(lbas).unwrap();

@@ -42,7 +42,7 @@ fn each_lifetime_goes_through_a_handle_of_its_own() {
     for lifetime in Lifetime::ALL {
         assert!(report.lifetimes[lifetime.index()].1 > 0, "{}", lifetime.name());
     }
-    // Somebody else does not get the drive meanwhile.
+    // Nobody else can open the drive meanwhile.
     let second = slimio_volume::open(&spec, PathOptions::default(), true, u64::MAX).map(drop);
     assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
     drop(storage);
@@ -52,8 +52,8 @@ fn each_lifetime_goes_through_a_handle_of_its_own() {
     assert_eq!(recovered.len(), 21, "a snapshot and the log behind it");
 }
 
-/// What was written in each lifetime is recorded, and replayed on a drive whose reclaim units are as
-/// small as what it may share.
+/// The writes of each lifetime are recorded, and replayed on a drive whose reclaim units are as
+/// small as what a lifetime may share.
 #[test]
 fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -83,7 +83,7 @@ fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
     assert!(matches!(without, Err(NotSeparate::Mixed { .. })), "{without:?}");
 }
 
-/// Three placements for four lifetimes: in the trace these stay apart.
+/// Three placements for four lifetimes: in the trace the lifetimes stay apart.
 #[test]
 fn a_recorded_drive_has_the_placements_that_it_has_anyway() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -177,8 +177,8 @@ fn a_drive_that_can_not_be_is_refused_with_a_sentence() {
     assert!(missing.contains("/no/such/file"), "{missing}");
 }
 
-/// A volume with few extents, so that one is wanted again as soon as it is free, on a drive in virtual
-/// time.
+/// A volume on a drive in virtual time. It has few extents, so one is needed again as soon as it is
+/// free.
 fn on_small_drive(options: &str) -> Storage {
     let options = format!("size={SMALL_SIZE},ru=1M,{options}");
     let options = DriveOptions::parse(&options, Clock::Virtual).expect("it names a drive");
@@ -188,8 +188,8 @@ fn on_small_drive(options: &str) -> Storage {
 
 const SMALL_SIZE: usize = 78 << 20;
 
-/// A drive that takes its time with deallocations, and loses what is written meanwhile: were an
-/// extent used again before, what was acknowledged would be gone.
+/// The drive is slow to deallocate, and loses what is written meanwhile. If an extent were reused
+/// before that is over, acknowledged records would be gone.
 #[test]
 fn an_extent_is_not_used_before_its_deallocation_is_acknowledged() {
     for millis in [40, 60, 80, 120] {

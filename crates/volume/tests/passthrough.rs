@@ -1,4 +1,4 @@
-//! Volumes on namespaces of real NVMe devices, as `cargo x lab` has them: what is on them is lost.
+//! Volumes on namespaces of real NVMe devices, as `cargo x lab` has them. Their contents are lost.
 //!
 //! Each test runs over the namespaces that the environment names, and says so where it names none.
 
@@ -15,7 +15,7 @@ use slimio_storage::{Lifetime, Storage};
 
 use lifetimes::use_all_lifetimes;
 
-/// A namespace is one test's at a time.
+/// Only one test uses a namespace at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
@@ -28,7 +28,8 @@ fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
     }
 }
 
-/// Writes zeros where anything begins or ends. Returns what the device says of its placement.
+/// Writes zeros at both ends, where anything begins or ends. Returns what the device says of its
+/// placement.
 fn wipe(path: &Path) -> Option<Box<dyn FdpAccount>> {
     let mut device = NvmeDevice::open(path, PathOptions::default()).expect("nobody has it");
     let mut io = device.open_path().expect("it can be opened");

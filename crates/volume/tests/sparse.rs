@@ -13,7 +13,7 @@ use common::{reopen, settle};
 
 const SEGMENT_LBAS: u64 = 64;
 
-/// Every file of a directory, in one of its own, with a hole wherever there is a block of zeros.
+/// Copies every file of a directory into a new one, with a hole for each block of zeros.
 fn copy_sparse(from: &Path, to: &Path) {
     fs::create_dir(to).expect("there is room");
     for entry in fs::read_dir(from).expect("it can be read") {
@@ -30,7 +30,7 @@ fn copy_sparse(from: &Path, to: &Path) {
     }
 }
 
-/// Blocks that a file has, without those that the file system has for it.
+/// Blocks of a file's contents, without the file system's own.
 fn blocks(path: &Path) -> u64 {
     fs::metadata(path).expect("it is there").blocks() * 512 / LBA_SIZE as u64
 }
@@ -68,7 +68,7 @@ fn what_the_log_may_use_has_its_space() {
     assert!(blocks(&wal) < SEGMENT_LBAS, "most of it is a hole");
     assert!(blocks(&superblock) < 16);
 
-    // Who only looks changes nothing.
+    // Verifying changes nothing.
     let before = (blocks(&wal), blocks(&superblock));
     let mut storage = open(&copy);
     verify(&mut *storage.media, &mut |_| {}).expect("it is whole");
@@ -76,7 +76,7 @@ fn what_the_log_may_use_has_its_space() {
 
     let (mut volume, recovered) = reopen(&mut storage).expect("it opens");
     assert_eq!(recovered, [b"before"]);
-    // What is before the place where it goes on is only read.
+    // Blocks before the place where the log goes on are only read.
     let used = slots * SEGMENT_LBAS - blocks(&wal).min(slots * SEGMENT_LBAS);
     assert!(used <= 2, "{used} blocks of {slots} segments have no space");
     assert!(blocks(&superblock) >= 16, "each of its copies has all its blocks");
@@ -104,7 +104,7 @@ fn a_segment_that_a_former_process_gave_back_has_its_space_before_it_is_used() {
         }
     };
     append(&mut volume, 40);
-    // They stay, free, to be used again.
+    // The segments stay, free for reuse.
     let lsn = volume.log.durable();
     volume.log.release_before(lsn);
     settle(&mut volume);
@@ -114,7 +114,7 @@ fn a_segment_that_a_former_process_gave_back_has_its_space_before_it_is_used() {
     };
     assert!(free(&volume) >= 2, "{} are free", free(&volume));
     drop((volume, storage));
-    // What is free reads as anything: here as zeros.
+    // Free segments may read as anything: here as zeros.
     let superblock = {
         let mut storage = open(&place);
         let (volume, _) = reopen(&mut storage).expect("it opens");

@@ -1,4 +1,4 @@
-//! What a first start leaves that did not come to its end, and what only looks like it.
+//! What a first start leaves when it is interrupted, and what only looks like that.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -34,7 +34,7 @@ fn make(place: &Path, name: &str, size: u64) {
     File::create(place.join(name)).unwrap().set_len(size).unwrap();
 }
 
-/// It is found to be no volume, made into one, and keeps what it is told.
+/// It is taken for no volume, made into one, and keeps what is written.
 fn check_made(place: &Path, context: &str) {
     let mut storage = open(place).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(!storage.exists, "{context}");
@@ -91,7 +91,7 @@ fn what_can_not_be_cleared_away_is_still_known_for_what_it_is() {
     for (name, size) in [("super", SUPER_SIZE), ("wal", WAL_SIZE), ("snapshot-b", 0)] {
         make(place.path(), name, size);
     }
-    // A file can't be removed that is none.
+    // A directory can't be removed as a file.
     fs::create_dir(place.path().join("buffers")).unwrap();
     let mut storage = open(place.path()).unwrap();
     format(&mut *storage.media, &LAYOUT).unwrap_err();
@@ -120,7 +120,7 @@ fn contents(place: &Path) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(|name| (name.clone(), fs::read(place.join(&name)).unwrap())).collect()
 }
 
-/// Refused, or opened as a volume that recovery then refuses; and nothing is changed.
+/// It is refused, or opened as a volume that recovery then refuses; nothing is changed.
 fn check_left_alone(place: &Path, context: &str) {
     let before = contents(place);
     match open(place) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use slimio_bench::run::fresh_directory;
 use slimio_bench::server::{Policy, ServerConfig, ServerKind, find_program};
 
-/// A directory that is removed with this.
+/// A directory that is removed when this is dropped.
 pub(crate) struct Scratch {
     /// Where it is.
     pub(crate) path: PathBuf,
@@ -23,7 +23,7 @@ impl Scratch {
         Self { path }
     }
 
-    /// A stock server in it; without one installed, says loudly that the test is skipped.
+    /// A stock server in it; if none is installed, says loudly that the test is skipped.
     pub(crate) fn stock(&self, policy: Policy) -> Option<ServerConfig> {
         let Some(program) = find_program("redis-server") else {
             eprintln!("SKIPPED: redis-server is not installed, nothing was tested against it");

@@ -1,4 +1,4 @@
-//! Block devices as volumes: who has them, what is on them, mapped ranges.
+//! Block devices as volumes: their owner, their contents, mapped ranges.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -86,7 +86,7 @@ fn a_mapped_range_outlives_its_holder() {
         assert_eq!(run(&mut *path, op).result, Ok(()));
         let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
         assert_eq!(mapped.read_all().expect("it can be read"), expected);
-        // What is mapped is nobody else's, and no path changes anything there.
+        // A mapped range has one owner, and no path can change anything there.
         let refused = held.map(200 * LBA_SIZE as u64, SIZE).err();
         assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
         for lba in [99, 100, 107] {

@@ -1,4 +1,4 @@
-//! The contract must not pass over a device that breaks it.
+//! The contract check must fail for a device that breaks the contract.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! What a process that has ended has in flight is waited for, and nothing else.
+//! Opening waits for operations in flight of a process that has ended, and for nothing else.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -15,14 +15,14 @@ use slimio_ring::{Ring, Setup};
 use crate::common::{TestDevice, alone, engines, run};
 use crate::words;
 
-/// Opens on a thread of its own, and says so.
+/// Opens on a thread of its own, and logs the result.
 fn open_beside<T: Send + 'static>(
     path: &Path,
     open: impl FnOnce(&Path) -> Result<T, OpenError> + Send + 'static,
 ) -> thread::JoinHandle<Result<T, OpenError>> {
     words::listen();
     let path = path.to_path_buf();
-    // Names of devices are used again.
+    // Device names are reused.
     words::forget(&path.display().to_string());
     thread::spawn(move || {
         let opened = open(&path);
@@ -51,13 +51,13 @@ fn a_directory_that_is_only_claimed_is_waited_for() {
     let options = PathOptions::default();
     let claim = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
     claim.lock().expect("nobody else has it");
-    // No process has it, only the kernel.
+    // No process holds it, only the kernel.
     ring.hold(&claim).expect("it can be registered");
     drop(claim);
     let opening = open_beside(place.path(), move |path| Directory::open(path, options));
     assert_waits(place.path());
 
-    // Who waits has the lock, and is named.
+    // The waiting process has the lock, and is named.
     let refused = Directory::open(place.path(), options).err().expect("somebody waits for it");
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
@@ -121,7 +121,7 @@ fn a_device_that_nobody_has_who_lives_is_waited_for() {
     options.read(true).write(true).custom_flags(libc::O_EXCL);
     let held = options.open(&device.path).expect("nobody has it");
 
-    // A living process has it: this one.
+    // A living process holds it: this one.
     let refused = BlockDevice::open(&device.path, PathOptions::default()).err();
     let own = Some(std::process::id());
     assert!(
@@ -129,7 +129,7 @@ fn a_device_that_nobody_has_who_lives_is_waited_for() {
         "{refused:?}"
     );
 
-    // No process has it, only the kernel. One that reads it does not count.
+    // No process holds it, only the kernel. A process that reads it does not count.
     ring.hold(&held).expect("it can be registered");
     drop(held);
     let reader = File::open(&device.path).expect("anybody may");
@@ -161,8 +161,7 @@ fn a_mounted_device_is_refused_at_once() {
     assert_eq!(*why, expected);
 }
 
-/// A cgroup that this process is in: what it writes to a device stays with the kernel until it is let
-/// go.
+/// A cgroup that this process is in: the kernel holds its writes to a device until they are let go.
 struct HeldWrites {
     hierarchy: PathBuf,
     group: PathBuf,
@@ -217,7 +216,7 @@ impl Drop for HeldWrites {
     }
 }
 
-/// A ring gives up what it waits for after five seconds, when it is dropped: also when a panic does it.
+/// A ring that is dropped, also by a panic, gives up waiting for its operations after five seconds.
 #[test]
 fn what_a_dropped_path_has_in_flight_is_waited_for() {
     let Some(device) = TestDevice::new(4096) else { return };

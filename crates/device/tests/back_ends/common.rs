@@ -10,7 +10,7 @@ use std::time::Duration;
 use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Polling, Token};
 use tempfile::TempDir;
 
-/// Options for each way operations go to the kernel. Says which are missing.
+/// Options for each engine. Says which are missing.
 pub(crate) fn engines() -> Vec<PathOptions> {
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
     let mut engines = vec![PathOptions { engine: EngineChoice::Plain, ..options }];
@@ -21,7 +21,7 @@ pub(crate) fn engines() -> Vec<PathOptions> {
     engines
 }
 
-/// What paths may poll for: each alone, then both. Says when there is no io_uring.
+/// Options for polling for submissions, completions, and both. Says if there is no io_uring.
 pub(crate) fn polling() -> Vec<PathOptions> {
     let idle = Some(Duration::from_millis(2));
     let each = [(idle, false), (None, true), (idle, true)];
@@ -40,7 +40,7 @@ pub(crate) fn polling() -> Vec<PathOptions> {
 /// on loop devices.
 const BLOCK_DEVICE: &str = "SLIMIO_BLOCK_DEVICE";
 
-/// A block device of the size wanted, full of zeros; it goes away with this.
+/// A block device of the given size, full of zeros; it is removed when this is dropped.
 ///
 /// A loop device, or a partition of the device that the environment names.
 pub(crate) struct TestDevice {
@@ -54,13 +54,13 @@ enum Kind {
     Piece { whole: PathBuf },
 }
 
-/// Held by whoever starts programs or needs to be the last one to have something open: a program
+/// Held by tests that start programs or need to be the last one to have something open: a program
 /// that is being started has, for a moment, everything open that this one has.
 pub(crate) type Alone = MutexGuard<'static, ()>;
 
 pub(crate) fn alone() -> Alone {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that has failed has left nothing half done here.
+    // A failed test leaves nothing half done behind this mutex.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! The contract of devices, over every back end that this machine can have.
+//! The contract of devices, for every back end that works on this machine.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::common::{TestDevice, engines, polling};
 /// How a path to a file is opened.
 type Open = fn(&mut Directory, &str) -> Result<Box<dyn Device + Send>, OpenError>;
 
-/// Checks files in a directory below `place`; says how they were reached, and why not better.
+/// Checks files in a directory below `place`; returns its description and its notes.
 fn check_files(place: &Path, options: PathOptions, open: Open) -> (String, String) {
     let directory = tempfile::tempdir_in(place).expect("a directory for the test");
     let mut directory = Directory::open(directory.path(), options).expect("it is ours");
@@ -27,7 +27,7 @@ fn check_files(place: &Path, options: PathOptions, open: Open) -> (String, Strin
     (directory.describe(), directory.notes().join("; "))
 }
 
-/// Where the build is, is a disk, as far as anything here is.
+/// The build's directory: if anything here is on a disk, it is.
 fn on_disk() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -58,7 +58,7 @@ fn files_in_memory() {
     }
 }
 
-/// Says so when the kernel refuses.
+/// Checks that buffers are registered if wanted; says so when the kernel refuses.
 fn assert_registered(described: &str, notes: &str, options: PathOptions) {
     eprintln!("{described}; {notes}");
     let is_registered = described.contains("has registered buffers");
@@ -93,7 +93,7 @@ fn a_block_device() {
     }
 }
 
-/// Where the driver has no queues for completions that are polled for, they are not, and that is said.
+/// Where the driver has no queues for polled completions, a note says that they are not polled for.
 #[test]
 fn a_block_device_that_is_polled() {
     let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };

@@ -1,4 +1,4 @@
-//! Directories as volumes: names, locks, growth, mapped files, and what is said of them.
+//! Directories as volumes: names, locks, growth, mapped files, descriptions and notes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -43,7 +43,7 @@ fn paths_to_one_file_see_each_other() {
         assert_eq!(write(&mut *first, 20, 9), Err(DeviceError::OutOfRange));
         let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
         assert_eq!(length, 20 * LBA_SIZE as u64);
-        // A path keeps its file when the directory is let go of, and goes to another thread.
+        // A path keeps its file when the directory is dropped, and can move to another thread.
         drop(directory);
         let thread = std::thread::spawn(move || (write(&mut *first, 0, 1), first));
         let (written, mut first) = thread.join().expect("it writes there too");
@@ -100,7 +100,7 @@ fn mapped_files_are_found_again() {
     let mut mapped = directory.create_mapped("buffers", 4 * LBA_SIZE).expect("there is room");
     let mut buffers = mapped.buffers(LBA_SIZE);
     buffers[2].fill(3);
-    // A mapped buffer is written to a file as it is.
+    // A mapped buffer can be written to a file without a copy.
     directory.create_file("wal", 4).expect("there is room");
     let mut path = directory.open_path("wal").expect("it was just made");
     let placement = PlacementId::default();
@@ -114,7 +114,7 @@ fn mapped_files_are_found_again() {
     assert_eq!(again.buffers(LBA_SIZE)[2][..], [3; LBA_SIZE]);
 }
 
-/// Makes a hole of some blocks, as a copy without its zeros has them.
+/// Turns blocks into a hole, as in a sparse copy.
 fn make_hole(device: &mut dyn Device, lba: u64, lbas: u64) {
     let range = LbaRange { start: Lba(lba), end: Lba(lba + lbas) };
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
@@ -157,7 +157,7 @@ fn blocks_of_which_only_the_space_was_reserved_are_written() {
     let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
     directory.create_file("wal", 64).expect("there is room");
     let mut path = directory.open_path("wal").expect("it was just made");
-    // Space that is only promised counts as a hole.
+    // Space that is only reserved counts as a hole.
     assert!(directory.why_not_mapped("wal").is_some(), "it was made so");
     assert_eq!(path.fill_holes(LbaRange { start: Lba(0), end: Lba(64) }), Ok(()));
     assert_eq!(directory.why_not_mapped("wal"), None);
@@ -170,7 +170,7 @@ fn a_mapped_file_with_holes_is_not_stored_to() {
     let whole = |directory: &Directory| directory.why_not_mapped("buffers");
     drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
     assert_eq!(whole(&directory), None);
-    // One block is as much as the file system itself may have counted for the file.
+    // One missing block must show, though the file system may count one of its own to the file.
     for (lba, lbas) in [(63, 1), (0, 1), (7, 50)] {
         drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
         make_hole(&mut *directory.open_path("buffers").expect("it is there"), lba, lbas);
@@ -218,7 +218,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// One that `mkfs` makes on a loop device. `None`, loudly, where it can't be had.
+    /// A file system that `mkfs` makes on a loop device. `None`, loudly, where that can't be done.
     fn made_by(mkfs: &[&str], size_mib: u64) -> Option<Self> {
         let device = TestDevice::new(size_mib << 8)?;
         let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&device.path).output();
@@ -267,7 +267,7 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
         assert_eq!(length, 1000 * LBA_SIZE as u64);
         assert_eq!(read(&mut *path, 999), Ok(5));
-        // What was tried for was given back.
+        // The space that the failed growth took was given back.
         assert_eq!(path.grow(2000), Ok(()));
 
         let refused = directory.create_file("more", 10_000);
@@ -277,7 +277,7 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         assert!(matches!(refused, Some(OpenError::NoSpace { .. })), "{refused:?}");
         assert!(!directory.has_file("buffers"));
 
-        // With not a byte left, the directory can still be taken, and written to.
+        // With not a byte left, the directory can still be opened, and its files written to.
         for step in [200, 20, 1] {
             while path.grow(path.geometry().lba_count + step).is_ok() {}
         }
@@ -345,7 +345,7 @@ fn a_reflinked_file_is_told_of() {
     assert!(sharing(&directory), "{:?}", directory.notes());
 }
 
-/// It has neither direct I/O nor a way to reserve space.
+/// ramfs has neither direct I/O nor a way to reserve space.
 #[test]
 fn a_file_system_without_anything_will_do() {
     let _alone = alone();

@@ -1,9 +1,9 @@
-//! What the crate says in the log, for tests that wait for it.
+//! Captures the crate's log messages, for tests that wait for them.
 
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest that a word is waited for.
+/// How long to wait for a message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -23,7 +23,7 @@ impl log::Log for Words {
     fn flush(&self) {}
 }
 
-/// Lets `say` and the log be heard.
+/// Starts to capture log messages.
 pub(crate) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -32,21 +32,21 @@ pub(crate) fn listen() {
     });
 }
 
-/// As if it had been logged.
+/// Adds a message as if it had been logged.
 pub(crate) fn say(text: String) {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     MORE.notify_all();
 }
 
-/// Forgets what was said about `subject`.
+/// Forgets the messages about `subject`.
 pub(crate) fn forget(subject: &str) {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).retain(|text| !text.contains(subject));
 }
 
-/// Waits for something that is said about `subject`, and returns the first.
+/// Waits for a message about `subject`, and returns the first.
 ///
 /// # Panics
-/// When nothing is.
+/// When none comes in time.
 pub(crate) fn first_about(subject: &str) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Namespaces of real NVMe devices, as `cargo x lab` has them: what is on them is lost.
+//! Namespaces of real NVMe devices, as `cargo x lab` provides them: their contents are lost.
 //!
-//! Each test runs over the namespaces that the environment names, and says so where it names none.
+//! Each test runs over the namespaces that the environment names, and says so if there are none.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,10 +14,10 @@ use slimio_sim::contract::check_all;
 /// Kinds of namespaces, as the environment names them behind `SLIMIO_NVME_`.
 const KINDS: [&str; 5] = ["FDP", "PLAIN", "B512", "SMALL_MDTS", "ONE_HANDLE"];
 
-/// Serialises the tests: a namespace is one process's alone, and one test's.
+/// Serialises the tests: a namespace belongs to one process, and to one test, at a time.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Runs a test over the namespaces of these kinds that there are.
+/// Runs a test over each available namespace of these kinds.
 fn with_each(kinds: &[&str], mut test: impl FnMut(&str, PathBuf)) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for kind in kinds {
@@ -65,7 +65,7 @@ fn it_keeps_the_contract_of_devices() {
     });
 }
 
-/// Of one, transfers are cut in parts; of the other, blocks are smaller.
+/// On the first, transfers are cut in parts; on the second, blocks are smaller.
 #[test]
 fn it_keeps_the_contract_with_registered_buffers() {
     with_each(&["SMALL_MDTS", "B512"], |_, path| {
@@ -90,7 +90,7 @@ fn ticks() -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().expect("it is a number")).sum()
 }
 
-/// A wait on its ring would spin, past any time limit.
+/// Waiting on its ring would spin past any time limit.
 #[test]
 fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     with_each(&["PLAIN"], |kind, path| {
@@ -115,7 +115,7 @@ fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     });
 }
 
-/// The lab's kernel has queues for completions that are polled for.
+/// The lab's kernel has queues for polled completions.
 #[test]
 fn it_keeps_the_contract_when_it_is_polled() {
     let idle = Some(std::time::Duration::from_millis(2));
@@ -151,7 +151,7 @@ fn it_is_what_it_was_made_as() {
         }
         let identity = device.identity().expect("it has a serial number");
         assert!(identity.starts_with("nvme serial "), "{identity}");
-        // Either node is a way to it, and it is the same one.
+        // Either device node opens the same namespace.
         let block = device.block().to_path_buf();
         drop(device);
         let again = open(&block);
@@ -215,7 +215,7 @@ fn many_deallocations_go_down_as_one() {
         completions.sort_by_key(|completion| completion.token);
         assert!(completions.iter().zip(0..).all(|(one, index)| one.token == Token(index)));
         assert!(completions.iter().all(|completion| completion.result == Ok(())));
-        // What lies between them is untouched.
+        // The blocks between them are untouched.
         let read = run(&mut *path, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1400) });
         let found = read.buffer.expect("it comes home");
         let expected = pattern(1400, 1);
@@ -236,7 +236,7 @@ fn what_is_on_it_is_seen() {
             run(&mut *io, write(lba, Buffer::zeroed(64), PlacementId::default()));
         }
         assert_eq!(device.contents().expect("it can be read"), Contents::Nothing);
-        // Seen at once, also by one who looked before.
+        // New contents are seen at once, also by a device that read the old ones.
         let mut magic = Buffer::zeroed(1);
         magic[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
         run(&mut *io, write(0, magic, PlacementId::default()));
@@ -299,7 +299,7 @@ fn placements_lead_to_handles_of_their_own() {
         let written: usize = (1..=placements.len()).map(|count| 8 * count * LBA_SIZE).sum();
         let host_bytes = account.statistics().expect("it tells").host_bytes - counted.host_bytes;
         assert_eq!(host_bytes, written as u128);
-        // A fresh unit, when it is asked for.
+        // A handle gets a fresh reclaim unit on request.
         account.start_fresh_unit(placements[1]).expect("it does");
         let fresh = account.handles().expect("it tells");
         assert_eq!(fresh[1].unit_blocks_left, unit_blocks);
@@ -372,7 +372,7 @@ fn a_mapped_range_and_commands_do_not_disturb_each_other() {
     });
 }
 
-/// Asks the lab's host for something; whether it can be asked.
+/// Sends a command to the lab's host. Returns whether there is one.
 fn lab(words: &[&str]) -> bool {
     match Command::new("lab").args(words).status() {
         Ok(status) => {
@@ -392,7 +392,7 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
         let mut device = open(&path);
         let mut io = device.open_path().expect("it can be opened");
         let placement = PlacementId::default();
-        // Of a deallocation that fails, the lab's device says nothing: it is a hint.
+        // The lab's device reports no failed deallocation: it is a hint.
         for (word, op, said) in [
             ("write", write(7, pattern(1, 1), placement), "a write: Write Fault (2:80h)"),
             (
@@ -402,7 +402,7 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
             ),
             ("flush", Op::Flush, "a flush: "),
         ] {
-            // A flush that has nothing to make stable does not reach what fails.
+            // A flush with nothing to make stable does not reach the fault.
             let before =
                 Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
             let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });
@@ -427,7 +427,7 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
 
 #[test]
 fn everything_in_flight_comes_home_when_the_device_goes_away() {
-    // It does not come back: for the last run only.
+    // The namespace does not come back: for the last run only.
     if std::env::var_os("SLIMIO_NVME_UNPLUG").is_none() {
         eprintln!("SKIPPED: SLIMIO_NVME_UNPLUG does not say that a namespace may go away");
         return;

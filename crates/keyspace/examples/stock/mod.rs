@@ -1,4 +1,4 @@
-//! A stock `redis-server` of an example's own, to measure beside it.
+//! A stock `redis-server` that an example starts to measure beside it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// Starts it; `None` if it is not installed.
+    /// Starts a server; `None` if it is not installed.
     pub(crate) fn start() -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("slimio-stock-{}", std::process::id()));
         std::fs::create_dir_all(&folder).ok()?;
@@ -39,7 +39,7 @@ impl Stock {
         Some(Self { child, folder, stream, buffer: Vec::new() })
     }
 
-    /// Sends requests in one go, and gives their replies.
+    /// Sends requests in one go, and returns their replies.
     pub(crate) fn run<T: AsRef<[u8]>>(&mut self, requests: &[Vec<T>]) -> Vec<Vec<u8>> {
         let mut bytes = Vec::new();
         for args in requests {
@@ -67,7 +67,7 @@ impl Stock {
         }
     }
 
-    /// A number of `INFO`.
+    /// A numeric field of `INFO`.
     pub(crate) fn info(&mut self, field: &str) -> usize {
         let replies = self.run(&[vec!["INFO"]]);
         let text = String::from_utf8_lossy(&replies[0]).into_owned();
@@ -78,7 +78,7 @@ impl Stock {
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        // Nothing is to be saved.
+        // Errors don't matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);

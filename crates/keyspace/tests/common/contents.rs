@@ -1,9 +1,9 @@
-//! What is in a keyspace, in a form that can be compared.
+//! Values in a form that can be compared.
 
 use slimio_keyspace::ValueRef;
 
-/// What a value holds, in the same order for the same: its type, then a string, or the fields of a
-/// hash, each with its value.
+/// Contents of a value, in an order that depends on nothing else: its type, then a string, or the
+/// fields of a hash, each with its value.
 pub(crate) fn words(value: ValueRef<'_>) -> Vec<Vec<u8>> {
     let mut pairs = Vec::new();
     match value {

@@ -1,11 +1,11 @@
-//! What the tests of commands share: a driver for a keyspace, and random commands.
+//! Shared by the tests of commands: a driver for a keyspace, and random commands.
 
 use slimio_keyspace::{
     Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
 };
 use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
 
-/// Small numbers that look random; the same for the same seed.
+/// Pseudorandom numbers; the same seed gives the same ones.
 pub(crate) struct Rng(u64);
 
 impl Rng {
@@ -25,7 +25,7 @@ impl Rng {
         (self.next() % bound as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// True with probability 1 / `n`.
     pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -35,7 +35,7 @@ impl Rng {
     }
 }
 
-/// The seed to test with: from the environment, to repeat a run, or from the clock.
+/// The seed of a test: from the environment, to repeat a run, or else from the clock.
 pub(crate) fn seed() -> u64 {
     let seed = match std::env::var("SLIMIO_SEED") {
         Ok(text) => text.parse().expect("SLIMIO_SEED is a number"),
@@ -54,7 +54,7 @@ pub(crate) struct Driver {
     pub(crate) db: DbIndex,
     pub(crate) now_ms: i64,
     pub(crate) protocol: Protocol,
-    /// What the last command, or all of the transaction so far, is to be logged as.
+    /// The log payload of the last command, or of the transaction so far.
     pub(crate) payload: Payload,
     pub(crate) in_transaction: bool,
 }
@@ -71,12 +71,12 @@ impl Driver {
         }
     }
 
-    /// Runs a command as a server would, and gives its reply.
+    /// Runs a command as a server would, and returns its reply.
     pub(crate) fn run<T: AsRef<[u8]>>(&mut self, args: &[T]) -> Vec<u8> {
         self.run_request(&OwnedRequest::from_args(args)).0
     }
 
-    /// As [`run`](Self::run); also gives the effects of every step that the command took.
+    /// As [`run`](Self::run); also returns the effects of every step of the command.
     pub(crate) fn run_request(&mut self, request: &OwnedRequest) -> (Vec<u8>, Vec<Effects>) {
         let args = request.args();
         let mut reply = ReplyBuf::new(self.protocol);
@@ -128,7 +128,7 @@ pub(crate) fn bytes(reply: &ReplyBuf) -> Vec<u8> {
     segments.concat()
 }
 
-/// The keys that random commands use, except where an odd argument stands for one.
+/// The keys that random commands use, except where an odd argument takes a key's place.
 fn keys() -> Vec<Vec<u8>> {
     let mut keys: Vec<_> = (0..10).map(|n| format!("k{n}").into_bytes()).collect();
     keys.extend([Vec::new(), vec![b'k'; 300], b"a key\r\nwith\0odd bytes".to_vec()]);
@@ -212,9 +212,9 @@ const COMMANDS: &[&str] = &[
 /// Random commands on few keys, with arguments that are often right.
 pub(crate) struct Generator {
     pub(crate) rng: Rng,
-    /// What times are relative to, in milliseconds.
+    /// Base of all dates, in milliseconds.
     pub(crate) now_ms: i64,
-    /// Longest time to live, in milliseconds; all of them differ.
+    /// Longest time to live, in milliseconds; if it is large, no two drawn ones coincide.
     pub(crate) ttl_ms_max: usize,
 }
 
@@ -246,7 +246,7 @@ impl Generator {
         words
     }
 
-    /// What the arguments should be, a letter each.
+    /// Kinds of the arguments, a letter each.
     fn shape(&mut self, name: &str) -> Vec<u8> {
         let mut shape = match name {
             "append" | "getset" | "set" | "setnx" => b"kv".to_vec(),
@@ -352,7 +352,7 @@ impl Generator {
         text.into_bytes()
     }
 
-    /// Mostly what keeps a key for longer than the test runs, and never twice the same.
+    /// A time to live up to `ttl_ms_max`; now and then zero, or one or two seconds in the past.
     fn ttl_ms(&mut self) -> i64 {
         if self.rng.one_in(8) {
             return -(self.rng.below(3) as i64) * 1000;
@@ -362,13 +362,13 @@ impl Generator {
 
     fn key(&mut self) -> Vec<u8> {
         let keys = keys();
-        // The odd ones, at the end, are rare.
+        // The odd keys, at the end, are rare.
         let index =
             if self.rng.one_in(10) { self.rng.below(keys.len()) } else { self.rng.below(10) };
         keys[index].clone()
     }
 
-    /// Few that come again, and some that make the hash a large one.
+    /// Mostly one of a few names that recur, and some that make the hash a large one.
     fn field(&mut self) -> Vec<u8> {
         match self.rng.below(60) {
             0 => self.value(),

@@ -1,4 +1,4 @@
-//! Large hashes: no step is proportional to them, and what is read of one is of one moment.
+//! Large hashes: no step is proportional to them, and a read sees one point in time.
 
 use slimio_keyspace::{
     Context, DbIndex, Effects, Element, Garbage, Mode, Outcome, ValueRef, Yielded, command_table,
@@ -16,7 +16,7 @@ fn fill(driver: &mut Driver) {
     }
 }
 
-/// Runs a command for one step, or goes on with it.
+/// Runs the first or next step of a command.
 fn step(
     driver: &mut Driver,
     request: &OwnedRequest,
@@ -42,7 +42,7 @@ fn step(
     outcome
 }
 
-/// Runs a command to its end, another one between its steps. Gives the reply and the count of steps.
+/// Runs a command to its end, and `between` between steps. Returns the reply and the step count.
 fn run_in_steps(
     driver: &mut Driver,
     args: &[&str],
@@ -101,8 +101,8 @@ fn a_large_hash_is_read_as_it_was_when_the_command_began() {
     }
 }
 
-/// The key is deleted while the command goes on: what is left belongs to the command, which hands it
-/// out when it is done, or when nobody waits for it any more.
+/// The key is deleted while the command runs: the hash then belongs to the command, which hands it
+/// out as garbage when it is done or given up.
 #[test]
 fn what_only_a_long_command_holds_is_freed_elsewhere() {
     let cases: [&[&str]; 3] =
@@ -192,7 +192,7 @@ fn what_is_large_is_handed_out_to_be_freed() {
     }
 }
 
-/// Fields that are there all the while are met, whatever comes and goes between the calls.
+/// A scan finds all fields that stay, whatever is added and deleted between its calls.
 #[test]
 fn a_scan_of_a_hash_survives_splits_and_merges() {
     for grows in [true, false] {
@@ -237,7 +237,7 @@ fn random_fields_are_any_of_them() {
         for index in 0..fields {
             driver.run(&["HSET", "h", &index.to_string(), "v"]);
         }
-        // One by one, with repetitions, few of many, most of all: each field as often as another.
+        // One at a time, with repetitions, a few of many, almost all: every field equally often.
         let few = (fields as isize / 20).max(1);
         for (asked, distinct) in
             [(0, false), (-1000, false), (few, true), (fields as isize - 1, true)]
@@ -263,7 +263,7 @@ fn random_fields_are_any_of_them() {
             }
             let mean = drawn / fields;
             let off = counts.iter().map(|count| count.abs_diff(mean)).max();
-            // Six standard deviations of what is drawn about sixty times.
+            // Six standard deviations of a field's count, which is about sixty.
             assert!(off < Some(mean * 4 / 5), "{fields} fields, {asked}: {off:?} off {mean}");
         }
     }

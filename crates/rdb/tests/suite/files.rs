@@ -1,4 +1,4 @@
-//! Files: what is written is read back, and every type of every age is understood.
+//! Files: written data are read back, and every type of every version is understood.
 
 use crate::maker::{Contents, Maker, read_all};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn version(number: u16) -> Version {
     Version::to_read(number).unwrap()
 }
 
-/// A file of every type that one of `version` may have.
+/// A file with every type that `version` may contain.
 fn every_type(version: Version) -> Maker {
     let mut maker = Maker::new(version);
     maker.old_types();
@@ -82,7 +82,7 @@ fn files_without_a_checksum_are_read_and_wrong_checksums_are_not() {
     file[end] = 1;
     let error = read_all(&file).unwrap_err();
     assert!(matches!(error, Error::Checksum { stored: 0x0100_0000_0000_0000, .. }), "{error}");
-    // Up to version 4 there is none.
+    // Up to version 4 there is no checksum.
     let keys = read_all(b"REDIS0004\xfe\x00\x00\x01k\x01v\xff").unwrap().keys;
     assert_eq!(keys[0].1, Value::String(b"v".to_vec()));
 }
@@ -120,7 +120,7 @@ fn after_an_error_there_are_only_errors() {
     }
 }
 
-/// Bytes that shrink to about half.
+/// Bytes that compress to about half.
 fn half_compressible(size: usize) -> Vec<u8> {
     let mut state = 1_u32;
     (0..size)
@@ -172,7 +172,7 @@ fn large_strings_come_in_pieces() {
 
 #[test]
 fn memory_does_not_grow_with_the_value() {
-    // A string of 64 MiB in 740 KiB, and a hash of a million fields.
+    // A string of 64 MiB compressed to 740 KiB, and a hash of a million fields.
     let size = 64 << 20;
     let mut compressed = vec![0, b'z'];
     for _ in 0..(size - 1) / 264 {

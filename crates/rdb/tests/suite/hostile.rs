@@ -1,11 +1,11 @@
-//! Files that were cut, damaged or made to hurt: an error each, no panic, no memory for claims.
+//! Truncated, damaged and malicious files: an error each, no panic, no memory for claimed sizes.
 
 use std::io::{self, Read};
 
 use crate::maker::{Maker, read_all};
 use slimio_rdb::{Error, FileReader, Item, ValueType, Version};
 
-/// What the reader's own buffers take, and a piece of a large string, with room for more.
+/// Enough for the reader's own buffers and a piece of a large string, with room to spare.
 const MEMORY_MAX: u64 = 1 << 20;
 
 fn files() -> Vec<Vec<u8>> {
@@ -26,7 +26,7 @@ fn files() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Reads everything; how it ended, and the most memory that this took beyond what was found.
+/// Reads everything, and checks that no more than `MEMORY_MAX` was allocated at any time.
 fn read(file: &[u8]) -> Result<(), Error> {
     let mut result = Ok(());
     let memory = allocation_counter::measure(|| {
@@ -111,7 +111,7 @@ fn random_bytes_behind_every_type_are_survived() {
                 let mut file = version.to_vec();
                 file.extend_from_slice(&[code, 1, b'k']);
                 for _ in 0..random() % 12 {
-                    // Small bytes and large ones: lengths that fit, and those that do not.
+                    // Small bytes and any bytes: lengths that fit, and lengths that do not.
                     let bytes = random().to_le_bytes();
                     let is_small = bytes[0] % 3 != 0;
                     file.extend(
@@ -127,7 +127,7 @@ fn random_bytes_behind_every_type_are_survived() {
 #[test]
 fn claims_take_no_memory() {
     let large = b"\x81\x00\x00\x00\x7f\xff\xff\xff\xff";
-    // Behind each type a claim of half a terabyte, be it a count or a size, then a few bytes.
+    // For each type a count or size of half a terabyte, then a few bytes.
     for code in (0..=25).filter(|code| *code != 8) {
         let mut file = b"REDIS0012".to_vec();
         file.extend_from_slice(&[code, 1, b'k']);
@@ -135,7 +135,7 @@ fn claims_take_no_memory() {
         file.extend_from_slice(&[1; 50]);
         assert!(read(&file).is_err(), "type {code}");
     }
-    // A few compressed bytes that claim to become much.
+    // A few compressed bytes with a large claimed size.
     for claim in [&b"\x80\x3f\xff\xff\xff"[..], large] {
         for code in [0, 16] {
             let mut file = b"REDIS0012".to_vec();
@@ -145,7 +145,7 @@ fn claims_take_no_memory() {
             assert!(read(&file).is_err(), "type {code}");
         }
     }
-    // A key, a note.
+    // A key, and an auxiliary field.
     for head in [&b"\x00"[..], b"\xfa"] {
         let mut file = [b"REDIS0012", head, large].concat();
         file.extend_from_slice(&[1; 50]);
@@ -163,7 +163,7 @@ impl Read for Failing {
     }
 }
 
-/// A source that gives one byte at a time, and is interrupted in between.
+/// A source that returns one byte at a time, and is interrupted in between.
 struct Slow<'a> {
     bytes: &'a [u8],
     was_interrupted: bool,

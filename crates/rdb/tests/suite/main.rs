@@ -1,4 +1,4 @@
-//! Files of every age, written, read, damaged, and exchanged with a stock server.
+//! Files of every version, written, read, damaged, and exchanged with a stock server.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 

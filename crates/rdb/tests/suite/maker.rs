@@ -1,11 +1,11 @@
-//! Files with every type, and what is in them.
+//! Makes files with every type, and reads them.
 
 use slimio_rdb::{
     Attributes, Encoder, Error, Field, FileReader, FileWriter, Item, Key, ListpackWriter, Value,
     ValueType, Version, ZiplistWriter, opcode,
 };
 
-/// What is in a file.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     /// Every key with its value.
@@ -69,11 +69,11 @@ fn fields(fields: &[(&str, &str, Option<i64>)]) -> Value {
     Value::Hash(fields.iter().map(field).collect())
 }
 
-/// Makes files by hand, as servers of all ages would, and knows what is in them.
+/// Makes files by hand, as servers of all versions would, and knows their contents.
 pub(crate) struct Maker {
     version: Version,
     encoder: Encoder,
-    /// What the reader must find.
+    /// The keys and values that the reader must find.
     pub(crate) expected: Vec<(Vec<u8>, Value)>,
 }
 
@@ -92,12 +92,12 @@ impl Maker {
         &mut self.encoder
     }
 
-    /// A value of which all is in one string.
+    /// A value that is in one string as a whole.
     fn packed(&mut self, name: &str, value_type: ValueType, bytes: &[u8], value: Value) {
         self.key(name, value_type, value).string(bytes);
     }
 
-    /// What Redis 2.8 to 6.2 wrote.
+    /// The types of Redis 2.8 to 6.2.
     pub(crate) fn old_types(&mut self) {
         let encoder = self.key("string", ValueType::String, Value::String(b"value".to_vec()));
         encoder.string(b"value");
@@ -161,7 +161,7 @@ impl Maker {
         encoder.string(&ziplist(&[b"1", b"2"]));
     }
 
-    /// What Redis 7.0 writes.
+    /// The types of Redis 7.0.
     pub(crate) fn listpack_types(&mut self) {
         let pairs = [&b"f"[..], b"1", b"gg", b"value"];
         let two = fields(&[("f", "1", None), ("gg", "value", None)]);
@@ -175,7 +175,7 @@ impl Maker {
         encoder.string(&listpack(&[b"1", b"2"]));
     }
 
-    /// What Redis 7.2 and 7.4 and their release candidates write.
+    /// The types of Redis 7.2 and 7.4 and their release candidates.
     pub(crate) fn newest_types(&mut self) {
         let members = ["x", "17"];
         let packed = listpack(&members.map(str::as_bytes));
@@ -198,7 +198,7 @@ impl Maker {
         encoder.raw(b"\x02\x08\x01f\x011\x00\x02gg\x05value");
     }
 
-    /// What Valkey 9 writes.
+    /// The types of Valkey 9.
     pub(crate) fn valkey_types(&mut self) {
         self.encoder.raw(b"\xf3\x04name\x01\x00\x40\xff");
         let expected = fields(&[("f", "1", None), ("gg", "value", Some(99))]);
@@ -209,7 +209,7 @@ impl Maker {
         encoder.raw(&99_i64.to_le_bytes());
     }
 
-    /// Streams of each age, with a group, a consumer and a pending entry.
+    /// Streams of each version, with a group, a consumer and a pending entry.
     pub(crate) fn streams(&mut self, value_types: &[ValueType]) {
         use slimio_rdb::{StreamEntry, StreamId, StreamPart};
         let id = |ms, sequence| StreamId { ms, sequence };
@@ -278,7 +278,7 @@ impl Maker {
 
     /// A module's value and its data beside the keys, and a library of functions.
     pub(crate) fn modules_and_functions(&mut self) {
-        // The name is AAAAAAAAB; marks for each kind of thing that a module can write.
+        // The name is AAAAAAAAB; opcodes for each kind of value that a module can write.
         let id = 1_u64 << 10 | 2;
         let marked = b"\x01\x05\x02\x06\x03abcd\x04abcdefgh\x05\x03xyz\x00";
         self.encoder.byte(opcode::MODULE_AUX);

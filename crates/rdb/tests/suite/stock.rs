@@ -1,4 +1,4 @@
-//! What a stock server writes is read here, and what is written here a stock server loads.
+//! Reads files that a stock server writes, and has a stock server load files written here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::maker::{Maker, read_all};
 
-/// A stock server that is not started yet, in a directory that removes itself. Without one
+/// A stock server that is not started yet, in a directory that removes itself. If none is
 /// installed, says loudly that the test is skipped.
 fn stock(flags: &[&str]) -> Option<(TempDir, ServerConfig)> {
     let Some(program) = find_program("redis-server") else {
@@ -38,7 +38,7 @@ fn file_path(config: &ServerConfig) -> PathBuf {
     config.data_directory().join("dump.rdb")
 }
 
-/// Runs a command, whose words have no spaces in them.
+/// Runs a command whose words contain no spaces.
 fn run(client: &mut Client, line: &str) -> Reply {
     client.expect(&line.split(' ').collect::<Vec<_>>()).unwrap()
 }
@@ -74,7 +74,7 @@ fn id_of(bytes: &[u8]) -> StreamId {
     StreamId { ms: ms.parse().unwrap(), sequence: sequence.parse().unwrap() }
 }
 
-/// Checks that the server has the key with this value and this time to expire.
+/// Checks that the server has the key with this value and expiry.
 fn check(client: &mut Client, db: u64, name: &[u8], value: &Value, expire_at_ms: Option<i64>) {
     let shown = format!("db {db}, {}", name.escape_ascii());
     call(client, &[b"SELECT", db.to_string().as_bytes()]);
@@ -224,7 +224,7 @@ fn fill(client: &mut Client) {
     );
 }
 
-/// Bytes that do not shrink.
+/// Incompressible bytes.
 fn noise(size: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let byte = |_| {
@@ -295,7 +295,7 @@ fn stock_without_checksums_is_read() {
     assert_eq!(reader.checksum(), Some(Checksum::Absent));
 }
 
-/// Puts the file where the server looks for it, has `redis-check-rdb` look at it, and starts.
+/// Puts the file in the server's directory, checks it with `redis-check-rdb`, starts the server.
 fn load(config: &ServerConfig, file: &[u8]) -> Server {
     fs::create_dir_all(config.data_directory()).unwrap();
     fs::write(file_path(config), file).unwrap();
@@ -328,7 +328,7 @@ fn stock_loads_types_of_every_age() {
     }
 }
 
-/// Strings and hashes of all sizes, and what stock must then have.
+/// A file of strings and hashes of all sizes, and the keys that stock must then have.
 fn exported(version: Version) -> (Vec<u8>, Vec<(Key, Value)>) {
     let sizes =
         [0, 1, 10, 11, 12, 19, 20, 21, 22, 63, 64, 300, 4096, 16_383, 16_384, 70_000, 300_000];
@@ -423,7 +423,7 @@ fn stock_loads_what_is_written() {
         for (key, value) in &expected {
             check(&mut client, key.db, &key.name, value, key.attributes.expire_at_ms);
         }
-        // And back: what stock then saves is the same again.
+        // And back: stock saves the same keys again.
         run(&mut client, "SAVE");
         let again = read_all(&fs::read(file_path(&config)).unwrap()).unwrap().keys;
         assert_eq!(again.len(), expected.len());

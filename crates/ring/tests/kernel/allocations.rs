@@ -1,4 +1,4 @@
-//! Once a ring has been as busy as it gets, its operations allocate nothing.
+//! Once a ring has reached its peak load, its operations allocate nothing.
 
 use std::io::{Read, Write};
 

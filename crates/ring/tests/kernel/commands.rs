@@ -1,6 +1,6 @@
-//! Commands of a driver, on devices that every kernel has.
+//! Commands to a driver, on files that every kernel has.
 
-#![expect(unsafe_code, reason = "nobody checks that a command fits its memory")]
+#![expect(unsafe_code, reason = "nothing checks that a command fits its memory")]
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ fn run(ring: &mut WideRing) -> Outcome {
 #[test]
 fn a_command_brings_its_memory_back() {
     let Some(mut ring) = ring() else { return };
-    // It takes any command and does nothing (kernel 6.1), or has none.
+    // `/dev/null` takes any command and does nothing (kernel 6.1), or supports none.
     let null = ring.adopt(OwnedFd::from(File::open("/dev/null").expect("Linux has it")));
     let file = ring.adopt(OwnedFd::from(tempfile::tempfile().expect("a file for the test")));
     for fd in [null, file] {

@@ -10,7 +10,7 @@ use slimio_ring::{Completion, Fd, Features, Polling, Ring, Setup};
 /// Longest that a test waits for something that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a test with every set of features that matters, on rings of its making.
+/// Runs a test with every set of features that matters; the test makes the rings.
 pub(crate) fn with_each_setup(mut test: impl FnMut(Setup)) {
     if let Err(refused) = slimio_ring::probe() {
         eprintln!("SKIPPED: {refused}");
@@ -32,14 +32,14 @@ pub(crate) fn ring<T: Copy>(setup: Setup) -> Ring<T> {
     Ring::new(setup).expect("the probe was successful")
 }
 
-/// A connection whose one end the ring has.
+/// A connection, one end of which the ring has adopted.
 pub(crate) fn connection<T: Copy>(ring: &mut Ring<T>) -> (Fd, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets can be made");
     far.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     (ring.adopt(OwnedFd::from(near)), far)
 }
 
-/// Waits for `count` more completions. The ring may wake without any, for parts of operations.
+/// Waits for `count` more completions. The ring may wake without one, for parts of operations.
 pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec<Completion<T>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();

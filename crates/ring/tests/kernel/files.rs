@@ -129,7 +129,7 @@ fn a_ring_that_is_not_deferred_goes_from_thread_to_thread() {
         let thread = std::thread::spawn(move || {
             ring.write(file, vec![2; 10], 0, true, ());
             assert_eq!(wait_for(&mut ring, 1).len(), 1);
-            // The next thread reaps what this one has begun.
+            // The next thread reaps the write that this one has submitted.
             ring.write(file, vec![3; 10], 0, true, ());
             ring.submit().expect("the ring works");
             ring
@@ -155,7 +155,7 @@ fn a_deferred_ring_belongs_to_one_thread() {
         let thread = std::thread::spawn(move || {
             let refused = ring.submit_and_wait(1, Some(PATIENCE)).expect_err("not its thread");
             assert_eq!(refused.number(), libc::EEXIST);
-            // Its end can't be waited for here: what is in flight is leaked, and nothing waits.
+            // This thread can't wait for operations in flight: the drop leaks them at once.
             drop(ring);
         });
         thread.join().expect("dropping it is safe");

@@ -1,4 +1,4 @@
-//! An open file that a ring holds.
+//! Open files that a ring holds.
 
 use std::fs::{File, TryLockError};
 
@@ -35,7 +35,7 @@ fn a_ring_holds_a_file_until_it_is_dropped() {
     });
 }
 
-/// The kernel takes nothing while a ring is dropped, so that does not see the end of what is in flight.
+/// The kernel refuses calls while the ring is dropped, so the drop sees no operation end.
 #[test]
 fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
     if let Err(refused) = slimio_ring::probe() {
@@ -54,7 +54,7 @@ fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
         let (fd, _far) = connection(&mut ring);
         ring.receive_into(fd, Vec::with_capacity(16), 16, "nothing comes");
         ring.submit().expect("the ring works");
-        // The kernel closes it with the last of its descriptors, and ends what is in flight.
+        // With its last descriptor the kernel closes the ring, and ends operations in flight.
         let readiness = ring.readiness().expect("this ring has it");
         let descriptor = readiness.try_clone_to_owned().expect("there is room for one");
         refuse((libc::SYS_io_uring_enter, None), libc::EBUSY);

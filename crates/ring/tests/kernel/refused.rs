@@ -1,6 +1,6 @@
 //! System calls of a ring refused by a filter: all of them, one of them, or from some moment on.
 //!
-//! A filter is on one thread, and for good: each test puts it on one that it starts.
+//! A filter is for one thread, and for good: each test puts it on a thread that it starts.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -79,7 +79,7 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
     assert_eq!(refused.errno, Some(Errno::new(libc::EPROTO)), "{refused}");
 }
 
-/// For want of memory it is tried again, a second long where nothing limits that.
+/// When the kernel is out of memory the call is retried, for a second unless the wait has a limit.
 #[test]
 fn a_wait_ends_at_its_limit_though_the_kernel_has_no_memory() {
     if let Err(refused) = slimio_ring::probe() {
@@ -100,7 +100,7 @@ fn a_wait_ends_at_its_limit_though_the_kernel_has_no_memory() {
     });
 }
 
-/// Reaps until `count` have come, on a ring that can't be waited on any more.
+/// Reaps until there are `count` completions, on a ring that can't be waited on any more.
 fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usize>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
@@ -112,7 +112,7 @@ fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usi
     completions
 }
 
-/// The kernel takes a receive, and then nothing any more.
+/// The kernel takes a receive, and then no further operation.
 fn end_what_was_not_taken(setup: Setup) {
     const RECEIVE: usize = 1000;
     let mut ring = ring::<usize>(setup);
@@ -144,14 +144,14 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(payloads, (0..count).collect::<Vec<_>>(), "each once");
     assert_eq!(ring.in_flight(), 1, "the kernel has it");
 
-    // Nothing that comes later is taken either, nor waited for.
+    // Later operations are not taken either, and waiting is refused.
     ring.send(near, b"never".to_vec(), count);
     let late = reap(&mut ring, 1);
     assert!(late.iter().all(is_untaken), "{late:?}");
     assert_eq!(ring.submit_and_wait(1, None), Err(not_permitted));
 
     if ring.features().deferred {
-        // What the kernel has shows in no ring that can't be entered: it keeps the memory.
+        // Such a ring gets no completions when it can't be entered: the kernel keeps the memory.
         return;
     }
     far.write_all(b"late").expect("the connection is open");
@@ -180,7 +180,8 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
     }
 }
 
-/// A thread of the kernel's sleeps and may not be woken. Whoever else wakes it, it takes what is queued.
+/// The kernel's polling thread sleeps, and waking it is refused. If anything else wakes it, it
+/// takes what is queued.
 #[test]
 fn what_a_thread_of_the_kernels_may_take_does_not_end() {
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };
@@ -199,7 +200,7 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         let mut count = 0;
         while ring.refused().is_none() {
             assert!(Instant::now() < deadline, "it never sleeps");
-            // It takes this by itself, unless it sleeps by then.
+            // The polling thread takes this by itself, unless it sleeps by then.
             std::thread::sleep(Duration::from_millis(10));
             ring.send(near, b"taken".to_vec(), count);
             count += 1;
@@ -212,7 +213,7 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         };
         assert!(completions.iter().all(is_sent), "{completions:?}");
         assert_eq!(ring.in_flight(), count - completions.len());
-        // Its drop would wait.
+        // Dropping the ring would wait.
         std::mem::forget(ring);
     });
 }

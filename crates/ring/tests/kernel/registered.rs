@@ -1,4 +1,4 @@
-//! Transfers from and to memory that was registered.
+//! Transfers from and to registered memory.
 
 #![expect(unsafe_code, reason = "memory is mapped and shared with the ring")]
 
@@ -21,7 +21,7 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Private, or a file's.
+    /// Private memory, or a mapping of `file`.
     fn new(file: Option<&std::fs::File>) -> Arc<Self> {
         let flags = match file {
             Some(_) => libc::MAP_SHARED,
@@ -36,11 +36,11 @@ impl Mapped {
     }
 
     fn fill(&self, byte: u8) {
-        // SAFETY: so many bytes are mapped, and nothing is in flight.
+        // SAFETY: `SIZE` bytes are mapped, and nothing is in flight.
         unsafe { self.0.as_ptr().write_bytes(byte, SIZE) };
     }
 
-    /// Gives the process fresh pages, full of zeros, in the place of those that were registered.
+    /// Replaces the process's pages, which were registered, by fresh ones full of zeros.
     fn change_pages(&self) {
         // SAFETY: it is our own private mapping.
         let advised = unsafe { libc::madvise(self.0.as_ptr().cast(), SIZE, libc::MADV_DONTNEED) };
@@ -48,7 +48,7 @@ impl Mapped {
     }
 
     fn register<T: Copy>(self: &Arc<Self>, ring: &mut Ring<T, Piece>) -> Result<(), Errno> {
-        // SAFETY: the mapped is mapped until it is dropped.
+        // SAFETY: the memory stays mapped until `self` is dropped, of which the ring gets a clone.
         unsafe { ring.register(self.0, SIZE, self.clone()) }
     }
 }
@@ -60,11 +60,11 @@ impl Drop for Mapped {
     }
 }
 
-/// A part of a mapped; no two of a test overlap.
+/// A part of a [`Mapped`]; no two of a test overlap.
 #[derive(Clone)]
 struct Piece(Arc<Mapped>, Range<usize>);
 
-// SAFETY: the tests have one piece in flight at a time, and the mapped keeps it mapped.
+// SAFETY: the tests have one piece in flight at a time, and its `Arc` keeps the memory mapped.
 unsafe impl Memory for Piece {
     fn address(&mut self) -> *mut u8 {
         self.0.0.as_ptr().wrapping_add(self.1.start)
@@ -97,8 +97,8 @@ fn transferred(ring: &mut Ring<(), Piece>) -> Result<(), TransferError> {
     result
 }
 
-/// What was registered stays so, whatever the process has at these addresses meanwhile: only a
-/// transfer that does not look its pages up sees them.
+/// Registered pages stay registered, whatever pages the process has at these addresses later. Only
+/// a transfer that does not look up the pages of its addresses uses them.
 #[test]
 fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     let Some(mut ring) = ring() else { return };
@@ -119,7 +119,7 @@ fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     assert!(found.iter().all(|&byte| byte == 7), "its pages were looked up");
     ring.read(fd, within.clone(), 0, ());
     assert_eq!(transferred(&mut ring), Ok(()));
-    // SAFETY: it is within the mapped, and nothing is in flight.
+    // SAFETY: it is within the mapped memory, and nothing is in flight.
     assert_eq!(unsafe { *mapped.0.as_ptr().add(4096) }, 0, "its pages were looked up");
 }
 
@@ -139,7 +139,7 @@ fn transfers_of_other_memory_go_on_as_before() {
     other.fill(0);
     ring.read(fd, Piece(other.clone(), 0..SIZE), 0, ());
     assert_eq!(transferred(&mut ring), Ok(()));
-    // SAFETY: it is within the mapped, and nothing is in flight.
+    // SAFETY: it is within the mapped memory, and nothing is in flight.
     assert_eq!(unsafe { *other.0.as_ptr().add(SIZE - 1) }, 3);
 }
 
@@ -150,7 +150,7 @@ fn memory_that_a_file_is_mapped_to_is_refused() {
     place.set_len(SIZE as u64).expect("it can be made longer");
     let mapped = Mapped::new(Some(&place));
     mapped.fill(5);
-    // In memory it may be allowed; either way transfers work.
+    // It may be allowed for a file system in memory; either way transfers work.
     if let Err(errno) = mapped.register(&mut ring) {
         assert!([libc::EFAULT, libc::EOPNOTSUPP].contains(&errno.number()), "{errno}");
     }

@@ -80,7 +80,7 @@ fn receives_everything_through_few_buffers() {
                     other => panic!("{other:?}"),
                 }
             }
-            // All buffers are taken before any is given back: the receive starves each time.
+            // All buffers are held before any is given back: the receive runs out each time.
             if held.len() == 4 || is_over {
                 held.drain(..).for_each(|provided| ring.give_back(provided));
             }
@@ -106,7 +106,7 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
         let completion = wait_for_one(&mut ring);
         let Outcome::Received(Ok(Some(provided))) = completion.outcome else { panic!() };
         assert_eq!(ring.bytes(&provided), b"takes the only b");
-        // The second receive, and what is left of the first, find no buffer.
+        // The second receive, and the rest of the first, find no buffer.
         ring.receive(other, 2);
         other_far.write_all(b"more").expect("it is connected");
         let mut completions = Vec::new();
@@ -210,7 +210,7 @@ fn closing_ends_what_is_in_flight() {
         ring.provide_buffers(4, 16).expect("there is memory");
         let (near, mut far) = connection(&mut ring);
         ring.receive(near, "receive");
-        // Too much for a client that never reads.
+        // More than the socket takes while its peer does not read.
         ring.send(near, vec![1; 10_000_000], "send");
         ring.submit().expect("the ring works");
         assert_eq!(ring.in_flight(), 2);
@@ -305,7 +305,7 @@ fn many_connections_on_small_queues() {
         let mut ring = ring::<usize>(setup);
         ring.provide_buffers(8, 64).expect("there is memory");
         let (nears, mut fars): (Vec<_>, Vec<_>) = (0..100).map(|_| connection(&mut ring)).unzip();
-        // A hundred at once: the queues have 8 and 16 places.
+        // A hundred receives at once: the queues have 8 and 16 entries.
         for (index, near) in nears.iter().enumerate() {
             ring.receive(*near, index);
         }

@@ -1,4 +1,4 @@
-//! The check of the snapshots on a running server's volume: what it finds, and what follows.
+//! The snapshot check on a running server's volume: what it finds, and what follows from that.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -11,10 +11,9 @@ use slimio_storage::layout::TRAILER_MAGIC;
 use crate::common::{BACK_ENDS, Client, POLL_EVERY, patience, start, threads};
 use crate::info;
 
-/// Blocks that hold all of the snapshots taken here.
+/// Blocks read from a slot; every snapshot taken here fits.
 const LOOK_LBAS: usize = 64;
 
-/// A part of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     Header,
@@ -23,7 +22,7 @@ pub(crate) enum Part {
     Trailer,
 }
 
-/// Changes a bit of what lies in a slot.
+/// Flips a bit in one part of the snapshot in a slot.
 pub(crate) fn damage(volume: &Path, slot: usize, part: Part) {
     let path = volume.join(["snapshot-a", "snapshot-b", "snapshot-c"][slot]);
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -54,7 +53,7 @@ fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bo
     }
 }
 
-/// Takes a snapshot and waits until it is in its place; the slot that it is in.
+/// Takes a snapshot, waits until it is adopted, and returns its slot.
 pub(crate) fn take(client: &mut Client, command: &str) -> usize {
     let (count, kind) = match command {
         "BGSAVE" => ("snapshot_saves_complete", "kind=on-demand,"),
@@ -66,7 +65,7 @@ pub(crate) fn take(client: &mut Client, command: &str) -> usize {
     slot_of(client, kind)
 }
 
-/// The slot whose line in INFO has this.
+/// The slot whose line in INFO contains `words`.
 fn slot_of(client: &mut Client, words: &str) -> usize {
     let text = client.call(&["INFO", "slimio"]);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("snapshot_slot_"));
@@ -139,7 +138,8 @@ fn a_damaged_point_in_time_is_said_and_left() {
         let area = ["snapshot-a", "snapshot-b", "snapshot-c"][slot];
         let place = format!("the snapshot in {area} is damaged: chunk 0 at block 1");
         assert!(what.starts_with(&place), "{what}");
-        // Neither the log nor its root needs it, and no other can be that point in time.
+        // Neither the log nor its root needs this snapshot, and no other can replace that point in
+        // time.
         assert_eq!(info(&mut client, "snapshot_rewrites_complete"), "0");
         assert_eq!(slot_of(&mut client, "kind=on-demand,"), slot);
         take(&mut client, "BGSAVE");
@@ -150,9 +150,9 @@ fn a_damaged_point_in_time_is_said_and_left() {
 
 #[test]
 fn a_reserve_gives_back_what_is_far_too_much_and_a_slot_in_use_nothing() {
-    /// Length of a slot that held a large snapshot once.
+    /// Bytes of a slot that once held a large snapshot.
     const LONG: u64 = 320 << 20;
-    /// What is kept beyond need.
+    /// A shortened slot is smaller than this.
     const KEPT: u64 = 66 << 20;
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
@@ -187,7 +187,7 @@ fn a_reserve_gives_back_what_is_far_too_much_and_a_slot_in_use_nothing() {
 fn a_check_gives_way_and_can_be_stopped() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        // Behind the first piece, the next one is due in hours.
+        // After the first piece, the next one is due only hours later.
         let directives = "snapshot-check-rate 1";
         let Some(server) = start(back_end, &dir.path().join("volume"), directives) else {
             continue;

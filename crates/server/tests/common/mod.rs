@@ -1,4 +1,4 @@
-//! A server on a volume of its own, on a thread of its own, and a client that talks bytes.
+//! A server with its own volume and thread, and a client that sends and reads raw bytes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,30 +14,32 @@ use slimio_server::config::Config;
 use slimio_server::{Server, WallClock};
 use slimio_storage::Storage;
 
-/// Both ways to the kernel.
+/// Both I/O back ends.
 pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 
-/// How often [`until`] asks.
+/// How often [`until`] polls.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// Longest time that anything may take: what `cargo x planted` says, where most tests wait in vain, or 20 s.
+/// The longest that anything may take: the value that `cargo x planted` sets, where most tests wait
+/// in vain, or 20 s.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
     Duration::from_secs(seconds.map_or(20, |text| text.parse().expect("a number of seconds")))
 }
 
-/// Asks again and again until it is so; `what` says what never came if it is not in time.
+/// Polls until `is_so` is true. `what` is the message if that does not happen in time.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience();
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}; {}", threads());
-        // Who asks without a pause keeps a core from the threads that run when nobody else wants one.
+        // Polling without a pause would keep a core from the threads that run only when a core is
+        // idle.
         std::thread::sleep(POLL_EVERY);
     }
 }
 
-/// What the kernel does for each thread of this process, as far as we may look: for the message of a
-/// test that has waited in vain.
+/// What the kernel is doing for each thread of this process, as far as permissions allow: for the
+/// message of a test that timed out.
 pub(crate) fn threads() -> String {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let describe = |task: PathBuf| {
@@ -47,28 +49,26 @@ pub(crate) fn threads() -> String {
     tasks.map(|task| describe(task.unwrap().path())).collect()
 }
 
-/// Where a server listens.
 #[derive(Clone, Debug)]
 enum Address {
     Tcp(SocketAddr),
     Unix(String),
 }
 
-/// A running server.
 pub(crate) struct Running {
     address: Address,
-    /// Anything written to it stops the server, as SIGTERM does the program; so does its end.
+    /// Anything written to it stops the server, as SIGTERM stops the program; closing it does, too.
     stop: UnixStream,
     thread: JoinHandle<Result<(), String>>,
 }
 
-/// Starts a server with directives given as `name value` lines. `None`, loudly, where the kernel
-/// refuses the back end.
+/// Starts a server with directives given as `name value` lines. `None`, with a message, where the
+/// kernel refuses the back end.
 pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Running> {
     start_on(back_end, volume, directives, |storage| storage)
 }
 
-/// As [`start`], on what `wrap` makes of the volume.
+/// As [`start`], on the volume that `wrap` returns.
 pub(crate) fn start_on(
     back_end: &str,
     volume: &Path,
@@ -103,7 +103,7 @@ impl Starting {
         }
     }
 
-    /// Waits until commands are served, or it has ended: that is what it said then.
+    /// Waits until commands are served. If the server ends instead, returns its error.
     pub(crate) fn served(self) -> Result<Running, String> {
         match self.is_ready.recv_timeout(patience()) {
             Ok(()) => Ok(self.running),
@@ -114,7 +114,7 @@ impl Starting {
         }
     }
 
-    /// Waits until it has ended without ever having served.
+    /// Waits until it has ended, and checks that it never served commands.
     pub(crate) fn ended(self) -> Result<(), String> {
         let result = self.running.thread.join().unwrap();
         assert!(self.is_ready.try_recv().is_err(), "commands were served");
@@ -149,7 +149,7 @@ pub(crate) fn launch(
     }))
 }
 
-/// As [`launch`], on what `open` opens; without a volume when it says so.
+/// As [`launch`], on the volume that `open` returns, or without one if it returns `None`.
 pub(crate) fn launch_with(
     config: Config,
     open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
@@ -157,7 +157,7 @@ pub(crate) fn launch_with(
     launch_at(config, WallClock::System, open)
 }
 
-/// As [`launch_with`], with a clock of its own.
+/// As [`launch_with`], with the given clock.
 pub(crate) fn launch_at(
     config: Config,
     clock: WallClock,
@@ -222,20 +222,18 @@ impl Running {
         self.stop.write_all(b"x").unwrap();
     }
 
-    /// Ends a server that may have lost its volume, and returns what it says of that.
+    /// Ends a server that may have lost its volume, and returns its result.
     pub(crate) fn abandon(mut self) -> Result<(), String> {
         drop(std::mem::replace(&mut self.stop, UnixStream::pair().unwrap().0));
         self.ended()
     }
 
-    /// Waits for its end.
     pub(crate) fn ended(self) -> Result<(), String> {
         until("it does not end", || self.thread.is_finished());
         self.thread.join().unwrap()
     }
 }
 
-/// A connection.
 pub(crate) struct Client {
     stream: BufReader<TcpStream>,
 }
@@ -248,14 +246,13 @@ impl Client {
                 stream.set_nodelay(true).unwrap();
                 stream
             }
-            // The calls that are made of it are those of any socket.
+            // The calls made on it work on any socket.
             Address::Unix(path) => OwnedFd::from(UnixStream::connect(path).unwrap()).into(),
         };
         stream.set_read_timeout(Some(patience())).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
-    /// How long replies may take.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.stream.get_ref().set_read_timeout(Some(patience)).unwrap();
     }
@@ -269,7 +266,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes).is_ok()
     }
 
-    /// Says that nothing more will be sent, and goes on reading.
+    /// Shuts down the sending side; replies can still be read.
     pub(crate) fn end_sending(&mut self) {
         self.stream.get_ref().shutdown(Shutdown::Write).unwrap();
     }
@@ -284,8 +281,8 @@ impl Client {
         self.try_read().expect("the server closed the connection, or said nothing")
     }
 
-    /// As [`read`](Self::read); `None` when the server has closed the connection or broken it, or
-    /// says nothing.
+    /// As [`read`](Self::read); `None` when the server has closed or reset the connection, or sends
+    /// nothing in time.
     pub(crate) fn try_read(&mut self) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line).ok()?;
@@ -320,7 +317,7 @@ impl Client {
         String::from_utf8_lossy(&self.read()).into_owned()
     }
 
-    /// Whether nothing has come.
+    /// Whether nothing has arrived.
     pub(crate) fn is_silent(&mut self) -> bool {
         let stream = self.stream.get_ref();
         stream.set_nonblocking(true).unwrap();
@@ -330,7 +327,7 @@ impl Client {
         self.stream.buffer().is_empty() && peeked.is_err_and(nothing)
     }
 
-    /// How many bytes come until the server closes or breaks the connection.
+    /// How many bytes arrive before the server closes or resets the connection.
     pub(crate) fn try_read_to_end(&mut self) -> usize {
         let mut all = Vec::new();
         // A reset is an end, too.
@@ -338,7 +335,7 @@ impl Client {
         all.len()
     }
 
-    /// Everything until the server closes.
+    /// Everything until the server closes the connection.
     pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         self.stream.read_to_end(&mut all).unwrap();

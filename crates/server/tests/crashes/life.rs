@@ -16,11 +16,11 @@ use super::state::{State, read};
 use super::volume::storage;
 use crate::common::{Client, Running, Starting, config, launch_at};
 
-/// How long a reply may take, on a busy machine too: a server whose disk has died answers as well, or
-/// closes the connection, so that only a failure waits so long.
+/// How long a reply may take, even on a busy machine. A server whose disk has died also replies or
+/// closes the connection, so only a failing test waits this long.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// More than any life has operations.
+/// More operations than any life has.
 const NEVER: u64 = u64::MAX / 2;
 
 /// How `WAITAOF` says that all is durable.
@@ -28,11 +28,11 @@ const DURABLE: &[u8] = b"*2\r\n:1\r\n";
 
 const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true };
 
-/// Whether what is executed is logged.
+/// Whether executed units are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Log {
     On,
-    /// It will count when a snapshot is in its place.
+    /// The log will count once a snapshot is adopted.
     Resuming,
     Off,
 }
@@ -55,24 +55,23 @@ pub(crate) struct World {
     /// The server's time of day, in milliseconds since 1970.
     clock: Arc<AtomicI64>,
     oracle: Oracle,
-    /// Units that were executed, and when, and behind them those that may have been.
+    /// Units that were executed, each with its time, followed by those that may have been.
     units: Vec<(i64, Unit)>,
-    /// What was in memory after each, from none on.
+    /// The state after each number of units, from none on.
     states: Vec<State>,
-    /// Units that come back when the process dies.
+    /// How many units come back when the process dies.
     kept: usize,
-    /// Units that come back when power is cut.
+    /// How many units come back when power is cut.
     durable: usize,
-    /// Whether power was cut since they were last seen.
+    /// Whether power was cut since the units were last read back.
     was_cut: bool,
-    /// Units that come back once a write behind them was acknowledged: the log was ended here.
+    /// How many units come back once a later write was acknowledged: the log was ended here.
     ended_at: Option<usize>,
     log: Log,
     is_log_wanted: bool,
     policy: &'static str,
     space: Space,
-    /// For each of the clients, how many units there were behind the last with which it changed
-    /// anything.
+    /// For each client, the number of units up to the last one in which it changed anything.
     wrote: [usize; CLIENT_COUNT],
     /// Units that were not executed, because there was no room for them.
     pub(crate) refused: u32,
@@ -122,7 +121,7 @@ impl World {
         let clock = WallClock::Given(Arc::clone(&self.clock));
         let mut directives = self.directives();
         if life.untaken_polls > 0 {
-            // Rounds of background work would poll for the log.
+            // Each round of background work polls for the log, so there must be few.
             directives.set("hz", "10").unwrap();
         }
         let starting = launch_on(media, exists, directives, clock);
@@ -139,7 +138,7 @@ impl World {
                 let is_in_order = server.abandon().is_ok();
                 outcome?;
                 if life.end.is_some() && is_in_order && !disk.has_crashed() {
-                    // It went in good order: there is nothing that a power cut could take.
+                    // It ended in good order, so there is nothing that a power cut could take.
                     self.durable = self.kept;
                 }
                 disk.crashed().unwrap_or_else(|| disk.crash_now())
@@ -215,7 +214,7 @@ impl World {
         if disk.has_crashed() {
             return Ok(());
         }
-        // It is served, so the next start finds it, too.
+        // This state was served, so the next start must find it, too.
         (self.kept, self.durable, self.was_cut) = (count, count, false);
         self.units.truncate(count);
         self.states.truncate(count + 1);
@@ -226,7 +225,7 @@ impl World {
         for batch in &life.batches {
             self.pass(batch.passes_ms);
             self.look_at_log(&mut clients[batch.client]);
-            // Where all depends on what is refused, each step is a batch of its own.
+            // Where steps may be refused, each one is a batch of its own.
             let fills = batch.steps.iter().any(|step| matches!(step, Step::Full(_)));
             let is_step_by_step = self.space != Space::Enough || fills;
             let at_once = if is_step_by_step { 1 } else { batch.steps.len() };
@@ -236,7 +235,7 @@ impl World {
             if has_waiter {
                 let mut request = Vec::new();
                 Step::WaitUntilDurable.encode(&mut request);
-                // Where the disk has died, the batch says so.
+                // If the disk has died, the batch below finds out.
                 clients[waiter].try_send_bytes(&request);
             }
             for (number, steps) in batch.steps.chunks(at_once).enumerate() {
@@ -262,8 +261,8 @@ impl World {
         }
     }
 
-    /// Takes the reply to a `WAITAOF` that was sent before a batch, by who had written so many units.
-    /// False when the end of this life has come.
+    /// Reads the reply to a `WAITAOF` that was sent before a batch, by a client whose writes are in
+    /// the first `wrote` units. False when this life is over.
     fn end_waiting(
         &mut self,
         client: &mut Client,
@@ -283,8 +282,8 @@ impl World {
         Ok(true)
     }
 
-    /// Takes what is left of the disk's space, or gives it back. A log needs a second segment, for
-    /// one that has a single one cannot leave it. False when the end of this life has come.
+    /// Takes the rest of the disk's space, or gives it back. First waits until the log has a second
+    /// segment: a log with only one cannot leave it. False when this life is over.
     fn set_full(&mut self, client: &mut Client, disk: &SimDisk, is_full: bool) -> bool {
         if is_full && self.log != Log::Off {
             let asked = Instant::now();
@@ -323,10 +322,10 @@ impl World {
         Ok(())
     }
 
-    /// How many units have come back, if that is possible.
+    /// How many units have come back; an error if no such state is possible.
     fn find(&self, found: &State) -> Result<usize, String> {
         let promised = if self.was_cut { self.durable } else { self.kept };
-        // What expired meanwhile is gone, whoever deleted it.
+        // Keys that expired meanwhile are gone, whoever deleted them.
         let now_ms = self.now_ms();
         let seen = |state: &State| {
             if self.space == Space::Enough { state.clone() } else { state.clone().uncounted() }
@@ -348,7 +347,7 @@ impl World {
         Ok(promised + behind)
     }
 
-    /// Notes when the log's snapshot is in its place: then all that was executed is kept.
+    /// Notes when the log's snapshot is adopted: then everything executed is kept.
     fn look_at_log(&mut self, client: &mut Client) {
         if self.log != Log::Resuming {
             return;
@@ -363,7 +362,7 @@ impl World {
         }
     }
 
-    /// Sends steps, one behind the other, and takes their replies. False when the end of this life has come.
+    /// Sends steps one after the other, and reads their replies. False when this life is over.
     fn batch(
         &mut self,
         (client, index_of_client): (&mut Client, usize),
@@ -371,8 +370,8 @@ impl World {
         steps: &[Step],
         piece_size: usize,
     ) -> Result<bool, String> {
-        // For a snapshot there is no space, and whether one fails depends on what there was before.
-        // Nothing is durable before the one with which a log goes on: who waits, waits for space.
+        // There is no space for a snapshot, and whether one fails depends on what was there before.
+        // A resuming log has nothing durable before its snapshot: `WAITAOF` would wait for space.
         let told = |step: &Step| match step {
             Step::Save | Step::SaveInBackground | Step::Log(_) if self.space == Space::None => {
                 Step::Rewrite
@@ -393,7 +392,7 @@ impl World {
             if asked.elapsed() >= SILENCE_MAX {
                 return Err(format!("{step:?} is not answered"));
             }
-            // What is acknowledged behind the crash was never said.
+            // Replies read after the crash do not count.
             is_alive &= replies.is_some() && !disk.has_crashed();
             if is_refused(replies.as_deref()) {
                 match step {
@@ -429,7 +428,7 @@ impl World {
                 let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
                 return Err(format!("{step:?} is answered {replies}, not {expected}"));
             }
-            // A reply leaves under the policy that is in force then: that of the batch's end, maybe.
+            // A reply leaves under the policy in force by then, maybe that of the batch's end.
             let is_always =
                 |step: &Step| !matches!(step, Step::Policy(policy) if *policy != "always");
             let stays_always = steps[index..].iter().all(is_always);
@@ -441,7 +440,7 @@ impl World {
         Ok(is_alive)
     }
 
-    /// What the reply to a step promises.
+    /// Notes what the reply to a step promises.
     fn acknowledged(
         &mut self,
         step: &Step,
@@ -470,7 +469,7 @@ impl World {
             Step::Save if reply == b"+OK\r\n" => (self.kept, self.durable) = (executed, executed),
             Step::Save if reply.starts_with(b"-ERR Background save already") => {}
             Step::WaitUntilDurable if reply.starts_with(DURABLE) => {
-                // What others wrote is not asked for.
+                // It does not wait for the writes of other clients.
                 let wrote = self.wrote[client];
                 (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
             }
@@ -496,7 +495,6 @@ impl World {
     }
 }
 
-/// Starts a server on a simulated disk.
 pub(crate) fn launch_on(
     media: SimMedia,
     exists: bool,

@@ -1,10 +1,11 @@
-//! Random commands, snapshots and deaths, life after life, of the whole server on a simulated disk:
-//! what comes back is what was in memory at one moment, and at none before what was promised.
+//! Random commands, snapshots and deaths of the whole server on a simulated disk, life after life.
+//! It must come back with a state that was in memory at one moment, not an earlier one than
+//! promised.
 //!
-//! What was in memory after each unit (a command or a transaction) is known from a second server,
-//! without a volume, that runs the same units at the same time. So nothing here says what a command
-//! does. Both have a clock that moves between batches only: while keys are changed, while nobody
-//! lives, and while it recovers; what has come to its date is gone, whoever met it first.
+//! A second server without a volume runs the same units (commands or transactions) at the same time
+//! of day, and tells what was in memory after each. So nothing here says what a command does. Both
+//! clocks move only between batches, between lives, and during recovery. An expired key is gone,
+//! whichever command touches it first.
 
 mod life;
 #[path = "../../../storage/tests/suite/common/media.rs"]
@@ -33,11 +34,11 @@ use slimio_sim::SimConfig;
 
 /// Cases of one run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 24;
-/// Seconds of a long run, in the environment; `cargo x sim` sets it.
+/// Environment variable with the seconds of a long run; `cargo x sim` sets it.
 const SECONDS: &str = "SLIMIO_SIM_SECONDS";
-/// Most lives of one volume.
+/// A volume has fewer lives than this.
 const LIVES_MAX: usize = 5;
-/// Most tries at making a case that fails smaller: each is a few servers' lives.
+/// Most attempts to shrink a failing case: each runs the lives of a few servers.
 const SHRINKS_MAX: u32 = 300;
 
 fn config() -> ProptestConfig {
@@ -79,8 +80,8 @@ fn what_comes_back_was_in_memory_and_was_promised() {
     println!("server: {} lives on {} volumes in {took} s", lived.get(), volumes.get());
 }
 
-/// A life that ends by SIGKILL: lines in database 0, those of one batch sent at once, each behind so
-/// many milliseconds.
+/// A life that ends by SIGKILL. Each batch has the milliseconds that pass before it, and the lines
+/// that are sent at once, in database 0.
 fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
     let step = |line: &&str| match *line {
         "BGREWRITEAOF" => Step::Rewrite,
@@ -127,7 +128,8 @@ fn databases_that_change_places_do_not_change_a_snapshot_that_runs() {
     }
 }
 
-/// What a rewrite leaves out is in the log behind it; what that reads or computes from is not left out.
+/// What a rewrite leaves out is in the log behind it. Values that the log reads or computes from
+/// are not left out.
 #[test]
 fn a_rewrite_and_the_log_behind_it_are_all_there_is() {
     let fill =
@@ -202,7 +204,7 @@ fn who_waits_is_answered_though_the_kernel_had_no_memory_and_nothing_else_happen
     directives.set("hz", "10").unwrap();
     let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
     let (mut client, _idle) = (server.connect(), server.connect());
-    // More than there are rounds of background work behind the last request.
+    // More than there are rounds of background work after the last request.
     disk.faults(|faults| faults.untaken_polls = 40);
     for policy in ["everysec", "always"] {
         assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");
@@ -247,7 +249,7 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     for key in 0..8 {
         assert_eq!(one.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
     }
-    // The log goes on behind a snapshot for which there is no space, so nothing is kept.
+    // The log would resume behind a snapshot for which there is no space, so nothing is kept.
     disk.faults(|faults| faults.full = true);
     turn("yes");
     one.send(&["WAITAOF", "1", "0", "0"]);
@@ -258,7 +260,7 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     let reply = one.read();
     let reply = String::from_utf8_lossy(&reply);
     assert!(reply.starts_with("-ERR WAITAOF cannot be used"), "{reply}");
-    // Nor is it said to who asks for no log, but is told of it.
+    // Nor does the reply to a request for no log say that the log has the writes.
     assert_eq!(one.call(&["WAITAOF", "0", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
     disk.faults(|faults| faults.full = false);
     server.stop();

@@ -1,4 +1,4 @@
-//! What a server should have in memory: what another one has that has no volume.
+//! What a server should have in memory, taken from a second server without a volume.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use super::script::{FIRST_MS, Unit};
 use super::state::{State, read};
 use crate::common::{Client, Running, config, launch_at};
 
-/// A server without a volume: what it holds is what should be in memory.
 pub(crate) struct Oracle {
     pub(crate) client: Client,
     /// Its own time of day: units are run again at the time at which they ran.
@@ -28,7 +27,7 @@ impl Oracle {
         Self { client: server.connect(), clock, _server: server }
     }
 
-    /// Runs a unit: its replies, and what is in memory behind it.
+    /// Runs a unit. Returns its replies, and the state after it.
     pub(crate) fn run(&mut self, unit: &Unit) -> (Vec<Vec<u8>>, State) {
         let mut requests = Vec::new();
         let count = unit.encode(&mut requests);
@@ -37,7 +36,7 @@ impl Oracle {
         (replies, read(&mut self.client).unwrap())
     }
 
-    /// Goes back to what is in memory now behind these units, which ran at their times.
+    /// Resets the state to that after these units, running each at its own time.
     pub(crate) fn reset(&mut self, units: &[(i64, Unit)], now_ms: i64) {
         self.client.call(&["FLUSHALL"]);
         for at_once in units.chunk_by(|(at_ms, _), (next_ms, _)| at_ms == next_ms) {

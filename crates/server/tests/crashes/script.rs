@@ -12,21 +12,21 @@ pub(crate) const KEY_COUNT: u8 = 7;
 pub(crate) const FIRST_MS: i64 = 1_700_000_000_000;
 /// A date that no test lives to see.
 const FAR_MS: i64 = 4_102_444_800_000;
-/// How long behind the first life's beginning most keys expire that do: about as long as all lives
-/// take, by their clock.
+/// Most keys that expire do so within this time of the first life's start, in milliseconds: about
+/// as long as all lives take, by their clock.
 pub(crate) const NEAR_MS: i64 = 2000;
-/// Longest value, in bytes: more than one batch of the log, and than one piece of a large string.
+/// Longest value, in bytes: larger than one batch of the log, and than one piece of a large string.
 const VALUE_SIZE_MAX: usize = 300_000;
 /// Commands that write nothing.
 const READS: [&str; 5] = ["GET", "EXISTS", "STRLEN", "HLEN", "TYPE"];
 /// Most commands of a transaction.
 const MANY_COMMANDS: usize = 3000;
-/// Connections by which it is told what to do, one after the other.
+/// Connections that send the steps, in turn.
 pub(crate) const CLIENT_COUNT: usize = 3;
 /// Fields of a hash that is no longer kept packed.
 const MANY_FIELDS: u16 = 600;
 
-/// What is executed whole: one command, or several in a transaction.
+/// A unit of execution: one command, or several in a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) db: u8,
@@ -41,7 +41,7 @@ impl Unit {
         !self.commands.iter().all(is_read)
     }
 
-    /// Its requests, and how many replies they get.
+    /// Encodes its requests. Returns how many replies they get.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) -> usize {
         let mut count = 0;
         let mut add = |line: &str| {
@@ -60,7 +60,7 @@ impl Unit {
     }
 }
 
-/// A line as a request. A word `@SIZE` stands for so many bytes.
+/// Encodes a line as a request. A word `@SIZE` stands for that many bytes.
 pub(crate) fn encode_line(line: &str, bytes: &mut Vec<u8>) {
     let words: Vec<Vec<u8>> = line
         .split(' ')
@@ -76,8 +76,8 @@ pub(crate) fn encode_line(line: &str, bytes: &mut Vec<u8>) {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Run(Unit),
-    /// The disk has no more space, or has some again. Until then each step waits for the one before:
-    /// which of them are refused is known by their replies alone.
+    /// The disk has no more space, or has some again. While it has none, each step waits for the
+    /// previous one: only the replies tell which steps were refused.
     Full(bool),
     /// `BGREWRITEAOF`
     Rewrite,
@@ -94,7 +94,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Its requests, and how many replies they get.
+    /// Encodes its requests. Returns how many replies they get.
     pub(crate) fn encode(&self, requests: &mut Vec<u8>) -> usize {
         let line = match self {
             Self::Run(unit) => return unit.encode(requests),
@@ -102,8 +102,8 @@ impl Step {
             Self::Rewrite => "BGREWRITEAOF",
             Self::SaveInBackground => "BGSAVE",
             Self::Save => "SAVE",
-            // Where the disk dies while the log goes on from a snapshot, nothing ever is: that snapshot is
-            // tried again and again. What lives is far faster.
+            // If the disk dies while the log resumes from a snapshot, nothing ever becomes durable:
+            // the snapshot is retried forever. Otherwise the reply comes far sooner.
             Self::WaitUntilDurable => "WAITAOF 1 0 5000",
             Self::Policy(policy) => &format!("CONFIG SET appendfsync {policy}"),
             Self::Log(true) => "CONFIG SET appendonly yes",
@@ -114,15 +114,15 @@ impl Step {
     }
 }
 
-/// Steps that are sent at once, and how long that is behind those before, in milliseconds.
+/// Steps that are sent at once, `passes_ms` milliseconds after the previous batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) passes_ms: i64,
     /// Which client sends them.
     pub(crate) client: usize,
-    /// Bytes of them that are sent at a time: where one piece ends, the server may be anywhere.
+    /// Bytes of them sent at a time. Between two pieces the server may be in any state.
     pub(crate) piece_size: usize,
-    /// Another client waits, by `WAITAOF`, while they run.
+    /// Another client waits in `WAITAOF` while they run.
     pub(crate) has_waiter: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -137,27 +137,26 @@ impl Batch {
 /// Larger than any batch.
 pub(crate) const AT_ONCE: usize = usize::MAX;
 
-/// A life: batches of steps, and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    /// How long nobody lives before, in milliseconds.
+    /// How long no server runs before this life, in milliseconds.
     pub(crate) rests_ms: i64,
-    /// How long passes while it recovers, in milliseconds.
+    /// How much time passes while it recovers, in milliseconds.
     pub(crate) recovers_ms: i64,
     pub(crate) batches: Vec<Batch>,
-    /// Operations of the disk after which it dies, those of the start included; at the end of the
-    /// batches at the latest.
+    /// Operations of the disk after which it dies, including those of the start, except when that
+    /// makes the volume. It dies after the batches at the latest.
     pub(crate) dies_after: u64,
     pub(crate) is_power_cut: bool,
-    /// Which of the images that are possible is the next life's.
+    /// Which of the possible images the next life starts from.
     pub(crate) image: usize,
-    /// Polls for which what was kicked rests, as if the kernel had no memory for it.
+    /// Polls during which kicked operations stay queued, as if the kernel had no memory for them.
     pub(crate) untaken_polls: u32,
-    /// What is asked for when the batches are through, before it dies.
+    /// How the server is asked to end after the batches, before it dies.
     pub(crate) end: Option<End>,
 }
 
-/// An end in good order.
+/// An orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// `SHUTDOWN`
@@ -212,7 +211,7 @@ fn string_command() -> impl Strategy<Value = String> {
         1 => key().prop_map(|key| format!("GETDEL {key}")),
         1 => (key(), 1..3_u8).prop_map(|(key, seconds)| format!("GETEX {key} EX {seconds}")),
         1 => (key(), 1..3_u8, value()).prop_map(|(k, s, v)| format!("SETEX {k} {s} {v}")),
-        // A sum has as many digits.
+        // The sum has as many digits.
         1 => (key(), 0..4900_u16).prop_map(|(key, ten)| format!("INCRBYFLOAT {key} 1e{ten}")),
     ]
 }
@@ -233,7 +232,8 @@ fn hash_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Commands of so many arguments that they run in steps, one with a record that is made beside the log.
+/// Commands with so many arguments that they run in steps. Some have a record that is built beside
+/// the log.
 fn long_command() -> impl Strategy<Value = String> {
     let counts = 520..MANY_FIELDS;
     let words = |count: u16, word: &dyn Fn(u16) -> String| {
@@ -294,7 +294,7 @@ fn unit() -> impl Strategy<Value = Unit> {
         .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
     let reads = (db(), proptest::collection::vec(read_command(), 2..8))
         .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
-    // What they do is longer than what they say.
+    // Their records are longer than the requests.
     let longer = (db(), key(), 100..MANY_COMMANDS).prop_map(|(db, key, count)| Unit {
         db,
         commands: vec![format!("EXPIRE {key} 9"); count],
@@ -303,7 +303,8 @@ fn unit() -> impl Strategy<Value = Unit> {
     prop_oneof![40 => one, 8 => several, 2 => reads, 1 => longer]
 }
 
-/// Values until the log is full or nearly so, a few more steps, and space again, or not in this life.
+/// Values until the log is full or nearly full, and a few more batches. Space comes back then, or
+/// not in this life.
 fn filling() -> impl Strategy<Value = Vec<Batch>> {
     let fill = (db(), key(), 100_000..VALUE_SIZE_MAX).prop_map(|(db, key, size)| {
         let commands = vec![format!("SET {key} @{size}")];
@@ -353,7 +354,7 @@ pub(crate) fn life() -> impl Strategy<Value = Life> {
     let full = (batches(), filling(), batches());
     let full = full.prop_map(|(before, full, behind)| [before, full, behind].concat());
     let batches = prop_oneof![3 => batches(), 1 => full];
-    // Few enough to die in recovery, or so many that all is done before.
+    // Few enough to die during recovery, or more than the life has.
     let dies_after = prop_oneof![1 => 0..40_u64, 3 => 0..400_u64, 1 => Just(u64::MAX / 2)];
     let end = prop_oneof![3 => Just(None), 1 => Just(Some(End::Plain)), 1 => Just(Some(End::Save))];
     let times = (while_ms(), while_ms());

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use super::script::{DB_COUNT, KEY_COUNT, encode_line};
 use crate::common::Client;
 
-/// How much of a value is kept for messages, in bytes; of the rest there is a hash.
+/// Bytes of a value that are kept for messages; a hash covers all of it.
 const SHOWN_SIZE: usize = 24;
 
 /// What a key holds, and the date at which it expires, in milliseconds since 1970; -1 if it does not.
@@ -34,14 +34,14 @@ impl State {
         left
     }
 
-    /// The same without what databases say of their sizes: where the log is full, keys are counted
-    /// that nobody reads any more.
+    /// The same without the sizes of databases: while the log is full, these count expired keys
+    /// that nobody can read any more.
     pub(crate) fn uncounted(mut self) -> Self {
         self.sizes.clear();
         self
     }
 
-    /// Everything in it that `other` does not say, too.
+    /// Describes every difference from `other`.
     pub(crate) fn difference(&self, other: &Self) -> String {
         let names: BTreeSet<_> = self.keys.keys().chain(other.keys.keys()).collect();
         let mut parts = vec![format!("sizes {:?}, {:?}", self.sizes, other.sizes)];
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// Reads all of it; `None` when the server has gone meanwhile, or lets nobody read.
+/// Reads the whole state. `None` when the server has gone meanwhile, or refuses reads.
 pub(crate) fn read(client: &mut Client) -> Option<State> {
     let mut requests = Vec::new();
     for db in 0..DB_COUNT {
@@ -65,7 +65,7 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
                 encode_line(&format!("{command} k{key}"), &mut requests);
             }
         }
-        // Whose time was over counted until it was asked for.
+        // Comes last, because expired keys count until a request touches them.
         encode_line("DBSIZE", &mut requests);
     }
     if !client.try_send_bytes(&requests) {

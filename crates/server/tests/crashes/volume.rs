@@ -1,5 +1,5 @@
-//! A volume on a simulated disk, as the server's event loop wants it: with a descriptor that says
-//! when the log's device has finished something.
+//! A volume on a simulated disk with the descriptor that the server's event loop needs. It says
+//! when the log's device has completed something.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -70,7 +70,8 @@ impl Media for Watched {
     }
 }
 
-/// Is readable while the device has something in flight: a simulated one finishes when it is asked.
+/// Its descriptor is readable while operations are in flight: a simulated device completes them
+/// when it is polled.
 struct Readable {
     path: Box<dyn Device + Send>,
     ready: OwnedFd,
@@ -81,7 +82,7 @@ impl Readable {
         if self.path.in_flight() > 0 && !self.path.has_untaken() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();
         } else {
-            // It need not have been readable.
+            // It may not have been readable.
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
     }

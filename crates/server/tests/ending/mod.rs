@@ -1,5 +1,5 @@
-//! An end that was asked for: what is taken before it, what is run no more, and what goes on when it
-//! is given up.
+//! A requested shutdown: the snapshot before it, the commands that no longer run, and what goes on
+//! when the shutdown is given up.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use slimio_sim::{SimConfig, SimDisk};
 use crate::common::{BACK_ENDS, Client, Running, config, encode, patience, start, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 
-/// How long the command thread sleeps, so that what is sent meanwhile comes in one turn.
+/// How long the command thread sleeps. Requests sent meanwhile arrive in one turn.
 const SLEEP_SECONDS: &str = "0.2";
 
 /// Runs a check against a server without a log, on a simulated disk, over both back ends.
@@ -34,7 +34,7 @@ fn without_log(check: impl Fn(Running, SimDisk)) {
     }
 }
 
-/// Has these clients' requests come in one turn, in this order.
+/// Makes these clients' requests arrive in one turn, in this order.
 fn at_once(server: &Running, requests: &mut [(&mut Client, &[u8])]) {
     let mut sleeper = server.connect();
     sleeper.send(&["DEBUG", "SLEEP", SLEEP_SECONDS]);
@@ -127,7 +127,7 @@ fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
     });
 }
 
-/// The snapshot before the end has its place only when those are given up that somebody reads.
+/// The snapshot before the shutdown gets a slot only if the pinned ones are given up.
 #[test]
 fn a_pinned_snapshot_does_not_hold_up_the_end() {
     for asks in [true, false] {
@@ -157,7 +157,7 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
     }
 }
 
-/// Nobody is served any more whom it could be in the way of.
+/// No client is served any more that it could slow down.
 #[test]
 fn the_snapshot_before_the_end_is_not_held_back() {
     without_log(|server, _| {
@@ -186,7 +186,7 @@ fn a_signal_asks_for_one_end() {
             client.call(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
         });
         disk.faults(|faults| faults.full = false);
-        // Asked for again, it would end now.
+        // A second request would end the server now.
         for _ in 0..100 {
             assert_eq!(client.call(&["EXISTS", "none"]), ":0\r\n");
         }

@@ -1,4 +1,4 @@
-//! The two ways to export a stopped volume say the same: all of it in memory, and a part at a time.
+//! The two ways to export a stopped volume give the same result: all of it in memory, and in parts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,6 @@ impl Random {
     }
 }
 
-/// A command that changes something, perhaps.
 fn command(random: &mut Random) -> Vec<String> {
     let key = format!("k:{}", random.below(KEYS));
     let other = format!("k:{}", random.below(KEYS));
@@ -80,7 +79,8 @@ fn run(client: &mut Client, random: &mut Random, count: u64) {
     }
 }
 
-/// Keys that nothing behind the snapshot uses, in chunks enough, one of them in parts.
+/// Fills several chunks with keys that no later command uses, except the huge `k:0`. Huge values
+/// are in parts.
 fn fill(client: &mut Client, random: &mut Random) {
     let (value, huge) = ("x".repeat(3000), "z".repeat(900_000));
     for db in 0..DBS {
@@ -133,7 +133,7 @@ fn fields(hash: HashRef<'_>) -> Vec<Vec<u8>> {
     fields
 }
 
-/// What an export of the volume holds, and how many keys it is said to hold.
+/// The contents of an export of the volume, and how many keys the exporter reports.
 fn exported(volume: &Path, folder: &Path, batch_size: usize) -> (Contents, u64) {
     let rdb = folder.join("dump.rdb");
     let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size };
@@ -177,8 +177,8 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
     }
 }
 
-/// The file is made before the volume is read, and reading may take long: what was used after the
-/// file was made is not used in the future.
+/// The file is created before the volume is read, and reading may take long. A key used after that
+/// must not appear as used in the future.
 #[test]
 fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     let dir = tempfile::tempdir().unwrap();

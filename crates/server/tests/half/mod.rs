@@ -1,4 +1,4 @@
-//! Clients that send nothing more: those that wait for their replies, and those that have gone.
+//! Clients that stop sending: those that wait for their replies, and those that have disconnected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,9 @@ use crate::common::{BACK_ENDS, Client, encode, start_on, until};
 use crate::held::hold;
 use crate::serving;
 
-/// Words and their size: in all just more than is read behind a request that waits, so that their end
-/// finds room in the socket. A few kilobytes more: the kernel may charge thirty of them as a hundred.
+/// Number and size of words. Together they are just a few kilobytes more than the server reads
+/// behind a waiting request, so that the rest fits into the socket: the kernel may charge thirty
+/// kilobytes as a hundred.
 const BEHIND: [usize; 2] = [36, 29_200];
 
 fn count_of(client: &mut Client, command: &str) -> usize {
@@ -31,7 +32,7 @@ fn who_sends_nothing_more_is_answered() {
     }
 }
 
-/// Their replies are not there when the end is, or are too large for the socket.
+/// Their input ends before the replies are ready, or the replies are too large for the socket.
 #[test]
 fn who_sends_nothing_more_is_answered_whatever_it_takes() {
     serving("appendfsync everysec\nenable-debug-command yes", |server| {
@@ -92,7 +93,7 @@ fn who_has_gone_does_not_stay() {
                 })
                 .collect();
             until("they do not wait", || count_of(&mut client, "waitaof") == gone.len());
-            // What they have sent is there by then, and there is nothing else to be read.
+            // By then everything they sent has arrived, and nothing else is left to be read.
             std::thread::sleep(Duration::from_millis(100));
             drop(gone);
             until("they stay", || count_of(&mut client, "waitaof") == 0);

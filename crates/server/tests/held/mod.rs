@@ -1,5 +1,5 @@
-//! A volume whose log's device, or that of its snapshots, can be held back: nothing it has done is told
-//! of until it is let go.
+//! A volume on which the device of the log, or of the snapshots, can be held back: it reports no
+//! completion until it is let go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +42,7 @@ impl Layer for Held {
     }
 }
 
-/// A volume of which some areas' paths are [`Held`].
+/// A volume with [`Held`] paths to some areas.
 struct HeldMedia {
     media: Box<dyn Media>,
     is_shut: Arc<AtomicBool>,

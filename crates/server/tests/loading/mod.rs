@@ -1,5 +1,5 @@
-//! What clients are told while the log is being read, seen on a device that keeps what it has read
-//! to itself until the test lets it go.
+//! What clients are told while the log is being read. The log's device holds its completions back
+//! until the test lets it go.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -170,7 +170,7 @@ fn stopped_while_loading_it_leaves_no_socket_file_and_the_volume_as_it_was() {
         assert!(socket.exists());
 
         server.ask_to_stop();
-        // Whoever is answered twice was answered in a later turn than the one that saw the wish.
+        // The second reply comes in a later turn than the one that saw the stop request.
         for _ in 0..2 {
             assert_eq!(client.call(&["PING"]), LOADING);
         }

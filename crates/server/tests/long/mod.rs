@@ -1,4 +1,4 @@
-//! Requests that run in steps: for everybody else they are one point in time.
+//! Requests that run in steps: other clients see each of them as one point in time.
 
 mod others;
 
@@ -17,7 +17,7 @@ const MANY: usize = 30_000;
 /// Bytes of a value that is not written to the log at once, and leaves no piece of a string aligned.
 const LARGE: usize = (3 << 20) + 5;
 
-/// `head`, then for each of many the words that `of` makes.
+/// `head`, and the words that `of` makes for each of [`MANY`] numbers.
 fn many<const N: usize>(head: &[&str], of: impl Fn(usize) -> [String; N]) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = head.iter().map(|word| word.as_bytes().to_vec()).collect();
     words.extend((0..MANY).flat_map(|number| of(number).map(String::into_bytes)));
@@ -32,7 +32,8 @@ fn mset(value: usize) -> Vec<u8> {
     many(&["MSET"], |number| [key(number), value.to_string()])
 }
 
-/// Asks for the first and the last of many again and again while `is_running`; both replies are the same.
+/// Requests the first and the last of many repeatedly while `is_running`. Both values must be the
+/// same.
 fn is_one(client: &mut Client, request: &[&str], is_running: &AtomicBool) {
     while is_running.load(Ordering::SeqCst) {
         let reply = client.call(request);
@@ -42,7 +43,7 @@ fn is_one(client: &mut Client, request: &[&str], is_running: &AtomicBool) {
     }
 }
 
-/// Tries again and again until a rare order of events has come: for longer than anything else may take.
+/// Retries until a rare order of events has occurred, for longer than anything else may take.
 fn until_met(what: &str, mut has_come: impl FnMut() -> bool) {
     let deadline = Instant::now() + 5 * patience();
     while !has_come() {
@@ -120,7 +121,7 @@ fn others_see_all_of_it_or_nothing() {
                 assert_eq!(values.next(), values.nth(MANY - 2), "of two requests");
             }
         });
-        // What is deleted is counted once, by whomever.
+        // Each deletion is counted once, by either client.
         let delete = many(&["DEL"], |number| [key(number)]);
         let (mut one, mut two) = (server.connect(), server.connect());
         one.send_bytes(&delete);
@@ -140,7 +141,8 @@ fn others_are_served_between_its_steps() {
             |value: usize| many(&["HSET", "hash"], move |number| [key(number), value.to_string()]);
         until("nobody is served meanwhile", || {
             writer.send_bytes(&[hash(1), hash(2), hash(3)].concat());
-            // No byte of theirs has come when these have been answered that were sent behind them.
+            // These requests were sent later, yet they are answered before any byte of the writer's
+            // replies.
             let began = Instant::now();
             let mut served = 0;
             while began.elapsed() < Duration::from_millis(10) {
@@ -164,7 +166,7 @@ fn it_comes_to_its_end_without_its_client() {
         let mut client = server.connect();
         client.send_bytes(&mset(1));
         drop(client);
-        // All of it was received when it is counted; until then it may have been cut off.
+        // If its keys are counted, all of it was received. Otherwise it may have been cut off.
         until("its client is gone", || info(&mut observer, "connected_clients") == "1");
         let size = observer.call(&["DBSIZE"]);
         assert!(size == ":0\r\n" || size == format!(":{MANY}\r\n"), "{size}");
@@ -200,7 +202,7 @@ fn what_it_has_written_is_read_when_it_is_durable() {
     });
 }
 
-/// Its record is in no mapped buffer: it outlives the process when it is written, not before.
+/// Its record is in no mapped buffer, so it outlives the process only once it is written.
 #[test]
 fn a_large_value_is_kept_when_it_is_written() {
     for back_end in BACK_ENDS {
@@ -219,14 +221,14 @@ fn a_large_value_is_kept_when_it_is_written() {
         });
         assert!(client.is_silent(), "acknowledged before it outlives the process");
         is_shut.store(false, Ordering::SeqCst);
-        // The log's path does not know that it may speak again: any turn asks it.
+        // Nothing signals that the log's path may report again, but any turn polls it.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         server.stop();
     }
 }
 
-/// A snapshot that holds a part of it, with the record of all of it behind, would have that part twice.
+/// If a snapshot held a part of it, replaying the whole record would apply that part twice.
 #[test]
 fn no_snapshot_holds_a_part_of_it() {
     const APPENDS: usize = 6;
@@ -246,7 +248,7 @@ fn no_snapshot_holds_a_part_of_it() {
                     (0..APPENDS).for_each(|_| assert!(client.read().starts_with(b":")));
                 });
                 while !task.is_finished() && info(&mut observer, "long_request") == "none" {}
-                // The second begins when the first is over, whatever runs just then.
+                // The second snapshot begins when the first is over, whatever runs at that moment.
                 for request in [&["BGSAVE"][..], &["BGREWRITEAOF"]] {
                     observer.call(request);
                 }
@@ -271,11 +273,11 @@ fn no_snapshot_holds_a_part_of_it() {
     }
 }
 
-/// A WAL-snapshot may leave out what was overwritten while it was taken; what it was overwritten with is
-/// in the log only when the request is over.
+/// A WAL-snapshot may leave out entries that were overwritten while it was taken. The new values
+/// are in the log only when the request is over.
 #[test]
 fn no_snapshot_lacks_what_it_overwrites() {
-    /// Of 10 KB each: more than is taken while nothing is written.
+    /// Of 10 KB each: more than is taken while the snapshot is held back.
     const OTHERS: usize = 2000;
     const BEFORE: usize = 100;
     const BEHIND: usize = 30 * MANY;
@@ -323,7 +325,7 @@ fn no_snapshot_lacks_what_it_overwrites() {
                 }
                 is_shut.store(false, Ordering::SeqCst);
                 assert!(server.abandon().is_ok());
-                // Its connection is closed.
+                // The server has closed its connection.
                 drop(task.join());
             });
             let server = start(back_end, &volume, "").unwrap();
@@ -337,7 +339,7 @@ fn no_snapshot_lacks_what_it_overwrites() {
     }
 }
 
-/// It asks for room before it begins, and nobody takes that meanwhile.
+/// It asks for room before it begins, and nobody else takes that room meanwhile.
 #[test]
 fn it_has_room_in_the_log_when_it_is_over() {
     let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";
@@ -360,7 +362,7 @@ fn it_has_room_in_the_log_when_it_is_over() {
             for writer in &mut writers {
                 (0..100).for_each(|_| assert_eq!(writer.read(), b"+OK\r\n"));
             }
-            // The log begins anew.
+            // The log starts over.
             assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
         }
         server.stop();
@@ -401,7 +403,7 @@ fn a_stop_finds_no_part_of_it() {
     }
 }
 
-/// It may have come before, and be about to begin.
+/// It may have arrived before, and be about to begin.
 #[test]
 fn nothing_of_it_is_written_within_a_pause() {
     let get = ["MGET", &key(0), &key(MANY - 1)];
@@ -428,7 +430,7 @@ fn nothing_of_it_is_written_within_a_pause() {
     });
 }
 
-/// It has its share of a turn, the others theirs, and what it has asked for is all answered.
+/// It gets its share of each turn, the others get theirs, and all of its requests are answered.
 #[test]
 fn a_long_pipeline_leaves_others_their_turn() {
     const COUNT: usize = 100_000;

@@ -1,4 +1,4 @@
-//! A limit to memory, as clients see it.
+//! The memory limit, as clients see it.
 
 use std::time::Instant;
 
@@ -17,14 +17,14 @@ fn fill(client: &mut Client, count: usize, options: &[&str]) -> usize {
         .count()
 }
 
-/// Bytes of what is in use that the limit is about.
+/// Bytes in use that count towards the limit.
 fn counted(client: &mut Client) -> u64 {
     let [used, uncounted] = ["used_memory", "mem_not_counted_for_evict"]
         .map(|field| info(client, field).parse::<u64>().unwrap());
     used - uncounted
 }
 
-/// Bytes that requests and replies take, and what else clients need.
+/// Bytes of requests, of replies, and of whatever else clients need.
 fn clients(client: &mut Client) -> u64 {
     info(client, "mem_clients_normal").parse().unwrap()
 }
@@ -35,7 +35,7 @@ fn the_buffers_of_the_log_are_in_use_and_no_part_of_the_limit() {
         let mut client = server.connect();
         assert_eq!(client.call(&["SET", "a", "b"]), "+OK\r\n");
         let uncounted: u64 = info(&mut client, "mem_not_counted_for_evict").parse().unwrap();
-        // Those that were used are in memory: here not all of them.
+        // Only buffers that were used are in memory: here not all of them.
         assert!([1, 2, 3].contains(&(uncounted / (256 * 1024))), "{uncounted}");
         let overhead: u64 = info(&mut client, "used_memory_overhead").parse().unwrap();
         assert!(overhead >= uncounted, "{overhead}");
@@ -56,7 +56,7 @@ fn without_eviction_what_needs_memory_is_refused() {
         assert_eq!(client.call(&["APPEND", "key:1", "b"]), OOM);
         assert_eq!(client.call(&["STRLEN", "key:1"]), ":1000\r\n");
         assert_eq!(client.call(&["EXPIRE", "key:1", "1000"]), ":1\r\n");
-        // Nothing is queued either, and what was is not run.
+        // Nothing is queued either, and queued commands are not run.
         assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
         assert_eq!(client.call(&["GET", "a"]), OOM);
         assert!(client.call(&["EXEC"]).starts_with("-EXECABORT"));
@@ -90,7 +90,7 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             assert_eq!(watcher.call(&["WATCH", "key:0"]), "+OK\r\n");
             assert_eq!(fill(&mut client, 5_000, &["EX", "1000"]), 5_000);
             let used = counted(&mut client);
-            // Room is made before a command runs: the last one may exceed it.
+            // Eviction comes before a command: the last one may exceed the limit.
             assert!(used <= (1 << 20) + 4096, "{used} bytes in use");
             let evicted: u64 = info(&mut client, "evicted_keys").parse().unwrap();
             assert!(evicted > 3_000, "{evicted} evicted");
@@ -100,7 +100,7 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             if policy == "volatile-ttl" {
                 assert_eq!(client.call(&["GET", "stays"]), "$1\r\nx\r\n");
             }
-            // Whoever asks for the end needs memory, too.
+            // The shutdown request needs memory, too.
             assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
             let count = client.call(&["DBSIZE"]);
             server.stop();
@@ -112,7 +112,7 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
     }
 }
 
-/// What they held is no longer in use at once, not when somebody looks at memory the next time.
+/// Their memory counts as free at once, not only when memory is next measured.
 #[test]
 fn clients_that_have_left_leave_their_room_to_keys() {
     const KEYS: usize = 50;
@@ -167,7 +167,7 @@ fn what_transactions_queue_and_watch_is_counted() {
     });
 }
 
-/// What is queued is not run yet, so it is a part of what the limit to a request is about.
+/// Queued commands have not run yet, so they count towards the limit of a request.
 #[test]
 fn what_a_transaction_queues_is_limited_as_a_request_is() {
     serving("client-query-buffer-limit 1mb", |server| {
@@ -189,7 +189,7 @@ fn what_a_transaction_queues_is_limited_as_a_request_is() {
     });
 }
 
-/// A limit that is lowered takes force without any command that would need memory.
+/// A lowered limit takes effect without any command that needs memory.
 #[test]
 fn a_lowered_limit_is_reached_while_nobody_asks() {
     serving("appendfsync everysec", |server| {
@@ -212,7 +212,7 @@ fn keys_are_described() {
         let began = Instant::now();
         assert_eq!(client.call(&["SET", "key", "value"]), "+OK\r\n");
         let idle_s = client.call(&["OBJECT", "IDLETIME", "key"])[1..].trim().parse().unwrap();
-        // It counts the ticks of a clock that has whole seconds.
+        // The idle time counts the ticks of a clock that has whole seconds.
         assert!((0..=began.elapsed().as_secs() + 1).contains(&idle_s), "{idle_s}");
         let mut is = |args: &[&str], reply: &str| assert_eq!(client.call(args), reply, "{args:?}");
         is(&["OBJECT", "ENCODING", "key"], "$6\r\nembstr\r\n");

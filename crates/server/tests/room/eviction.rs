@@ -1,4 +1,4 @@
-//! Eviction while the log is full, and behind that.
+//! Eviction while the log is full, and afterwards.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::crashes::WAL;
 /// Blocks of four segments.
 const LOG_LBAS: u64 = 1024;
 
-/// Fills a log, and lets as many keys go as there is room for.
+/// Fills a log, then evicts as many keys as there is room for.
 fn evict_what_may_go(full: &mut Full) {
     full.fill(&["v"]);
     let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1"];
@@ -38,7 +38,8 @@ fn batches(disk: &SimDisk) -> HashSet<Vec<u8>> {
 fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
     always_a_way_out(|full| {
         evict_what_may_go(full);
-        // What spins does so for ever; on a busy machine the last keys that may go take their time.
+        // A thread that spins does so for ever. On a busy machine, the last keys that may be
+        // evicted take a while.
         until("it does not sleep while there is no room", || {
             let before = cpu_ms(&mut full.client);
             pass(&mut full.client, WATCHED_MS);
@@ -52,7 +53,7 @@ fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
 fn eviction_goes_on_when_there_is_room_though_nobody_asks() {
     let mut full = Full::new("always");
     evict_what_may_go(&mut full);
-    // Without figures of late, it does not stay awake for them.
+    // Without recent figures, the server does not stay awake for them.
     assert_eq!(full.client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
     let before = batches(&full.disk);
     full.disk.faults(|faults| faults.full = false);

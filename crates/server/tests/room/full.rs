@@ -12,9 +12,9 @@ use crate::common::{Client, Running, config, encode, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 use crate::info;
 
-/// When it begins, in milliseconds since 1970.
+/// Where the clock starts, in milliseconds since 1970.
 const FIRST_MS: i64 = 1_700_000_000_000;
-/// How long keys live that expire.
+/// Milliseconds until a key expires.
 const LIFE_MS: i64 = 1000;
 /// Bytes of a key's name.
 const NAME_SIZE: usize = 600;
@@ -36,7 +36,7 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// A new one. Nothing expires unless somebody meets it.
+    /// A new one. Expired keys go only when a request touches them.
     pub(super) fn new(policy: &'static str) -> Self {
         let media = SimMedia::new(SimConfig::default(), Kind::Files);
         let mut new = Self::start(media, policy, Arc::new(AtomicI64::new(FIRST_MS)));
@@ -64,7 +64,7 @@ impl Full {
         Self { server, client, disk, clock, policy }
     }
 
-    /// Sets keys until there is no room for more, as `words` says behind the name; returns the names.
+    /// Sets keys until there is no room for more, with `words` behind the name. Returns the names.
     pub(super) fn fill(&mut self, words: &[&str]) -> Vec<String> {
         let mut names = Vec::new();
         loop {
@@ -78,7 +78,7 @@ impl Full {
         }
     }
 
-    /// Sends a request for each name, and gives the replies.
+    /// Sends a request for each name, and returns the replies.
     fn each(&mut self, names: &[String], words: &[&str]) -> Vec<String> {
         let mut replies = Vec::new();
         for names in names.chunks(AT_ONCE) {
@@ -91,12 +91,12 @@ impl Full {
         replies
     }
 
-    /// Lets the time of keys be over that expire.
+    /// Lets enough time pass for keys to expire.
     fn pass(&self) {
         self.clock.fetch_add(LIFE_MS + 1, Ordering::SeqCst);
     }
 
-    /// Ends the server as SIGTERM does; what it held is what the next start finds.
+    /// Ends the server as SIGTERM does. The next start must find the same keys.
     fn restarted(mut self) -> Self {
         let keys = |client: &mut Client| client.call(&["DBSIZE"]);
         let before = keys(&mut self.client);
@@ -109,12 +109,12 @@ impl Full {
         media.disk.faults(|faults| faults.full = true);
         let mut next = Self::start(media, policy, clock);
         let now = keys(&mut next.client);
-        // What has come to its time may go as soon as it serves.
+        // Expired keys may be deleted as soon as it serves.
         assert!(now == before || expires, "{now}, not {before}");
         next
     }
 
-    /// Nobody hangs: figures are told, a rewrite ends, and the server does.
+    /// Checks that nothing hangs: INFO is answered, a rewrite ends, and the server ends.
     fn check(mut self) -> Self {
         assert_eq!(info(&mut self.client, "log_latched"), "0");
         let reply = self.client.call(&["BGREWRITEAOF"]);
@@ -128,7 +128,7 @@ impl Full {
         self.restarted()
     }
 
-    /// What empties the data set gives the room back.
+    /// Checks that emptying the data set gives the room back.
     fn leave(mut self) {
         assert_eq!(self.client.call(&["FLUSHALL"]), "+OK\r\n");
         assert_eq!(self.client.call(&["SET", "k", "v"]), "+OK\r\n");
@@ -138,7 +138,7 @@ impl Full {
     }
 }
 
-/// What is done to a log of two segments, and seen to leave the way out.
+/// Fills a log of two segments, and checks that this leaves the way out.
 pub(super) fn always_a_way_out(fill: impl Fn(&mut Full)) {
     for policy in POLICIES {
         let mut full = Full::new(policy);
@@ -147,7 +147,7 @@ pub(super) fn always_a_way_out(fill: impl Fn(&mut Full)) {
     }
 }
 
-/// Fills a log, and reads as many keys whose time is over.
+/// Fills a log with keys, lets them expire, and reads them all.
 fn read_expired(full: &mut Full) {
     let names = full.fill(&["v", "PX", &LIFE_MS.to_string()]);
     full.pass();
@@ -222,7 +222,7 @@ fn a_transaction_reads_keys_that_have_expired_in_a_full_log() {
     });
 }
 
-/// What a transaction deletes beside its writes does not take the room that those have asked for.
+/// Expired keys that a transaction deletes do not take the room that its writes have asked for.
 #[test]
 fn a_transaction_writes_and_reads_keys_that_have_expired() {
     always_a_way_out(|full| {
@@ -272,7 +272,7 @@ fn what_expires_by_itself_stops_where_the_log_is_full() {
 fn a_transaction_asks_for_what_it_appends() {
     always_a_way_out(|full| {
         assert_eq!(full.client.call(&["SET", "k", "v"]), "+OK\r\n");
-        // As many bytes as there is room for, but what they become is three times as long.
+        // The requests are as long as there is room for, but their records are three times as long.
         let count = 110_000;
         let mut requests = encode(&[b"MULTI"]);
         (0..count).for_each(|_| requests.extend(encode(&[b"EXPIRE", b"k", b"9"])));
@@ -295,7 +295,7 @@ fn deletes_leave_room_for_a_flush() {
         assert_eq!(replies[0], ":1\r\n");
         let last = replies.last().unwrap();
         assert!(last.starts_with("-MISCONF The log is full"), "{last}");
-        // Each flush is granted, also where there is nothing left.
+        // Each flush is granted, even when the data set is already empty.
         for _ in 0..1000 {
             assert_eq!(full.client.call(&["FLUSHDB"]), "+OK\r\n");
         }
@@ -330,7 +330,7 @@ impl Random {
     }
 }
 
-/// What one of several clients does to names of its own and of all.
+/// Random requests of one of several clients. All clients use the same names.
 fn random_requests(random: &mut Random) -> Vec<Vec<String>> {
     let name = |random: &mut Random| {
         let (number, size) = (random.below(300), [3, 30, 600, 4000][random.below(4) as usize]);
@@ -406,8 +406,8 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
     }
 }
 
-/// A flush alone need not be logged where the log says already that there is nothing. In a transaction it
-/// is, and needs room like any other.
+/// A flush alone need not be logged if the log already says that nothing is left. In a transaction
+/// it is logged, and needs room like any other write.
 #[test]
 fn transactions_of_flushes_ask_for_room() {
     for policy in POLICIES {
@@ -433,7 +433,7 @@ fn transactions_of_flushes_ask_for_room() {
     }
 }
 
-/// What was set while there was no log is flushed, though the log ended with a flush, too.
+/// Keys that were set while the log was off are flushed, although the log ended with a flush, too.
 #[test]
 fn a_flush_counts_behind_a_log_that_was_off() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -464,7 +464,7 @@ fn a_transaction_that_flushes_is_a_way_out() {
     }
 }
 
-/// A snapshot that has no room is no reason to refuse what makes some.
+/// A snapshot that has no room is no reason to refuse commands that make room.
 #[test]
 fn what_frees_goes_on_where_a_snapshot_has_no_room() {
     let mut full = Full::new("everysec");
@@ -477,7 +477,7 @@ fn what_frees_goes_on_where_a_snapshot_has_no_room() {
     assert!(refused(client.call(&["SET", "k", "v"])));
     assert!(refused(client.call(&["PING"])));
     assert_eq!(client.call(&["DEL", &names[0]]), ":1\r\n");
-    // What a transaction does is known when it is to run.
+    // What a transaction does is known only at `EXEC`.
     client.call(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     let mut other = full.server.connect();
     for (client, words) in

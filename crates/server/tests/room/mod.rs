@@ -1,4 +1,4 @@
-//! What waits for room in the log.
+//! Requests that wait for room in the log.
 
 mod eviction;
 mod full;
@@ -11,10 +11,10 @@ use crate::common::{BACK_ENDS, Client, start_on, until};
 use crate::held::hold;
 use crate::info;
 
-/// Milliseconds over which is seen whether the server sleeps.
+/// Milliseconds for which a test watches whether the server sleeps.
 const WATCHED_MS: f64 = 500.0;
 
-/// Lets the server wait for so long: there are no replicas that could answer.
+/// Makes the server wait this long: there are no replicas that could answer.
 fn pass(client: &mut Client, milliseconds: f64) {
     let reply = client.call(&["WAITAOF", "0", "1", &format!("{milliseconds:.0}")]);
     assert!(reply.ends_with(":0\r\n"), "{reply}");
@@ -55,7 +55,7 @@ fn a_long_command_without_room_does_not_spin() {
         assert!(took < WATCHED_MS / 10.0, "{took} ms of CPU time while nothing could be done");
 
         is_shut.store(false, Ordering::SeqCst);
-        // The log's path does not know that it may speak again: any turn asks it.
+        // Nothing signals that the log's path may report again, but any turn polls it.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(observer.call(&["DBSIZE"]), ":20000\r\n");
@@ -91,7 +91,7 @@ fn who_waits_for_room_is_served_in_the_order_of_arrival() {
             until("it does not wait", || parked(&mut observer) == number + 2);
         }
         is_shut.store(false, Ordering::SeqCst);
-        // The log's path does not know that it may speak again: any turn asks it.
+        // Nothing signals that the log's path may report again, but any turn polls it.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
         for (number, client) in clients.iter_mut().enumerate() {

@@ -1,9 +1,9 @@
-//! A snapshot that somebody reads, while the log needs room.
+//! A pinned snapshot, while the log needs room.
 
 use crate::common::{BACK_ENDS, start, until};
 use crate::info;
 
-/// There is a place for the snapshot that makes room, though one is read and another is given up.
+/// The snapshot that makes room finds a slot, although one is pinned and another is given up.
 #[test]
 fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     for back_end in BACK_ENDS {

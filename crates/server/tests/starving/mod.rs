@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::common::{BACK_ENDS, Client, patience, start};
 use crate::info;
 
-/// As many as can be told of in one request.
+/// Keys that are set by requests sent together.
 const KEYS_AT_ONCE: usize = 500;
 const KEYS: usize = 75 * KEYS_AT_ONCE;
 
@@ -22,8 +22,8 @@ fn set(client: &mut Client, first: usize, value: &str) {
     }
 }
 
-/// Every step of the snapshot thread waits for a core there: one that always gives way to others
-/// falls behind, and must be relieved.
+/// On such a machine every step of the snapshot thread waits for a core. A thread that always gives
+/// way falls behind, and must be relieved.
 #[test]
 fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -46,11 +46,11 @@ fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
             });
         }
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // Some seconds are usual.
+            // It usually takes some seconds.
             let deadline = Instant::now() + 2 * patience();
             let mut started = 0;
-            // Where its clients hardly get a core either, a server may take it for a pause, and
-            // have a snapshot done in haste.
+            // If its clients hardly get a core either, a server may take that for a pause in the
+            // load, and hurry a snapshot.
             while info(&mut client, "snapshot_starved_turns") == "0" || started == 0 {
                 started += 1;
                 assert!(client.call(&["BGSAVE", "SCHEDULE"]).starts_with("+Background"));

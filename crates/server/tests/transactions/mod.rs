@@ -1,4 +1,4 @@
-//! Transactions and snapshots: what comes back has all of a transaction, once.
+//! Transactions and snapshots: recovery brings back all of a transaction, and once.
 
 use crate::common::{BACK_ENDS, start, until};
 use crate::{info, serving};
@@ -10,7 +10,7 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
         let volume = dir.path().join("volume");
         let Some(server) = start(back_end, &volume, "appendfsync always") else { continue };
         let mut client = server.connect();
-        // Done twice, each of these is something else.
+        // Applied twice, each of these writes has another result.
         let requests: [&[&str]; 5] = [
             &["APPEND", "text", "first"],
             &["INCR", "n"],
@@ -32,7 +32,8 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
     }
 }
 
-/// The log is turned off and on behind it: what is between is logged in whole, or not at all.
+/// The log is turned off and on only behind the transaction, which is logged as a whole or not at
+/// all.
 #[test]
 fn a_transaction_is_logged_in_whole_where_the_log_is_turned_within() {
     for back_end in BACK_ENDS {
@@ -87,7 +88,8 @@ fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
     }
 }
 
-/// For who began to watch it when its time was over, it was not there before either, as in Redis.
+/// A key that had expired before a client began to watch it was not there for it before either, as
+/// in Redis.
 #[test]
 fn a_key_that_had_expired_when_it_was_watched_may_go() {
     serving("enable-debug-command yes", |server| {
@@ -98,7 +100,7 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
         let runs = "*1\r\n+PONG\r\n";
         for (requests, expected) in [(&went[..], runs), (&came[..], "*-1\r\n")] {
             for request in requests {
-                // Who meets a key whose time is over deletes it.
+                // A request that touches an expired key deletes it.
                 for is_met in [false, true] {
                     assert_eq!(client.call(&["SET", "k", "v", "PX", "1"]), "+OK\r\n");
                     assert_eq!(client.call(&["DEBUG", "SLEEP", "0.003"]), "+OK\r\n");
@@ -117,7 +119,7 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
     });
 }
 
-/// What is under a key changes, too, when another database takes the place of the one it is in.
+/// A watched key also changes when another database takes the place of its own.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];
@@ -152,7 +154,7 @@ fn what_is_swapped_in_under_a_watched_key_is_a_change() {
             assert_eq!(client.call(&["PING"]), "+QUEUED\r\n");
             assert_eq!(client.call(&["EXEC"]), expected, "{before:?}, then {behind:?}");
         }
-        // One that takes its own place is the same.
+        // A database that is swapped with itself does not change.
         assert_eq!(client.call(ALIVE), "+OK\r\n");
         assert_eq!(client.call(&["WATCH", "k"]), "+OK\r\n");
         assert_eq!(other.call(&["SWAPDB", "0", "0"]), "+OK\r\n");

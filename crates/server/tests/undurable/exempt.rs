@@ -1,7 +1,7 @@
 //! Replies that depend on no write although they change with the data, or that leave out what is not
 //! durable. `docs/durability.md` has the same table.
 
-/// Rows, and why what they say may leave at once.
+/// Rows, and why their replies may leave at once.
 pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
     (&["info"], "figures: how the server, its data set and its log stand"),
     (&["memory|stats", "memory|doctor", "memory|malloc-stats"], "figures: how memory stands"),
@@ -32,7 +32,6 @@ pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
     (&["time"], "the time of day"),
 ];
 
-/// Whether a row is in the list.
 pub(crate) fn is_exempt(row: &str) -> bool {
     EXEMPT.iter().any(|(rows, _)| rows.contains(&row))
 }

@@ -1,4 +1,4 @@
-//! Every row of the command table, asked while a write of somebody else is not durable.
+//! Every row of the command table, requested while another client's write is not durable.
 //!
 //! ```text
 //!  writer:  a change, held ────────────────────────────────────────► durable
@@ -6,9 +6,10 @@
 //!  twin:        the same, where the change never came ─► its reply
 //! ```
 //!
-//! What leaves while the change is held must be, byte by byte, what the twin says: so it depends on
-//! what is durable only. Commands that show figures are excepted by name, and must not wait; of them
-//! no reply may hold the words that only the change has. Nothing here knows what a command does.
+//! A reply that leaves while the change is held must be, byte by byte, that of the twin: so it
+//! depends only on durable data. Commands that show figures are exempt by name, and must not wait;
+//! none of their replies may contain words that only the change has. Nothing here knows what a
+//! command does.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,11 +21,11 @@ use super::world::World;
 use super::{read_text, send_all};
 use crate::common::{BACK_ENDS, Client, until};
 
-/// Requests for each row in each way of asking; of those that work on the data set and others.
+/// Requests per row and way of asking: for rows that work on the data set, and for others.
 const DRAWS: [usize; 2] = [3, 1];
-/// Most further draws until a request is one that its command takes.
+/// Most further draws until a command has taken a request, and a reply has waited if it must.
 const DRAWS_MAX: usize = 200;
-/// Rows that there are at least: the table that is walked must not shrink unseen.
+/// Fewest rows: the table that is walked must not shrink unnoticed.
 const ROWS_MIN: usize = 130;
 
 /// A row whose reply is drawn at random, from a key that nobody else may have touched.
@@ -35,9 +36,9 @@ const SECRET: &str = "SECRET";
 
 /// Among the writer's requests: a moment passes on both servers' clocks.
 const PASS: &str = "a moment passes";
-/// Among them: keys whose time is over go by themselves.
+/// Among them: active expiry deletes the expired keys.
 const EXPIRE: &str = "keys expire";
-/// Milliseconds that a moment has.
+/// Length of a moment, in milliseconds.
 const MOMENT_MS: i64 = 10;
 
 /// What the writer does.
@@ -64,13 +65,13 @@ const CHANGES: &[Change] = &[
     &["EXPIRE str 1000", "EXPIRE hash 1000", "PERSIST ttl"],
     &["GETEX str PXAT 4102444800000", "GETDEL num"],
     &["DEBUG POPULATE 3 new", "DEBUG POPULATE 1 SECRET"],
-    // A key that is to go there is refused.
+    // Moving or copying a key there is refused.
     &["SET new SECRET", "SELECT 1", "MSET str SECRET num 6 hash SECRET ttl SECRET", "SELECT 0"],
-    // What is over is gone although nobody has met it; or it was met, or went by itself.
+    // An expired key is gone, touched or not, or deleted by active expiry.
     &["PEXPIRE str 5", "PEXPIRE hash 5", PASS],
     &["PEXPIRE str 5", PASS, "EXISTS str gone"],
     &["PEXPIRE str 5", "DEBUG SET-ACTIVE-EXPIRE 1", PASS, EXPIRE],
-    // All that may is evicted.
+    // All keys that may be evicted are.
     &[
         "CONFIG SET maxmemory-policy allkeys-random maxmemory 1",
         "PING",
@@ -83,9 +84,9 @@ const CHANGES: &[Change] = &[
 enum Way {
     Alone,
     Queued,
-    /// In a transaction that keys have been watched for since before the change.
+    /// In a transaction, with keys that were watched before the change.
     WatchedBefore,
-    /// The same, since after it.
+    /// The same, but watched after it.
     WatchedAfter,
 }
 
@@ -112,7 +113,7 @@ struct Case<'a> {
 #[derive(Debug, Default)]
 struct Seen {
     ways: BTreeMap<Way, usize>,
-    /// The command took the request.
+    /// The command accepted the request.
     is_proper: bool,
     /// A reply waited for the change.
     has_waited: bool,
@@ -123,7 +124,7 @@ struct Pair {
     held: World,
     twin: World,
     writer: Client,
-    /// Sets both back between two cases.
+    /// Resets both between two cases.
     setup: [Client; 2],
     cases: usize,
 }
@@ -156,7 +157,7 @@ fn walk(pair: &mut Pair, rng: &mut Rng) {
         for way in WAYS {
             for _ in 0..DRAWS[usize::from(!row.is_data())] {
                 let &change = changes.nth(next).unwrap();
-                // Not always the same for the same row.
+                // A row does not always meet the same change.
                 next = rng.below(3);
                 pair.check(&Case::draw(row, way, change, rng), &mut seen);
             }
@@ -235,13 +236,13 @@ impl Pair {
         let held = World::start(back_end, &dir.join("held"), directives)?;
         let twin = World::start(back_end, &dir.join("twin"), directives)?;
         let writer = held.connect("writer");
-        // Connections are numbered alike.
+        // The connections get the same numbers.
         drop(twin.connect("writer"));
         let setup = [held.connect("setup"), twin.connect("setup")];
         Some(Self { held, twin, writer, setup, cases: 0 })
     }
 
-    /// Makes the data set of both what it is at the beginning of each case.
+    /// Resets the data sets of both to the beginning of a case.
     fn reset(&mut self) {
         let lines = [
             "CLIENT UNPAUSE",
@@ -258,7 +259,7 @@ impl Pair {
         ];
         let requests: Vec<Vec<&str>> = lines.map(|line| line.split(' ').collect()).into();
         let requests: Vec<&[&str]> = requests.iter().map(Vec::as_slice).collect();
-        // Within a case it is the same second: when a key was last used is counted in those.
+        // All of a case is in one second: the last use of a key is counted in seconds.
         self.held.pass_to_second();
         self.twin.pass_to_second();
         for setup in &mut self.setup {
@@ -309,7 +310,7 @@ impl Pair {
                 }
                 _ => {
                     let line = line.replace(SECRET, &secret);
-                    // When it has this name, what came before has been run.
+                    // Once the writer has this name, its earlier requests have run.
                     let name = format!("writer-{}-{step}", self.cases);
                     let request: Vec<&str> = line.split(' ').collect();
                     send_all(&mut self.writer, &[&request, &["CLIENT", "SETNAME", &name]]);
@@ -323,12 +324,12 @@ impl Pair {
         count
     }
 
-    /// What is in no request and no value but those of the present case's change.
+    /// A word that is only in the change of the present case.
     fn secret(&self) -> String {
         format!("zq{}x", self.cases)
     }
 
-    /// Asks both, and judges what they say.
+    /// Sends the requests to both, and judges the replies.
     fn check(&mut self, case: &Case<'_>, seen: &mut Seen) {
         self.cases += 1;
         self.reset();
@@ -381,10 +382,10 @@ impl Pair {
         let is_same = if !is_exempt(row) && row != RANDOM {
             shown == expected
         } else if case.way == Way::Alone {
-            // It may be anything, but not of the change.
+            // It may be anything that does not come from the change.
             true
         } else {
-            // Whether a transaction has run is no figure.
+            // The first line says whether it has run: that is no figure.
             shown.lines().next() == expected.lines().next()
         };
         assert!(

@@ -1,4 +1,4 @@
-//! What nobody may see of a write that is not durable.
+//! No client may see anything of a write that is not durable.
 
 mod exempt;
 mod generator;
@@ -23,7 +23,6 @@ pub(crate) fn held(directives: &str, check: impl Fn(&mut World)) {
     }
 }
 
-/// Sends requests together.
 pub(crate) fn send_all(client: &mut Client, requests: &[&[&str]]) {
     let encode = |request: &&[&str]| {
         let args: Vec<&[u8]> = request.iter().map(|arg| arg.as_bytes()).collect();
@@ -36,7 +35,7 @@ fn read_text(client: &mut Client) -> String {
     String::from_utf8_lossy(&client.read()).into_owned()
 }
 
-/// The reply of `reader`'s transaction waits until what is held becomes durable.
+/// Checks that the reply of `reader`'s transaction waits until the held write becomes durable.
 fn check_exec_waits(world: &mut World, reader: &mut Client, reply: &str) {
     assert_eq!(reader.call(&["MULTI"]), "+OK\r\n");
     assert_eq!(reader.call(&["PING"]), "+QUEUED\r\n");
@@ -56,7 +55,7 @@ fn under_always_nobody_reads_what_is_not_durable() {
         (&["STRLEN", "changed"], ":3\r\n"),
         (&["MGET", "untouched", "deleted"], "*2\r\n$1\r\ny\r\n$-1\r\n"),
         (&["DBSIZE"], ":2\r\n"),
-        // A write that changes nothing says so because of a record that is not durable.
+        // A write that changes nothing: this reply depends on a record that is not durable.
         (&["SETNX", "changed", "other"], ":0\r\n"),
     ];
     held("", |world| {
@@ -149,7 +148,7 @@ fn a_transaction_waits_for_the_time_that_a_watched_key_was_given() {
     });
 }
 
-/// A key that would have been gone has stayed: that it runs says so.
+/// The key would have expired, but was kept. That the transaction runs shows this.
 #[test]
 fn a_transaction_that_runs_waits_for_what_a_watched_key_was_spared() {
     held("", |world| {
@@ -228,7 +227,7 @@ fn the_slow_log_leaves_out_what_is_not_durable() {
         let mut other = world.connect("other");
         send_all(&mut other, &[&["MULTI"], &["SET", "key", "secret-transaction"], &["EXEC"]]);
         world.wait_until_run("other", "exec");
-        // A read that names what it has learned of would tell it, too.
+        // The entry of a command that the write made fail would reveal it, too.
         let mut third = world.connect("third");
         third.send(&["SETNX", "key", "secret-refused"]);
         world.wait_until_run("third", "setnx");
@@ -239,7 +238,7 @@ fn the_slow_log_leaves_out_what_is_not_durable() {
         let log = world.observer.call(&["SLOWLOG", "GET", "-1"]);
         assert!(log.contains("durable-value"), "{log}");
         assert!(!log.contains("secret"), "{log}");
-        // Each of the two is in the log when the next one counts.
+        // Each of these two is in the slow log before the next one counts.
         let len = count(&world.observer.call(&["SLOWLOG", "LEN"]));
         assert_eq!(len, listed(&log) + 1, "the length counts what is shown");
 

@@ -1,4 +1,4 @@
-//! The rows of the command table, as the server itself tells of them.
+//! The rows of the command table, as the server itself reports them.
 
 use crate::common::Client;
 
@@ -10,7 +10,7 @@ pub(crate) struct Row {
     pub(crate) called: String,
     arity: i64,
     flags: Vec<String>,
-    /// First and last argument that is a key, and from one to the next.
+    /// Positions of the first and the last key, and the step from one key to the next.
     keys: (i64, i64, i64),
 }
 
@@ -29,7 +29,7 @@ impl Row {
         (self.arity.unsigned_abs() as usize, self.arity < 0)
     }
 
-    /// From one key to the next, where keys go on to the end of the arguments.
+    /// The step from one key to the next, if keys go on to the last argument; else 1.
     pub(crate) fn step(&self) -> usize {
         if self.keys.1 < 0 { self.keys.2 as usize } else { 1 }
     }
@@ -43,7 +43,8 @@ impl Row {
     }
 }
 
-/// All rows: containers' subcommands in their place, and so the words that follow `DEBUG`.
+/// All rows. Subcommands, and the words that follow `DEBUG`, replace their container, but not
+/// `COMMAND`.
 pub(crate) fn all(client: &mut Client) -> Vec<Row> {
     let mut rows = Vec::new();
     for described in ask(client, &["COMMAND"]).list() {
@@ -85,7 +86,6 @@ fn row(described: &Value) -> Row {
     }
 }
 
-/// A reply.
 enum Value {
     Text(String),
     Number(i64),
@@ -109,7 +109,7 @@ impl Value {
     }
 }
 
-/// A reply, and what follows it.
+/// Returns a reply, and what follows it.
 fn parse(bytes: &str) -> (Value, &str) {
     let (line, mut rest) = bytes.split_once("\r\n").unwrap();
     let (kind, word) = line.split_at(1);

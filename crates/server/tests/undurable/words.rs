@@ -27,7 +27,7 @@ impl Rng {
     }
 }
 
-/// The keys: what the data set begins with, and `new`, which is not there.
+/// The keys that the data set begins with, and `new`, which does not exist.
 pub(crate) const KEYS: [&str; 7] = ["str", "num", "hash", "ttl", "gone", "still", "new"];
 
 const NUMBERS: [&str; 8] = ["0", "1", "2", "7", "-1", "100", "4102444800", "4102444800000"];
@@ -61,18 +61,18 @@ const WORDS: [&str; 26] = [
     "new",
 ];
 
-/// What is in a line in the place of an argument.
+/// Stands for a key in a line.
 const KEY: &str = "KEY";
 
-/// Arguments that words at random rarely are, or must not be: lines for a row, and whether nothing
-/// but these may follow its name.
+/// Arguments that random words rarely form, or must not form: for a row, whether only these lines
+/// may follow its name, and the lines.
 const LINES: &[(&str, bool, &[&str])] = &[
     ("auth", true, &["word", "default word"]),
     ("client|kill", true, &["127.0.0.1:1", "ID 4102444800", "ADDR 127.0.0.1:1 SKIPME yes"]),
     ("client|list", true, &["", "TYPE normal", "ID 1 2 3"]),
     ("client|no-evict", true, &["on", "off"]),
     ("client|no-touch", true, &["on", "off"]),
-    // Nobody would be served, the test's own connections least of all.
+    // Otherwise nobody would be served, the test's own connections least of all.
     ("client|pause", true, &["0", "0 WRITE"]),
     // Otherwise there is no reply.
     ("client|reply", true, &["ON"]),
@@ -114,7 +114,6 @@ const LINES: &[(&str, bool, &[&str])] = &[
     ("waitaof", true, &["0 0 0", "1 0 1", "0 1 1"]),
 ];
 
-/// Draws a request for a row.
 pub(crate) fn draw(row: &Row, rng: &mut Rng) -> Vec<String> {
     let mut request: Vec<String> = row.name.split('|').map(str::to_uppercase).collect();
     let found = LINES.iter().find(|(name, ..)| *name == row.name);
@@ -141,7 +140,7 @@ pub(crate) fn draw(row: &Row, rng: &mut Rng) -> Vec<String> {
     request
 }
 
-/// Whether a reply says that the request was not one that its command takes.
+/// Whether a reply says that its command does not take such a request.
 pub(crate) fn is_improper(reply: &[u8]) -> bool {
     let reply = String::from_utf8_lossy(reply);
     let signs =

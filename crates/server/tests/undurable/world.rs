@@ -1,4 +1,4 @@
-//! A server under `always` whose log can be held back, with somebody who sees what it has run.
+//! A server under `always` whose log can be held back, and an observer that sees what it has run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use slimio_server::WallClock;
 use crate::common::{Client, Running, config, launch_at, until};
 use crate::held::hold;
 
-/// When it is, unless a test moves the clock: milliseconds since 1970.
+/// The time unless a test moves the clock: milliseconds since 1970.
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// What every one of these servers is told.
+/// Directives that all of these servers get.
 const BASE: &str = "appendfsync always\nenable-debug-command local\n";
 
-/// A server, and what a test does with its log.
 pub(crate) struct World {
     server: Running,
     is_shut: Arc<AtomicBool>,
@@ -26,8 +25,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A server that commits every write at once, with these further directives. `None`, loudly,
-    /// where the kernel refuses the back end.
+    /// A server that commits every write at once, with these further directives. `None`, with a
+    /// message, where the kernel refuses the back end.
     pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Self> {
         if back_end == "uring"
             && let Err(refused) = slimio_ring::probe()
@@ -59,7 +58,7 @@ impl World {
     /// Lets what was held become durable.
     pub(crate) fn open(&mut self) {
         self.is_shut.store(false, Ordering::SeqCst);
-        // The log's path does not know that it may speak again: any turn asks it.
+        // Nothing signals that the log's path may report again, but any turn polls it.
         self.settle();
     }
 
@@ -74,7 +73,6 @@ impl World {
         self.pass_ms(1000 - now % 1000);
     }
 
-    /// A connection.
     pub(crate) fn connect_unnamed(&self) -> Client {
         self.server.connect()
     }
@@ -93,7 +91,7 @@ impl World {
     }
 
     /// As [`wait_until_run`](Self::wait_until_run) for the client whose line of `CLIENT LIST` has
-    /// `mark`, or until there is none. `what` says which it was.
+    /// `mark`, or until there is none. `what` is for the message.
     pub(crate) fn wait_for_command(&mut self, mark: &str, command: &str, what: &str) {
         let command = format!(" cmd={command} ");
         until(&format!("it was not run: {what}"), || {
@@ -102,7 +100,6 @@ impl World {
         self.settle();
     }
 
-    /// Waits until a client has this name.
     pub(crate) fn wait_for_name(&mut self, name: &str) {
         until(&format!("{name} is not there"), || {
             self.client_line(&format!(" name={name} ")).is_some()
@@ -115,19 +112,18 @@ impl World {
         list.lines().find(|line| format!("{line} ").contains(mark)).map(str::to_owned)
     }
 
-    /// How many keys have gone because their time was over.
+    /// How many keys have expired.
     pub(crate) fn expired_keys(&mut self) -> u64 {
         let stats = self.observer.call(&["INFO", "stats"]);
         let line = stats.lines().find_map(|line| line.strip_prefix("expired_keys:"));
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Another turn of the server: what the one before had to send is with the kernel.
+    /// Runs another turn of the server: then the kernel has whatever the previous turn had to send.
     fn settle(&mut self) {
         assert_eq!(self.observer.call(&["PING"]), "+PONG\r\n");
     }
 
-    /// Ends the server.
     pub(crate) fn stop(self) {
         self.server.stop();
     }

@@ -9,11 +9,11 @@ use crate::held::hold;
 use crate::undurable::{held, send_all};
 use crate::{info, serving};
 
-/// What a client waits for that nothing but `CLIENT UNBLOCK` lets go on.
+/// A request that waits until `CLIENT UNBLOCK`.
 const FOR_EVER: [&str; 4] = ["WAITAOF", "0", "1", "0"];
 
-/// Sends `requests` behind one that waits, until all of them are with the server. Returns the
-/// client's id.
+/// Sends `requests` behind one that waits, and waits until the server has received all of them.
+/// Returns the client's id.
 fn send_behind_a_wait(client: &mut Client, requests: &[&[&str]], observer: &mut Client) -> String {
     let id = client.call(&["CLIENT", "ID"])[1..].trim().to_owned();
     let behind: usize = requests.iter().map(|request| encoded(request).len()).sum();
@@ -30,8 +30,8 @@ fn encoded(request: &[&str]) -> Vec<u8> {
     encode(&request.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
 }
 
-/// Whatever it was that a client has written with. A `FLUSHALL` behind another one of which nothing is
-/// left is no record of its own.
+/// This holds for every kind of write. A second `FLUSHALL` finds nothing to flush, and has no
+/// record of its own.
 #[test]
 fn who_asks_for_the_log_waits_for_each_kind_of_write() {
     let writes: [&[&[&str]]; 5] = [
@@ -125,20 +125,20 @@ fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
     });
 }
 
-/// Waits in the first of `requests` with more behind it than the limit, and goes on reading when
-/// `end` has let it go on: it must be closed then.
+/// A client waits in the first of `requests`, with more input behind it than the limit. After `end`
+/// lets it go on, it reads again, and must be closed.
 fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
     held("client-query-buffer-limit 1mb", |world| {
         let mut other = world.connect("other");
         assert_eq!(other.call(&["SET", "v", &"v".repeat(100_000)]), "+OK\r\n");
         assert_eq!(world.observer.call(begin), "+OK\r\n");
-        // No snapshot is over before this is durable.
+        // No snapshot ends before this is durable.
         world.shut();
         other.send(&["APPEND", "held", "v"]);
         world.wait_until_run("other", "append");
         let mut client = world.connect_unnamed();
         client.set_patience(Duration::from_secs(2));
-        // More replies than the socket's own buffers take: it is there until it has read them.
+        // More replies than the socket's buffers hold: the client stays until it has read them.
         client.send_bytes(&encoded(&["GET", "v"]).repeat(400));
         client.send_bytes(requests);
         client.send_bytes(&b"PING\r\n".repeat(200_000));
@@ -173,7 +173,7 @@ fn who_is_to_be_closed_in_a_pause_is_closed_when_that_is_over() {
 #[test]
 fn who_is_to_be_closed_in_a_long_command_is_closed_when_that_is_over() {
     let nothing = ["CLIENT", "SETNAME", "observer"];
-    // Several, so that all that follows is there before the last of them is over.
+    // Several, so that everything behind them has arrived before the last one is over.
     let requests = b"KEYS nothing\r\n".repeat(50);
     check_stays_closing(&requests, &["DEBUG", "POPULATE", "50000"], &nothing);
 }
@@ -223,7 +223,7 @@ fn who_pins_waits_for_one_snapshot() {
     });
 }
 
-/// Large values that came one after the other are not in the query buffer together.
+/// Large values that arrive one after the other are never in the query buffer together.
 #[test]
 fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
     serving("client-query-buffer-limit 1mb", |server| {
@@ -305,7 +305,7 @@ fn what_was_postponed_behind_an_end_does_not_run() {
         let [mut observer, mut one, mut two] = [(); 3].map(|()| server.connect());
         assert_eq!(observer.call(&["CLIENT", "PAUSE", "300", "ALL"]), "+OK\r\n");
         one.send(&["SHUTDOWN"]);
-        // In a pause like this nobody can ask whether it has come.
+        // During such a pause no client can ask whether the request has arrived.
         std::thread::sleep(Duration::from_millis(50));
         two.send(&["SET", "k", "v"]);
         server.ended().unwrap();

@@ -48,7 +48,7 @@ pub(crate) fn do_all(path: &mut dyn Device, ops: impl IntoIterator<Item = Op>) {
     }
 }
 
-/// What a block holds, which is the same byte all over.
+/// The byte that a block is full of.
 pub(crate) fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
     let (read, result) = run(path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
     assert_eq!(result, Ok(()));
@@ -62,7 +62,7 @@ fn contract(options: &DriveOptions) {
     contract::check_all(|| {
         let mut drive = drive(options);
         let path = drive.open_path().expect("there is room for one more");
-        // The one before goes, with its file.
+        // This drops the previous drive, with its file.
         last = Some(drive);
         path
     });
@@ -156,7 +156,7 @@ fn what_was_not_flushed_is_gone_when_power_is_cut() {
     // Overwritten: durably, flushed, flushed and again, not flushed.
     do_all(&mut *path, [write(1, 1, 2, true), write(2, 1, 2, false), write(3, 1, 2, false)]);
     do_all(&mut *path, [Op::Flush, write(3, 1, 3, false), write(4, 1, 3, false)]);
-    // In flight, and never over.
+    // In flight, and never completed.
     path.submit(Token(9), write(5, 1, 4, true)).expect("there is room");
     path.kick();
     drive.cut_power(|_| false);
@@ -190,7 +190,7 @@ fn a_flush_saves_what_was_over_before_it_and_not_more() {
     let mut drive = drive(&losing_power());
     let mut path = drive.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 4, 1, true), write(0, 1, 2, false)]);
-    // Both on their way at the same time: the second write is not part of the flush.
+    // Both in flight at the same time: the flush does not cover the second write.
     path.submit(Token(1), Op::Flush).expect("there is room");
     path.submit(Token(2), write(1, 1, 2, false)).expect("there is room");
     let mut completions = Vec::new();
@@ -248,7 +248,7 @@ fn a_cut_undoes_what_is_on_its_way_in_real_time() {
         path.submit(Token(2), write(0, 512, 2, false)).expect("there is room");
         path.kick();
         drive.cut_power(|_| false);
-        // Its thread has ended then.
+        // This waits for the path's thread to end.
         drop(path);
         let mut path = drive.open_path().expect("there is room");
         let lost = (0..512).find(|lba| byte_at(&mut *path, *lba) != 1);
@@ -269,7 +269,7 @@ fn a_durable_write_takes_no_room_in_the_cache() {
     assert!(drive.now() < Timing::PAPER.program);
 }
 
-/// Giving room back takes a file system its time, and the drive is locked meanwhile.
+/// A file system takes long to give space back, and the drive is locked meanwhile.
 #[test]
 fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
     for clock in [Clock::Virtual, Clock::Real] {
@@ -289,7 +289,7 @@ fn a_large_drive_that_holds_nothing_takes_no_memory() {
     };
     let before = resident();
     let ftl = slimio_ssd::Ftl::new(Config::scaled(1 << 40)).expect("it can work");
-    // Its mapping has 2.3 GiB; what other tests take meanwhile is little.
+    // Its mapping has 2.3 GiB; other tests take little memory meanwhile.
     assert!(resident() < before + (500 << 20));
     assert_eq!(ftl.mapped_count(), 0);
 }

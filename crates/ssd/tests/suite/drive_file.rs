@@ -1,4 +1,4 @@
-//! Emulated drives in files: what is there at the next start.
+//! Emulated drives in files: what survives until the next start.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ fn a_drive_in_a_file_is_there_again() {
     assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
 }
 
-/// Leaves a drive as its process does that is killed.
+/// Leaves a drive's files as a kill of its process does.
 fn kill(drive: EmulatedDrive, file: &Path) {
     let mapping = file.with_extension("mapping");
     let head = std::fs::read(&mapping).expect("it is there while the drive is open");
@@ -67,7 +67,7 @@ fn a_drive_in_a_file_is_made_once() {
     let made = parse(all);
     let first = drive(&made);
     kill(first, &file);
-    // What is not said is as it was, and what was said may be said again.
+    // Options left out are as before, and options may be repeated.
     for options in ["", all, ",size=64M", ",ru=1M", ",spare=30%", ",handles=4,fdp=on"] {
         let again = parse(options);
         assert_eq!((&again.config, again.cache_lbas), (&made.config, made.cache_lbas), "{options}");

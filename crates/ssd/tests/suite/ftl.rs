@@ -1,4 +1,4 @@
-//! The mapping and the collector against naive NAND, with random drives and random work.
+//! The mapping and the collector against naive NAND, with random drives and random steps.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use slimio_ssd::{
 
 use crate::naive::Naive;
 
-/// Places are shares of the drive, in 65536ths.
+/// `start` and `at` are shares of the drive, in 65536ths.
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -21,7 +21,7 @@ enum Step {
         count: u64,
         handle: u16,
     },
-    /// A block again and again.
+    /// Writes one block again and again.
     Beat {
         at: u16,
         count: u64,
@@ -57,7 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Drives that can work, many of them only just.
+/// Valid drives, many of them with barely enough spare units.
 fn configs() -> impl Strategy<Value = Config> {
     let geometry = (1..3_u32, 1..4_u32, 1..6_u32, any::<bool>(), 1..20_u32);
     let how = (
@@ -137,7 +137,7 @@ fn run(config: &Config, steps: &[Step]) {
                 let handle = handle % config.handles;
                 drive.start_fresh_unit(handle, &mut naive).expect("there is such a handle");
                 let left = drive.handle_pages_left(handle);
-                // A collector that shares the frontier may have begun the unit.
+                // A collector that shares the frontier may already have written to the unit.
                 let is_shared = config.frontiers == Frontiers::Shared;
                 assert!(is_shared || left == Ok(config.geometry.unit_pages()), "{left:?}");
             }
@@ -246,7 +246,8 @@ fn a_full_drive_can_be_overwritten_for_ever() {
 
 #[test]
 fn lifetimes_apart_cost_nothing_and_mixed_they_do() {
-    // A window that slides over half of the drive, and one block in eight that is written once.
+    // Half of the drive is overwritten in order; every eighth time, so is a block of another
+    // quarter, whose data live four times as long.
     let waf = |handles: u16| {
         let mut drive = Ftl::new(Config { handles, ..Config::scaled(64 << 20) }).expect("it works");
         let lbas = drive.config().lba_count;

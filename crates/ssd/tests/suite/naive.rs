@@ -1,11 +1,11 @@
-//! NAND as it really is, and what is counted by watching it: nothing of the mapping's own state is
+//! NAND as an array of cells, with counters from watching it: nothing of the mapping's own state is
 //! used.
 
 use std::collections::BTreeSet;
 
 use slimio_ssd::{Config, NandPage, Observer, Victims};
 
-/// What a page was programmed with since it was erased.
+/// The state of a NAND page: erased, or what it was programmed with since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     Erased,
@@ -13,19 +13,19 @@ enum Cell {
     Data { lba: u64, version: u64, handle: u16 },
 }
 
-/// A naive drive: an array of cells, and where the latest version of each block is.
+/// A naive drive: an array of cells, and the page of each block's latest version.
 #[derive(Debug)]
 pub(crate) struct Naive {
     unit_pages: u32,
     victims: Victims,
     cells: Vec<Cell>,
-    /// Latest version of each block; 0 when it holds nothing.
+    /// Latest version of each block; 0 if it holds nothing.
     versions: Vec<u64>,
     places: Vec<Option<u32>>,
     next_version: u64,
-    /// Of the write that is going on.
+    /// The handle of the write in progress.
     pub(crate) handle: u16,
-    /// Host pages written when each unit was filled, and the order in which units were.
+    /// For each filled unit, the host pages written by then, and its place in the order of filling.
     filled: Vec<Option<(u64, u64)>>,
     fills: u64,
     pub(crate) host_pages: Vec<u64>,
@@ -90,7 +90,7 @@ impl Naive {
         self.pages(unit).filter(|page| self.cells[*page as usize] != Cell::Erased).count() as u32
     }
 
-    /// Handles whose writes are in a unit, valid or not.
+    /// Handles whose pages are in a unit, valid or not.
     pub(crate) fn handles_in(&self, unit: u32) -> BTreeSet<u16> {
         let handle = |page| match self.cells[page as usize] {
             Cell::Data { handle, .. } => Some(handle),
@@ -118,7 +118,7 @@ impl Naive {
         }
     }
 
-    /// How good a victim a unit is; more is better.
+    /// How good a victim a unit is; higher is better.
     fn merit(&self, unit: u32) -> f64 {
         let (at, order) = self.filled[unit as usize].expect("only filled units are collected");
         let valid = f64::from(self.valid_count(unit)) / f64::from(self.unit_pages);
@@ -153,7 +153,7 @@ impl Observer for Naive {
         for other in 0..self.filled.len() as u32 {
             if self.filled[other as usize].is_some() {
                 let others = self.merit(other);
-                // Scores of one million and the same may differ in their last digit.
+                // Equal scores near a million may differ in their last digit.
                 let is_as_good = others <= merit + 1e-9 * merit.abs();
                 assert!(is_as_good, "{other} is a better victim than {unit}: {others}, {merit}");
             }

@@ -1,4 +1,4 @@
-//! A trace through a drive.
+//! Replays of traces on a drive.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 use slimio_ssd::replay::{NotSeparate, Outcome, Precondition, Replay, ReplayError};
@@ -63,7 +63,7 @@ fn a_page_is_written_when_a_part_of_it_is_and_freed_when_all_of_it_is() {
     assert_eq!(outcome.marks[1], (6 * PAGE, "a part of two pages, and four".to_owned()));
 }
 
-/// The same pages written again and again, all over the drive, by a trace and by hand.
+/// The same pages are written again and again, all over the drive, by a trace and directly.
 #[test]
 fn what_a_replay_counts_is_what_the_drive_counts() {
     let config = config();
@@ -88,13 +88,13 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
     assert!(outcome.points.len() > 400, "a look at each hundredth of the capacity");
 }
 
-/// What the census says at the end is what the drive's mapping says; and of streams that share a handle
-/// it says that they are mixed.
+/// The census at the end agrees with the drive's mapping. It reports streams that share a handle as
+/// mixed.
 #[test]
 fn streams_are_followed_into_every_reclaim_unit() {
     let lbas = config().lba_count;
     let quarter = lbas / 4;
-    // Two streams in turn, each all over a half of the drive; then a part is deallocated.
+    // Two streams in turn, each all over its half of the drive; then a quarter is deallocated.
     let mut random = fastrand::Rng::with_seed(1);
     let turns = (0..12 * quarter).map(|index| {
         let stream = index % 2;
@@ -113,7 +113,7 @@ fn streams_are_followed_into_every_reclaim_unit() {
     let together = replayed_on(config(), vec![0, 0], &events);
     let units = together.separation.mixed_units_max;
     assert_eq!(together.separation.check(2, &[]), Err(NotSeparate::Mixed { units }));
-    // By hand, from the mapping that the same writes leave.
+    // Counted directly, from the mapping that the same writes leave.
     let mut drive = Ftl::new(config()).unwrap();
     for event in &events {
         match event {
@@ -132,13 +132,13 @@ fn streams_are_followed_into_every_reclaim_unit() {
     assert!(mixed > 0 && drive.counters().copied_bytes() > 0, "{mixed} mixed");
     assert_eq!(together.points.last().unwrap().mixed_units, mixed);
 
-    // Copies of initially isolated handles share a unit, and so do their streams.
+    // Copies from initially isolated handles share a unit, and so do their streams.
     let initial = Config { isolation: Isolation::Initial, ..config() };
     let copied = replayed_on(initial, vec![0, 1], &events);
     assert!(copied.counters.mixed().copied_pages > 0 && copied.separation.mixed_units_max > 0);
 }
 
-/// On a drive that is as much larger, the same shares of everything are written and copied.
+/// On a drive larger by the stretch factor, the same shares of everything are written and copied.
 #[test]
 fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
     let small = Config::scaled(45 << 20);

@@ -17,7 +17,7 @@ fn an_append_may_stop_at_any_byte() {
     let mut count = 0;
     for appended in 0..script.len() {
         let mut media = formatted(config, Kind::Files);
-        // Never reached, but the buffers are then really mapped.
+        // Never reached, but it makes the buffers really mapped.
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -92,12 +92,12 @@ fn without_mapping_a_write_is_kept_when_it_is_written() {
     assert!(client.volume.log.durable() < lsn);
 }
 
-/// Records of one batch after the other would come to more blocks, if they were put together.
+/// If the records of successive batches were put together, they would take more blocks.
 #[test]
 fn what_is_rescued_needs_no_more_room_than_it_had() {
     let layout = FormatOptions { segment_lbas: 12, ..SMALL };
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
-    // Never reached, but the buffers are then really mapped.
+    // Never reached, but it makes the buffers really mapped.
     media.disk.crash_after(1_000_000);
     let mut options = options(Policy::Always);
     (options.buffer_count, options.commits_in_flight) = (20, 20);
@@ -109,7 +109,7 @@ fn what_is_rescued_needs_no_more_room_than_it_had() {
         faults.held.extend((0..24).map(|lba| (WAL, lba)));
     });
     let mut script = Vec::new();
-    // A batch of one block to the byte, and one of nearly two, with a small record at its start.
+    // A batch of exactly one block, and one of nearly two, which starts with a small record.
     'full: loop {
         for sizes in [&[4000][..], &[80, 7880]] {
             for &size in sizes {

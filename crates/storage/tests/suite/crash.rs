@@ -1,5 +1,5 @@
-//! Loses power, and kills the process, at every operation and in every way; then lets a second life
-//! write the same payloads again, and does the same to that.
+//! Cuts power, and kills the process, at every operation and in every way. Then a second life
+//! writes the same payloads again, and gets the same treatment.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::{Kind, SMALL};

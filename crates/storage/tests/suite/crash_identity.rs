@@ -1,5 +1,5 @@
-//! Loses power at every operation of a start that gives a volume another identity, which is also
-//! where its superblock comes to another version of the format; and again in the start behind that.
+//! Cuts power at every operation of a start that gives a volume another identity, and again in the
+//! start after that. Such a start also moves the superblock to another version of the format.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ const OTHER: &str = "nvme serial S9999 namespace 1";
 const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
 const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 2, torn: true };
 
-/// What the device says of itself, when the volume is made and when it is opened.
+/// The identity of the device when the volume is made, and when it is opened.
 #[derive(Clone, Copy)]
 struct Move {
     from: Option<&'static str>,
@@ -25,7 +25,7 @@ struct Move {
 struct Promise {
     /// In order.
     records: Script,
-    /// So many of them must.
+    /// How many of them must come back.
     at_least: usize,
     /// The new identity was durable.
     has_moved: bool,
@@ -58,8 +58,8 @@ fn made_on(identity: Option<&str>) -> (Image, Promise) {
     (image, Promise { records, at_least: 1, has_moved: false })
 }
 
-/// Opens the image, writes one more record, and crashes at every operation of that; so often in turn
-/// behind each other. Returns how many images were checked.
+/// Opens the image, writes one more record, and crashes at every operation of that; then the same
+/// on each new outcome, once for each of `lives`. Returns how many images were checked.
 fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> usize {
     let Some((limits, later_lives)) = lives.split_first() else { return 0 };
     let (mut count, mut seen) = (0, HashSet::new());
@@ -94,8 +94,9 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Whoever the volume is, it has one identity, opens on its device and is refused on the other; what
-/// was promised is on it. Returns the sequence and the version of each copy of its superblock.
+/// Checks that the volume has one of the two identities, opens on that device, is refused on the
+/// other one, and holds what was promised. Returns the sequence and the version of each copy of its
+/// superblock.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u64, u32)> {
     let mut media = open_image(image, moved.to);
     let found = inspect(&mut media).expect("it can be read");
@@ -123,8 +124,8 @@ fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u
     copies.collect()
 }
 
-/// A program that knows no identities sees another version in the copies that have one. What it finds
-/// in the rest is all that counts, or nothing.
+/// A program that knows no identities sees another version in the copies that have one. In the
+/// other copies it finds everything that counts, or nothing.
 fn check_older(image: &Image, copies: &[SuperblockCopy], promise: &Promise, context: &str) {
     let mut media = open_image(image, None);
     let lbas = slimio_device::Device::geometry(&media.disk.open_path(SUPER)).lba_count;

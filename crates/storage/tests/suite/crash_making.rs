@@ -1,5 +1,5 @@
-//! Loses power, and dies, at every operation of making a volume, and again while it is gone on with:
-//! what is left is nothing, the volume that was to be replaced, the new one, or known for what it is.
+//! Cuts power, and kills the process, at every operation of making a volume, and again while that
+//! is resumed. What is left is nothing, the old volume, the new one, or recognised as unfinished.
 
 use crate::common::{Client, Collector, Kind, SMALL, Script, SimMedia, options, reopen};
 use slimio_sim::{Image, Limits, SimConfig};
@@ -11,7 +11,7 @@ use slimio_storage::{
 const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
 const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 2, torn: true };
 
-/// The kinds of what was found, counted.
+/// How often each outcome was found.
 #[derive(Debug, Default)]
 struct Counts {
     nothing: usize,
@@ -26,7 +26,7 @@ fn open_image(kind: Kind, image: &Image) -> SimMedia {
     media
 }
 
-/// As the first start, or the tool, that was interrupted does when it is begun again.
+/// Does what an interrupted first start, or the tool, does when it is run again.
 fn go_on(media: &mut SimMedia, layout: &FormatOptions) -> Result<(), Error> {
     let is_there = media.disk.space_count() > 0;
     let path = is_there.then(|| media.open_path(Area::Superblock).expect("it is there"));
@@ -34,7 +34,7 @@ fn go_on(media: &mut SimMedia, layout: &FormatOptions) -> Result<(), Error> {
     format(media, &FormatOptions { replace: layout.replace && !is_unfinished, ..*layout })
 }
 
-/// What is there must be one of what may be.
+/// Checks that the image holds an allowed outcome. Returns whether a volume is still to be made.
 fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: &str) -> bool {
     let context = format!("{context}, {}", image.origin);
     let mut media = open_image(kind, image);
@@ -62,8 +62,8 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
     false
 }
 
-/// Makes the volume on what `start` gives, and crashes at every operation of that; so often in turn
-/// behind each other.
+/// Makes the volume on what `start` returns, and crashes at every operation of that. Does the same
+/// to each unfinished outcome, once for each of `lives`.
 fn explore(
     start: &dyn Fn() -> SimMedia,
     layout: &FormatOptions,

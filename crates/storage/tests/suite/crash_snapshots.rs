@@ -1,5 +1,5 @@
-//! Loses power, and kills the process, at every operation of a life that takes snapshots, turns the
-//! log off and on, and uses segments and slots again.
+//! Cuts power, and kills the process, at every operation of a life that takes snapshots, turns the
+//! log off and on, and reuses segments and slots.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::snapshots::Action;
@@ -33,11 +33,11 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
 const REWRITES: &[(usize, Action)] =
     &[(2, Action::Snapshot(SnapshotKind::Wal)), (9, Action::Snapshot(SnapshotKind::Wal))];
 
-/// When it is finished, only what was appended meanwhile is not durable yet.
+/// When the snapshot is finished, only records appended meanwhile are not durable yet.
 const DURABLE_BEFORE: &[(usize, Action)] =
     &[(4, Action::Settle), (4, Action::Snapshot(SnapshotKind::Wal))];
 
-/// Both kinds by turns, through all three slots.
+/// Both kinds in turn, through all three slots.
 const BOTH_KINDS: &[(usize, Action)] = &[
     (1, Action::Snapshot(SnapshotKind::OnDemand)),
     (5, Action::Snapshot(SnapshotKind::Wal)),

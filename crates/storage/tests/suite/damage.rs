@@ -32,7 +32,7 @@ fn media_of(image: &Image) -> SimMedia {
     SimMedia::from_image(SimConfig::default(), Kind::Files, image)
 }
 
-/// Flips bits in a block.
+/// Flips a bit in a block.
 fn rot(media: &SimMedia, space: usize, lba: u64, offset: usize) {
     let mut bytes = media.disk.peek(space, lba);
     bytes[offset] ^= 0x40;
@@ -85,8 +85,8 @@ fn every_set_of_damaged_superblock_copies() {
     }
 }
 
-/// All of the log was made durable by one flush, and nothing came behind: no batch says so, but a mapped
-/// buffer does, whether the process was killed or has ended.
+/// One flush made all of the log durable, and nothing was appended behind it. No batch says so, but
+/// a mapped buffer does, whether the process was killed or has ended.
 #[test]
 fn a_durable_log_that_nothing_came_behind_is_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -94,7 +94,7 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
     let script: Vec<_> = (0..12).map(|byte| (0, vec![byte; BATCH_SIZE - 200])).collect();
     for policy in [Policy::EverySec, Policy::No] {
         let mut media = formatted(SimConfig::default(), Kind::Files);
-        // Never reached, but the buffers are then really mapped.
+        // Never reached, but it makes the buffers really mapped.
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -115,7 +115,7 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
             panic!("{policy:?}: it opens with less")
         };
         assert!(what.contains("durable"), "{what}");
-        // An operator may go on all the same, with what is whole or with the snapshot.
+        // An operator may still go on, with the part that is whole or with the snapshot.
         let salvaging = RecoverOptions { salvage: true, ..options(policy) };
         let back = RecoverOptions { root: RootChoice::OnDemand, ..options(policy) };
         for (options, is_salvaged) in [(salvaging, true), (back, false)] {
@@ -126,14 +126,14 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
     }
 }
 
-/// The log's newest segment is in an extent that only the newest superblock gives it: what is lost
-/// with that superblock shows in extents that look free.
+/// Only the newest superblock gives the log the extent of its newest segment. If that superblock is
+/// lost, records show up in extents that look free.
 #[test]
 fn a_superblock_is_missed_that_only_free_extents_know_of() {
     lose_what_gives_the_log_its_newest_segment(Kind::Device);
 }
 
-/// As there, in a slot of the log's file that looks free.
+/// The same, in a slot of the log's file that looks free.
 #[test]
 fn a_superblock_is_missed_that_only_free_slots_know_of() {
     lose_what_gives_the_log_its_newest_segment(Kind::Files);
@@ -143,12 +143,13 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let mut media = formatted(SimConfig::default(), kind);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    // The last block of each segment is left, into which the next does not fit.
+    // The last block of each segment stays empty: the next record does not fit into it.
     let (large, small) = (BATCH_SIZE - 200, 100);
     let sizes = [large, large, small, large, large, small, large];
     for (number, size) in sizes.into_iter().enumerate() {
         if number == 3 || number == 6 {
-            // Only now there is another one. The extents of the second were the log's already.
+            // Only now is there another segment. The extents of the second one were the log's
+            // already.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log wants a segment");
             let outcome = keeper.run(keeper_paths, job);
@@ -174,7 +175,7 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     assert!(what.contains("newest copies are lost"), "{what}");
 }
 
-/// Makes what was appended durable, and asks nothing of the keeper.
+/// Makes the appended records durable, without the keeper.
 fn commit(client: &mut Client) {
     let log = &mut client.volume.log;
     while log.durable() < log.appended() {
@@ -187,12 +188,12 @@ fn commit(client: &mut Client) {
     }
 }
 
-/// A record rots while the one behind it is on its way: nothing behind it in the log says that it was
+/// A record rots while the next one is in flight. Nothing behind it in the log says that it was
 /// durable, but the batch in the mapped buffers does.
 #[test]
 fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    // Never reached, but mapped memory is then watched.
+    // Never reached, but it makes the disk watch mapped memory.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -219,7 +220,7 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
 #[test]
 fn an_interrupted_update_leaves_the_superblock_in_two_copies() {
     let (image, script) = written();
-    // Whatever single update comes next, its first write may be torn, and then one copy more rots.
+    // Whichever update comes next, its first write may be torn, and then one more copy rots.
     for torn in 0..4 {
         for rotten in (0..4).filter(|&copy| copy != torn) {
             let media = &mut media_of(&image);
@@ -246,7 +247,7 @@ fn another_format_version_is_refused() {
         bytes[8] = 9;
         media.disk.poke(SUPER, copy_lba(copy), &bytes);
         if copy == 0 {
-            // The others are this program's: the odd one is damage, and is written again.
+            // The others have this program's version: the odd one is damage, and is written again.
             continue;
         }
         for copy in 0..4 {
@@ -356,7 +357,7 @@ fn damage_in_the_middle_of_the_log_is_refused() {
                     assert_eq!(volume.report.end, lsn);
                 }
                 Err(other) => panic!("block {lba}, byte {offset}: {other}"),
-                // Of the last batch alone nothing behind it knows that it was durable.
+                // Only for the last batch does nothing behind it say that it was durable.
                 Ok((_, recovered)) => {
                     assert!(script.starts_with(&recovered));
                     assert!(recovered.len() >= script.len() - 1, "block {lba}, byte {offset}");
@@ -376,13 +377,13 @@ fn a_block_that_can_not_be_read_is_refused() {
         media.disk.faults(|faults| faults.unreadable.extend([(WAL, lba)]));
         let opened = reopen(media, &options(Policy::Always));
         assert!(matches!(opened, Err(Error::Device { .. })), "{:?}", opened.err());
-        // The fault lifted, it is all there.
+        // Without the fault, everything is there.
         media.disk.faults(|faults| faults.unreadable.clear());
         reopen(media, &options(Policy::Always)).expect("it opens");
     }
 }
 
-/// A device that lies about a write is found out as soon as a later one is durable.
+/// A device that lies about a write is caught as soon as a later write is durable.
 #[test]
 fn lost_and_misdirected_writes_are_found_out() {
     for is_lost in [true, false] {
@@ -408,7 +409,7 @@ fn lost_and_misdirected_writes_are_found_out() {
     }
 }
 
-/// Takes so many records.
+/// Accepts this many records.
 struct Refusing(usize);
 
 impl RecoverSink for Refusing {

@@ -1,5 +1,6 @@
-//! Power cuts on an emulated SSD with a volatile cache, under a volume as it is served: random lives,
-//! one after the other on the same drive, each cut somewhere, recovery included.
+//! Power cuts on an emulated SSD with a volatile cache, under a volume as the server opens it:
+//! random lives, one after the other on the same drive, each cut at some operation, recovery
+//! included.
 
 use slimio_device::LBA_SIZE;
 use slimio_sim::Random;
@@ -25,10 +26,10 @@ const DRIVES: u64 = 12;
 /// Lives of each drive that end with a power cut.
 const LIVES: usize = 16;
 
-/// Steps of a life whose power is cut later.
+/// Most steps of a life; then power is cut.
 const STEPS_MAX: usize = 600;
 
-/// A number of any size below 2^`bits`.
+/// A number of any magnitude below 2^`bits`.
 fn any_size(random: &mut Random, bits: u64) -> u64 {
     let below = 1 << random.below(bits + 1);
     random.below(below)
@@ -60,7 +61,8 @@ fn open(drive: &SwitchedDrive, policy: Policy) -> Option<(Volume, Script)> {
     }
 }
 
-/// What a power cut leaves of the log's mapped buffers: all that was in them, or nothing.
+/// Does to the log's mapped buffers what a power cut does: each keeps all of its contents, or
+/// nothing.
 fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
     let size = LAYOUT.batch_lbas_max as usize * LBA_SIZE;
     let buffers = drive.storage().media.open_buffers(size).expect("they can be mapped");
@@ -74,7 +76,7 @@ fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
 /// What became of some lives.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Those that did not come to their first command.
+    /// Lives that ended before their first command.
     in_recovery: usize,
     /// Records that were promised.
     promised: usize,
@@ -82,7 +84,7 @@ struct Tally {
     deallocated_bytes: u64,
 }
 
-/// Lives on one drive until it has had [`LIVES`] of them.
+/// Runs [`LIVES`] lives on one drive, and one that is not cut.
 fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let mut random = Random::new(seed);
     let drive = SwitchedDrive::new(spec, seed);
@@ -90,7 +92,7 @@ fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let (mut oracle, mut at_least) = (Oracle::default(), 0);
     for life in 0..=LIVES {
         let context = format!("{spec}, seed {seed}, life {life}");
-        // In recovery, or somewhere behind; the last one is not cut.
+        // Cut in recovery or later; the last life is not.
         let operations = 1 + any_size(&mut random, 13);
         drive.turn_on((life < LIVES).then_some(operations));
         let Some((volume, recovered)) = open(&drive, policy(random.below(3) as u8)) else {
@@ -122,7 +124,7 @@ fn lives(options: &str) {
     for seed in 0..DRIVES {
         live(&format!("size={SIZE},ru=1M,{options}"), seed, &mut tally);
     }
-    // Enumerations must not rot.
+    // The enumeration must not shrink.
     let Tally { in_recovery, promised, log_bytes, deallocated_bytes } = tally;
     let is_enough = in_recovery >= 50 && promised >= 12_000 && log_bytes >= 150 << 20;
     assert!(is_enough && deallocated_bytes >= 60 << 20, "shrunk to {tally:?}");

@@ -1,4 +1,4 @@
-//! A log that ends and goes on: what counts of the time between.
+//! A log that ends and resumes: what counts of the time between.
 
 use crate::common::{
     Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
@@ -22,10 +22,10 @@ fn the_log_ends_where_it_is_durable() {
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
-    // Not logged: gone, as everything behind the end.
+    // Not logged: gone, like everything behind the end.
     assert!(client.append(&script[5]));
     drop(client);
-    // Whichever way it is opened, it is what it was; and goes on only if that is wanted.
+    // However it is opened, it holds the same. The log resumes only if that is wanted.
     let off = RecoverOptions { is_log_on: false, ..options(Policy::No) };
     for (options, state) in
         [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
@@ -58,7 +58,7 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
         let crash = client.disk.clone().crash_now();
         crash.power_images(&limits).swap_remove(0)
     };
-    // One that fails, then the log is off again, then on: only the last one counts.
+    // A snapshot fails, then the log is turned off and on again: only the last snapshot counts.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.cancel();
     client.volume.log.end();
@@ -98,8 +98,8 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// The log goes on before its end is in the superblock: a snapshot begun before that would not turn
-/// it on.
+/// The log is resumed before its end is in the superblock: a snapshot begun before that would not
+/// turn it on.
 #[test]
 fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     let (mut client, _media) = client(Policy::Always);
@@ -114,14 +114,14 @@ fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     assert_eq!(client.volume.log.log_state(), LogState::On);
 }
 
-/// The data set was emptied before the log ended, which had nothing to let go of then. When the next
-/// record begins a segment, that must not start behind the snapshot that the log goes on from: it
-/// holds what was written in between.
+/// The data set was emptied before the log ended, when the log had nothing to release. The next
+/// record begins a segment, but the log must not start behind the snapshot that it resumed from:
+/// that holds what was written in between.
 #[test]
 fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     let (mut client, mut media) = client(Policy::Always);
     let script = small_script(12);
-    // As much as leaves no place for one more batch of two blocks in the first segment.
+    // Enough to leave no room for one more batch of two blocks in the first segment.
     let fill = (0, vec![7; 5000]);
     while client.volume.log.stats().log_bytes < (SMALL.segment_lbas - 1) * LBA_SIZE as u64 {
         write(&mut client, std::slice::from_ref(&fill));
@@ -145,13 +145,14 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     assert_eq!(recovered, script);
 }
 
-/// Small commits share a pair of blocks, each with all before it: not with what comes behind the end.
+/// Small commits share a pair of blocks, each with all before it. Commits behind the end are not
+/// put together with those before it.
 #[test]
 fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     let (mut client, mut media) = client(Policy::Always);
     let script: Vec<_> = (0..8).map(|byte| (0, vec![byte; 20])).collect();
     write(&mut client, &script[..5]);
-    // It is written when the log has been told to end already.
+    // This one is written after the log has been told to end.
     assert!(client.append(&script[5]));
     client.volume.log.end();
     client.settle();
@@ -164,7 +165,7 @@ fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     assert_eq!(recovered, script[..6]);
 }
 
-/// What is logged in between does not follow on what is before the first end.
+/// Records logged in between do not continue the log before its first end.
 #[test]
 fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     let (mut client, mut media) = client(Policy::Always);
@@ -183,8 +184,8 @@ fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// A log ends at a start, which brings what only the mapped buffers held into it: killed anywhere in
-/// that, the next one finds it all.
+/// A start ends the log, and brings into it what only the mapped buffers held. If it is killed in
+/// that, the next start finds it all.
 #[test]
 fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
@@ -214,14 +215,14 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     }
 }
 
-/// What was appended behind the end did not count, though it was durable and a buffer said so: neither the
-/// start that goes on from the end misses it, nor the next.
+/// Records appended behind the end do not count, though they were durable and a buffer said so.
+/// Neither the start that resumes from the end misses them, nor the next one.
 #[test]
 fn what_was_durable_behind_the_end_of_a_log_is_not_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let config = SimConfig::default();
     let mut media = formatted_as(config, Kind::Files, &SMALL);
-    // Never reached, but the buffers are then really mapped.
+    // Never reached, but it makes the buffers really mapped.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);

@@ -16,7 +16,7 @@ fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia
 
 /// Keeps writes to the first segment from completing.
 fn hold(client: &mut Client) {
-    // What the keeper prepares ahead is done by then.
+    // By then, whatever the keeper prepares ahead is done.
     for _ in 0..5 {
         client.turn(true);
     }
@@ -115,8 +115,8 @@ fn a_failed_preparation_fails_alone() {
     client.settle();
 }
 
-/// Appends small records until there is room for none; returns how many went in while all could,
-/// and how many more into the share that is kept for deletes.
+/// Appends small records until there is room for none. Returns how many went in while any record
+/// could, and how many more into the share that is kept for deletes.
 fn fill(client: &mut Client) -> (usize, usize) {
     let record = (0, vec![7; 3000]);
     let (mut free, mut scarce) = (0, 0);
@@ -139,8 +139,8 @@ fn fill(client: &mut Client) -> (usize, usize) {
     panic!("a full log says so");
 }
 
-/// Fills a log with deletions: first those that are asked for, then those that nobody asked for, each
-/// as large as there is room for.
+/// Fills a log with deletions: first those that clients ask for, then those that nobody asked for,
+/// each as large as there is room for.
 fn fill_with_deletions(client: &mut Client) {
     loop {
         match client.volume.log.room(700) {
@@ -155,7 +155,7 @@ fn fill_with_deletions(client: &mut Client) {
         client.volume.log.append(0, &[&[7; 700]]);
         assert!(client.volume.log.has_place());
     }
-    // Waits until buffers are free, which limit what nobody asked for, too.
+    // Waits for free buffers, which also limit the deletions that nobody asked for.
     client.settle();
     loop {
         let size = client.volume.log.room_to_free();
@@ -197,7 +197,7 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
     }
 }
 
-/// While no buffer is free, what nobody waits for has the rest of the one that is open.
+/// While no buffer is free, a record that no client waits for may take the rest of the open one.
 #[test]
 fn what_nobody_asked_for_takes_no_memory() {
     let layout = FormatOptions { segment_lbas: 64, ..SMALL };
@@ -219,7 +219,7 @@ fn what_nobody_asked_for_takes_no_memory() {
     assert!(client.volume.log.room_to_free() > 700);
 }
 
-/// Records of all sizes, as many as there is room for, batches of all sizes between them.
+/// Records of all sizes, until there is no room, in batches of all sizes.
 #[test]
 fn what_there_is_room_for_has_its_place() {
     for seed in 0..200 {
@@ -268,7 +268,7 @@ fn a_full_volume_and_the_way_out_of_it() {
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     assert_eq!(fill(&mut client).0, 0);
 
-    // What empties the data set lets the log start behind itself.
+    // A record that empties the data set lets the log start behind it.
     let lsn = client.volume.log.appended();
     client.volume.log.release_before(lsn);
     for _ in 0..10 {
@@ -295,7 +295,7 @@ fn a_release_becomes_durable_also_where_nothing_is_flushed() {
     assert_eq!(client.volume.log.room(1), Room::Free);
 }
 
-/// A hint that the device does not take is its own loss.
+/// If the device refuses a hint, only the device loses by it.
 #[test]
 fn a_deallocation_that_fails_loses_nothing() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
@@ -371,7 +371,7 @@ fn a_flush_starts_in_time_and_late_data_holds_replies() {
     assert_eq!(client.volume.log.oldest_undurable(), None);
 }
 
-/// What was written is not durable while the device has it in a cache.
+/// Written data is not durable while the device has it in a cache.
 #[test]
 fn late_data_that_is_written_holds_replies_until_it_is_flushed() {
     let (mut client, _media) = client(Policy::EverySec, SimConfig::default());

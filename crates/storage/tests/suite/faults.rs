@@ -1,5 +1,5 @@
-//! Mapped buffers whose pages the kernel can't give: the file under them is cut off while they are in
-//! use, which is what a store to a full copy-on-write file system and a bad sector look like.
+//! Mapped buffers whose pages the kernel can't give. The file under them is truncated while they
+//! are in use: a store to a full copy-on-write file system or to a bad sector looks the same.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ struct FileMedia {
     is_mapped: bool,
 }
 
-/// When the file is cut off at a start.
+/// When the file is truncated at a start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loses {
     Never,
     /// As soon as it was mapped.
     WhenMapped,
-    /// When it was read once: the log's path is then opened again.
+    /// After it was read once: the log's path is then opened again.
     WhenRead,
 }
 
@@ -85,7 +85,7 @@ impl Media for FileMedia {
     }
 }
 
-/// Leaves so many bytes of the file.
+/// Sets the length of the file, in bytes.
 fn cut(place: &PathBuf, size: u64) {
     let file = OpenOptions::new().write(true).open(place);
     file.and_then(|file| file.set_len(size)).expect("the length can be set");
@@ -167,7 +167,7 @@ fn what_is_stored_behind_a_fault_is_kept_when_it_is_written() {
 #[test]
 fn a_batch_that_was_lost_is_not_written() {
     let policies = [Policy::EverySec, Policy::Always];
-    // All of it, or what stands behind the first page.
+    // All of it is lost, or what lies behind the first page.
     for (policy, left) in policies.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let place = tempfile::tempdir().expect("a directory for the test");
         let mut media = FileMedia::new(&place);

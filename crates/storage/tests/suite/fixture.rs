@@ -1,8 +1,8 @@
-//! A volume of format version 2 in files, of version 3 or 4 on a device, or of version 5, stays readable,
-//! byte for byte as it was written then; one of version 1 is refused with a sentence.
+//! Volumes of format version 2 in files, of version 3 or 4 on a device, and of version 5 stay
+//! readable, byte for byte as they were written then. One of version 1 is refused with a sentence.
 //!
-//! A fixture holds the blocks of all areas, or of the device, and the mapped buffers, each run of 64
-//! bytes that are not all zero with its place. `MAKE_FIXTURE=5` makes that of version 5
+//! A fixture holds the blocks of all areas, or of the device, and the mapped buffers: each run of
+//! 64 bytes that are not all zero, with its place. `MAKE_FIXTURE=5` makes the fixture of version 5
 //! again; a released one is never changed.
 
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// What the device of a fixture of version 4 or 5 is.
+/// The identity of the device in a fixture of version 4 or 5.
 const IDENTITY: &str = "nvme serial S1234 namespace 1";
 
 /// What a fixture was made on.
@@ -42,7 +42,8 @@ fn records() -> Vec<(u16, Vec<u8>)> {
     small.chain([large]).chain(last).collect()
 }
 
-/// What is in the areas, each with so many blocks, and in the mapped buffers, each with its space.
+/// Packs the areas, each of a given number of blocks, and the mapped buffers into runs with their
+/// spaces.
 fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8> {
     let mut packed = Vec::new();
     let mut add = |space: u8, base: usize, bytes: &[u8]| {
@@ -63,7 +64,7 @@ fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8>
     packed
 }
 
-/// Where a block of an area is; half of the superblock's are at either end of a device.
+/// Where a block of an area is. On a device, half of the superblock's blocks are at either end.
 fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     if area != Area::Superblock || media.kind == Kind::Files {
         return media.place(area, lba);
@@ -73,7 +74,7 @@ fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     Some((SUPER, before + lba))
 }
 
-/// A volume on a device that says what it is, if the version has room for that.
+/// A new medium. Its device has an identity if the version has room for one.
 fn new_media(version: u32) -> SimMedia {
     let mut media = SimMedia::new(SimConfig::default(), kind_of(version));
     media.identity = (version >= layout::FORMAT_VERSION_IDENTITY).then(|| IDENTITY.to_owned());
@@ -135,7 +136,7 @@ fn open(version: u32) -> SimMedia {
         bytes.resize(bytes.len().max((at / LBA_SIZE + 1) * LBA_SIZE), 0);
         bytes[at..at + RUN].copy_from_slice(&entry[5..]);
     }
-    // What holds nothing left no trace.
+    // Runs of zeros are not in the fixture.
     let segment_size = SMALL.segment_lbas as usize * LBA_SIZE;
     let spaces = match kind_of(version) {
         Kind::Files => {
@@ -172,7 +173,7 @@ fn a_volume_of_version_1_is_refused() {
     assert_eq!(refused.to_string(), "the volume has format version 1; this program reads 2 and 5");
 }
 
-/// There it says nothing of extents: what it holds is where this program does not look.
+/// Such a volume has no map of extents: its data is where this program does not look.
 #[test]
 fn a_volume_of_version_2_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);

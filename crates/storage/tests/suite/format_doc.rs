@@ -1,4 +1,4 @@
-//! `docs/format.md` says what the code does. `UPDATE_EXPECT=1` rewrites it.
+//! Checks that `docs/format.md` matches the code. `UPDATE_EXPECT=1` rewrites it.
 
 use std::fmt::Write;
 use std::path::Path;

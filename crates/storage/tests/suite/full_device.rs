@@ -1,5 +1,5 @@
-//! A device whose extents are all taken, and files that can't grow: who goes first, who fails alone,
-//! and how it goes on.
+//! A device whose extents are all taken, and files that can't grow: what gets room first, what
+//! fails alone, and how the log goes on.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn fill(client: &mut Client) -> usize {
     fill_with(client, usize::MAX)
 }
 
-/// The same, where the data set never has more than so many of them.
+/// The same, but the data set never has more than `kept` of them.
 fn fill_with(client: &mut Client, kept: usize) -> usize {
     let before = client.appended;
     while client.append(&(0, vec![client.appended as u8; 5000])) {
@@ -46,7 +46,7 @@ fn fill_with(client: &mut Client, kept: usize) -> usize {
     client.appended - before
 }
 
-/// Takes a snapshot; whether it was adopted.
+/// Takes a snapshot. Returns whether it was adopted.
 fn take(client: &mut Client, kind: SnapshotKind) -> bool {
     let before = client.volume.log.snapshots().of_kind(kind).copied();
     client.begin(kind).expect("nothing else is under way");
@@ -71,7 +71,7 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let used = pool(&client).usage();
     assert!(used.free >= used.kept && used.wal >= used.total / 3, "{used:?}");
     assert!(take(&mut client, SnapshotKind::Wal), "it fits, as large as the data set has become");
-    // As often as one likes; what was before is gone for others.
+    // This works again and again: others get the space of the previous snapshot.
     for _ in 0..4 {
         client.history.truncate(first / 2);
         assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
@@ -84,7 +84,7 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     assert_eq!(used.slots.iter().sum::<u64>(), held.expect("there is a root"));
 }
 
-/// What is replaced needs no more room in a snapshot.
+/// Values that were replaced need no more room in a snapshot.
 #[test]
 fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     let mut media = made();
@@ -94,7 +94,8 @@ fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     assert!(used.free >= used.kept && used.wal > used.total / 2, "{used:?}");
 }
 
-/// Without the room that is kept, the log takes it, and the snapshot fails: that is what it is for.
+/// If no room is kept, the log takes all of it, and the snapshot fails: that is what it is kept
+/// for.
 #[test]
 fn a_snapshot_that_does_not_fit_fails_alone() {
     let mut media = made();
@@ -104,7 +105,7 @@ fn a_snapshot_that_does_not_fit_fails_alone() {
     assert!(!take(&mut client, SnapshotKind::Wal), "there is no room for it");
     let records = client.appended;
     assert!(client.volume.log.latched().is_none());
-    // What it had taken is nobody's after a restart.
+    // Its extents belong to nobody after a restart.
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
@@ -133,7 +134,8 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     client.settle();
 }
 
-/// One that was given up has extents, which nobody else gets before they are given back.
+/// A snapshot that was given up still has extents, which nobody else gets before they are given
+/// back.
 #[test]
 fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     let mut media = made();
@@ -159,7 +161,7 @@ fn gets_room(client: &mut Client) -> bool {
     panic!("nobody waits for ever");
 }
 
-/// Nothing can grow from the moment on at which the volume was made.
+/// Nothing can grow any more once the volume is made.
 #[test]
 fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -175,8 +177,8 @@ fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     }
 }
 
-/// The log was refused an extent for the room that a snapshot of the data set needs, and need not wait
-/// until it asks again by itself.
+/// The log was refused an extent because of the room that a snapshot of the data set needs. It need
+/// not wait until its own next retry.
 #[test]
 fn the_log_asks_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
@@ -193,8 +195,8 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     assert!(client.now - before < Duration::from_secs(1));
 }
 
-/// The last segment of a log is let go of only where there is another one to go on in. A snapshot may
-/// take all that is free before the log has asked for it.
+/// A log releases its last segment only if it has another one to go on in. A snapshot may take
+/// everything that is free before the log has asked for it.
 #[test]
 fn a_log_keeps_a_segment_to_go_on_in() {
     let mut media = made();

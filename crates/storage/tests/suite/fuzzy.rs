@@ -31,7 +31,7 @@ fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
     }
 }
 
-/// Turns until something has become of what was finished.
+/// Turns until there is an event for the finished snapshot.
 fn adopt(client: &mut Client) -> SnapshotEvent {
     for _ in 0..100 {
         client.turn(true);
@@ -58,7 +58,7 @@ fn it_needs_the_log_up_to_where_it_was_finished() {
     assert_eq!(volume.log.snapshots().root(), Some(&held), "as the superblock says");
 }
 
-/// Under `no` nothing else asks for it.
+/// Under `no`, nothing else asks for durability.
 #[test]
 fn it_is_adopted_when_all_that_it_needs_is_durable() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -85,7 +85,7 @@ fn a_log_that_ends_before_is_damaged() {
     let held = root(&client);
     let start = client.volume.keeper.superblock().start;
     drop(client);
-    // No batch is left that could know of one before it.
+    // No batch is left that could tell of an earlier one.
     for lba in start.lba..SMALL.segment_lbas {
         media.disk.poke(WAL, lba, &[0; LBA_SIZE]);
     }
@@ -105,7 +105,7 @@ fn a_log_that_ends_before_is_damaged() {
     assert_eq!(recovered.len(), 3);
 }
 
-/// What it lacks may have been overwritten behind the end, where nothing is appended.
+/// Entries that it lacks may have been overwritten behind the end, where nothing is appended.
 #[test]
 fn a_log_that_ends_makes_it_useless() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -121,7 +121,7 @@ fn a_log_that_ends_makes_it_useless() {
     client.volume.log.adopt(summary);
     assert!(matches!(adopt(&mut client), SnapshotEvent::Obsolete(_)));
     assert!(client.volume.log.snapshots().root().is_none());
-    // Without a log, and on demand, they stand on their own.
+    // Without a log, and on demand, snapshots stand on their own.
     for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
         let plan = client.begin(kind).expect("nothing else is under way");
         assert!(!plan.is_fuzzy, "{kind:?}");

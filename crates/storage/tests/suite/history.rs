@@ -1,4 +1,5 @@
-//! Batches that are right in themselves, but of another history: late, stale, or out of turn.
+//! Batches that are valid in themselves, but belong to another history: late, stale, or out of
+//! turn.
 
 use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
@@ -10,7 +11,7 @@ use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, R
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
 fn client(media: &mut SimMedia, policy: Policy) -> Client {
-    // Never reached, but mapped memory is then watched.
+    // Never reached, but it makes the disk watch mapped memory.
     media.disk.crash_after(1_000_000);
     let (volume, recovered) = reopen(media, &options(policy)).expect("it opens");
     Client::new(volume, media.disk.clone(), recovered.len())
@@ -57,8 +58,8 @@ fn a_write_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, [record(1)], "what was said to be lost does not come back");
 }
 
-/// As above, but what is written next does not fit into the rest of the segment, so the dead write is
-/// never overwritten, and then there is another recovery, whose cut lies behind both.
+/// As above, but the next batch does not fit into the rest of the segment, so it never overwrites
+/// the dead write. Then there is another recovery, whose cut lies behind both.
 #[test]
 fn a_write_that_was_passed_over_stays_dead() {
     let large = |byte: u8| (0, vec![byte; 5000]);
@@ -88,10 +89,10 @@ fn a_write_that_was_passed_over_stays_dead() {
     }
 }
 
-/// A volume whose blocks are not all used up by a few records.
+/// A volume with more blocks than a few records use up.
 const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
 
-/// Submits what was appended, and dies: the volume without it, and with it.
+/// Submits the appended records, and dies. Returns the volume without them, and with them.
 fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     let log = &mut client.volume.log;
     if log.drive(&mut *client.volume.log_path, client.now) {
@@ -102,8 +103,8 @@ fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     [media_of(before), media_of(landed)]
 }
 
-/// A process that dies while it writes a commit of record 6 to the second block of a pair: what its
-/// successor finds, and the volume on which that write has landed.
+/// A process dies while it writes a commit of record 6 to the second block of a pair. Returns the
+/// volume that its successor finds, and the one on which that write has landed.
 fn dies_in_a_pair() -> [SimMedia; 2] {
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
     let mut first = client(&mut media, Policy::Always);
@@ -115,7 +116,8 @@ fn dies_in_a_pair() -> [SimMedia; 2] {
     dies_in_flight(&mut first)
 }
 
-/// The second block of the pair of [`dies_in_a_pair`]: two commits went to blocks of their own.
+/// The second block of the pair of [`dies_in_a_pair`]: two commits before it went to blocks of
+/// their own.
 const PAIR_SECOND: u64 = 3;
 
 fn records(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -140,7 +142,7 @@ fn a_commit_of_a_pair_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, records(&[1, 2, 3, 4, 5]));
 }
 
-/// It has as many bytes as what was acknowledged in its place, so that all LSNs fit.
+/// It has as many bytes as the record that was acknowledged in its place, so all LSNs match.
 #[test]
 fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     for landing in 0..3 {
@@ -162,8 +164,8 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     }
 }
 
-/// The pair is near the end of its segment, so that what the next epoch begins with is in the next one:
-/// with nothing left behind the pair, and with too little.
+/// The pair is near the end of its segment, so the next epoch begins in the next segment: with no
+/// block left behind the pair, and with too few.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     for left in [0, 2] {
@@ -196,7 +198,7 @@ fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     }
 }
 
-/// Notes how many operations the disk had when each record came back.
+/// Notes how many operations the disk had run when each record came back.
 struct Pace {
     disk: SimDisk,
     ops: Vec<u64>,
@@ -213,8 +215,8 @@ impl RecoverSink for Pace {
     }
 }
 
-/// Whether a pair was left behind is told by what is near it: a log of pairs does not cost the rest of a
-/// segment for each of them.
+/// Nearby blocks tell whether a pair was left behind: in a log of pairs, recovery does not read the
+/// rest of the segment for each of them.
 #[test]
 fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     let config = SimConfig { transfer_lbas_max: 4, ..SimConfig::default() };
@@ -234,7 +236,7 @@ fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     assert!(2 * early < last, "of {last} operations {early} were before the tenth record");
 }
 
-/// What is in flight is a commit to the first block of a pair, which holds more than the second.
+/// The commit in flight goes to the first block of a pair, which holds more than the second.
 #[test]
 fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     for recoveries in 1..3 {
@@ -258,14 +260,14 @@ fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     }
 }
 
-/// The rest of the segment, in which a dead write stands, is longer than a block: a large batch has not
-/// fitted there either.
+/// The rest of the segment, where the dead write is, is longer than a block: a large batch did not
+/// fit there either.
 #[test]
 fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     let layout = FormatOptions { segment_lbas: 16, batch_lbas_max: 4, ..SMALL };
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
     let mut first = client(&mut media, Policy::Always);
-    // Three and a half of four batches of four blocks.
+    // Twelve of the segment's sixteen blocks.
     let before: Vec<_> = (1..=6).map(|byte| (0, vec![byte; 5000])).collect();
     for record in &before {
         assert!(first.append(record));
@@ -292,8 +294,8 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     assert_eq!(recovered, expected);
 }
 
-/// Where nobody keeps a dead write away (a device that is attached to two machines), it may land on
-/// what was acknowledged. The log then no longer leads to where a recovery has gone on.
+/// If nothing fences off a dead write (on a device that is attached to two machines), it may land
+/// on an acknowledged batch. The log then no longer leads to where a recovery has gone on.
 #[test]
 fn a_dead_write_over_what_was_acknowledged_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -311,8 +313,8 @@ fn a_dead_write_over_what_was_acknowledged_is_refused() {
     assert!(what.contains("another one stands in its place"), "{what}");
 }
 
-/// Power goes within a record; what the next life appends is only in its mapped buffers when it is
-/// killed.
+/// Power is cut within a record. The records of the next life are only in its mapped buffers when
+/// it is killed.
 fn killed_behind_a_torn_record() -> Image {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let mut first = client(&mut media, Policy::Always);
@@ -340,7 +342,7 @@ fn killed_behind_a_torn_record() -> Image {
     second.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0)
 }
 
-/// What stands of the torn record must not be taken for a part of the log.
+/// The remains of the torn record must not be taken for a part of the log.
 #[test]
 fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     let mut media = media_of(&killed_behind_a_torn_record());
@@ -391,8 +393,8 @@ fn a_batch_of_another_history_does_not_continue_the_log() {
     assert_eq!(recovered, [record(1)]);
 }
 
-/// The first of several batches in flight is never done, the others are, and their buffers are
-/// wanted again: what the log lacks must still be in the buffers when the process dies.
+/// The first of several batches in flight never completes. The others do, and their buffers are
+/// needed again. Records that the log lacks must still be in the buffers when the process dies.
 #[test]
 fn a_hole_in_the_log_is_filled_from_the_buffers() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -419,7 +421,7 @@ fn a_hole_in_the_log_is_filled_from_the_buffers() {
     assert_eq!(recovered.len(), appended);
 }
 
-/// Segments go round and round in a few slots, on a volume that can't grow.
+/// Segments are reused again and again in a few slots, on a volume that can't grow.
 #[test]
 fn slots_are_used_again_and_again() {
     for kind in [Kind::Files, Kind::Device] {
@@ -442,7 +444,7 @@ fn slots_are_used_again_and_again() {
     }
 }
 
-/// What a file gives back is a hole, and a durable write to it allocates blocks.
+/// Space that a file gives back becomes a hole, and a durable write to it allocates blocks.
 #[test]
 fn slots_of_a_file_keep_their_blocks() {
     for kind in [Kind::Files, Kind::Device] {

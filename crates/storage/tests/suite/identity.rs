@@ -1,4 +1,4 @@
-//! A volume knows the device that it is on: a copy of it on another one is not opened unasked.
+//! A volume knows its device: a copy of it on another one is opened only on request.
 
 use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
 use slimio_sim::SimConfig;
@@ -7,7 +7,7 @@ use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, 
 const THIS: &str = "nvme serial S1234 namespace 1";
 const OTHER: &str = "nvme serial S9999 namespace 1";
 
-/// A volume with one record, made on a device that says this of itself.
+/// A volume with one record, made on a device with this identity.
 fn made_on(identity: Option<&str>) -> SimMedia {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     media.identity = identity.map(str::to_owned);

@@ -1,5 +1,5 @@
-//! Random lives against an oracle that is a list of records: small logs, media that are full, deaths
-//! one behind the other, at any operation and in recovery, too.
+//! Random lives against an oracle that is a list of records: small logs, full media, and one death
+//! after the other, at any operation, also in recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use slimio_sim::{Crash, Image, Limits, Order, Random, SimConfig};
 use slimio_storage::{FormatOptions, LogState, Policy, RecoverOptions, Room, Volume, format};
 
-/// Seconds of a long run, in the environment; `cargo x sim` sets it.
+/// Environment variable with the seconds of a long run; `cargo x sim` sets it.
 const SECONDS: &str = "SLIMIO_SIM_SECONDS";
 
 /// More operations than a life has.
@@ -23,13 +23,13 @@ const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 8, torn: true }
 #[derive(Clone, Debug)]
 struct Death {
     is_power_cut: bool,
-    /// Operations from here on.
+    /// Within this many further operations.
     within: u64,
-    /// Which of the images that it may leave.
+    /// Which of the possible images it leaves.
     image: usize,
-    /// The start behind it ends in the same way, at that operation.
+    /// The start after it ends in the same way, at this operation.
     in_recovery: Option<u64>,
-    /// Whether the starts behind it want a log.
+    /// Whether the starts after it want a log.
     is_log_on: bool,
 }
 
@@ -37,7 +37,7 @@ struct Death {
 enum Event {
     Step(Step),
     Die(Death),
-    /// The data set is emptied, which makes room again, whatever was before.
+    /// Empties the data set, which makes room again, whatever happened before.
     WayOut,
 }
 
@@ -48,8 +48,8 @@ struct Place {
     seed: u64,
     /// Segments that the log may have.
     wal_slots_max: u32,
-    /// Blocks that files may have beside the superblock, the first segment and their like; a device has
-    /// what it has.
+    /// Blocks that files may have beyond the superblock and the first two segments. A device has a
+    /// fixed size.
     lbas_left: u64,
     /// Extents of a device: two for each segment. A real one has 64 segments at least.
     extent_count: u64,
@@ -113,7 +113,7 @@ fn place() -> impl Strategy<Value = Place> {
     )
 }
 
-/// What a run has come to.
+/// The totals of a run.
 #[derive(Debug, Default)]
 struct Tally {
     events: AtomicU64,
@@ -157,13 +157,13 @@ fn what_comes_back_is_what_was_promised() {
     assert!(tally.refused.into_inner() > 0, "no log was ever full");
 }
 
-/// Killed behind so many operations, and started again.
+/// A kill within this many operations, followed by a start.
 fn killed(within: u64, image: usize) -> Death {
     Death { is_power_cut: false, within, image, in_recovery: None, is_log_on: true }
 }
 
-/// A log in its last segment, killed when nobody had the rest of what it had given back: it must not ask
-/// for other extents.
+/// A log in its last segment is killed when the other extents that it has given back belong to
+/// nobody. It must not ask for different ones.
 #[test]
 fn a_log_goes_on_where_its_extents_are() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -187,8 +187,8 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
-/// A record behind the end of a log, in two batches: the next life cut off its first part, and its own
-/// first batch did not fit where the second one stands.
+/// A record behind the end of a log is in two batches. The next life cuts off its first part, and
+/// its own first batch does not fit where the second part is.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -219,7 +219,7 @@ fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     live(events, &place, &Tally::default());
 }
 
-/// Another one at each run, to be told when one fails.
+/// A new seed for each run, which is shown if one fails.
 fn rand_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()
@@ -330,7 +330,7 @@ impl World<'_> {
         add(&self.tally.starts);
         match reopen(media, &self.options()) {
             Ok(opened) => match media.disk.crashed() {
-                // What it was told then is not true.
+                // It has crashed, so the result does not count.
                 Some(crash) => Err(Box::new(crash)),
                 None => Ok(opened),
             },
@@ -341,7 +341,7 @@ impl World<'_> {
         }
     }
 
-    /// Nobody waits for ever for the room that this makes.
+    /// Empties the data set. Nobody waits for ever for the room that this makes.
     fn way_out(&mut self, client: &mut Client) {
         if client.volume.log.log_state() != LogState::On || client.is_over() {
             return;

@@ -10,7 +10,7 @@ use slimio_storage::{
     superblock,
 };
 
-/// Spoils a block of the log; false when there is none.
+/// Damages a block of the log; false when there is no such block.
 fn rot(media: &mut SimMedia, lba: u64) -> bool {
     superblock(media).expect("it can be read");
     let place = media.place(Area::Wal, lba);
@@ -70,7 +70,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
         }
         client.begin(kind).expect("nothing else is under way");
         client.settle();
-        // Opened in between, it is the root and the log behind it.
+        // Opened in between, the volume has the root and the log behind it.
         let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
         let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
         media = SimMedia::from_image(config, Kind::Device, &image);

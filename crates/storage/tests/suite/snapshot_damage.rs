@@ -12,8 +12,8 @@ use slimio_storage::{
     Superblock, check_slot, inspect, layout, verify,
 };
 
-/// A volume with an on-demand snapshot after 4 of 12 records and the root after 9 of them; what is
-/// in the slots, the root first.
+/// A volume with an on-demand snapshot after 4 of 12 records and the root after 9: its image, its
+/// snapshots (the root first), and the records.
 fn written() -> (Image, [SlotSummary; 2], Script) {
     let script = small_script(12);
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -77,7 +77,7 @@ fn every_block_of_a_snapshot_is_checked() {
                 } else {
                     let opened = reopen(media, &from_on_demand());
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
-                    // It is no part of what the server needs.
+                    // The server does not need this one.
                     let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
                     assert_eq!(recovered, script, "{context}");
                 }
@@ -141,7 +141,7 @@ fn salvage_leaves_out_the_chunks_that_are_damaged() {
         assert_eq!(recovered, kept);
         assert!(volume.report.to_string().contains("SALVAGED"), "{}", volume.report);
     }
-    // Without the index nobody knows what is a chunk.
+    // Without the index nobody knows where the chunks are.
     let media = &mut media_of(&image);
     rot(media, root.slot, root.len_lbas - 2, 0);
     assert!(is_damaged(&reopen(media, &salvage), &root));
@@ -186,7 +186,7 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
         }
         assert_eq!(sizes.iter().sum::<u64>(), held.len_lbas * LBA_SIZE as u64);
         assert_eq!(sizes.len() as u64, 1 + held.chunk_count, "a chunk at a time");
-        // What goes bad behind the first piece is found as well.
+        // Damage that happens behind the first piece is found as well.
         let mut check = client.volume.log.check(held.slot).expect("it is held");
         check.step(path).expect("header, index and trailer are whole");
         rot(media, held.slot, held.len_lbas - 3, 200);
@@ -194,7 +194,7 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
             std::iter::repeat_with(|| check.step(path)).find(|step| !matches!(step, Ok(Some(_))));
         assert!(is_damaged(&ended.expect("it ends"), &held));
     }
-    // Found by the check, the root is replaced, and what was checked is held no more.
+    // The check found the root damaged: it is replaced, and its slot holds nothing.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.settle();
     assert_eq!(client.volume.log.snapshots().get(root.slot), None);
@@ -261,7 +261,7 @@ fn a_snapshot_of_another_slot_or_volume_is_refused() {
         let bytes = media.disk.peek(slot_space(root.slot), lba);
         media.disk.poke(slot_space(on_demand.slot), lba, &bytes);
     }
-    // Moved with all that the superblock says of it, but for the place.
+    // Moved, with everything that the superblock says of it except its slot.
     let moved = SlotSummary { slot: on_demand.slot, ..root };
     let volume_id = volume_id(media);
     assert!(is_damaged(&check_slot(&mut path, volume_id, moved), &moved));
@@ -277,7 +277,7 @@ fn volume_id(media: &mut SimMedia) -> slimio_storage::VolumeId {
 }
 
 /// A snapshot overwrites an older one of the same shape in the same slot, but the device loses its
-/// writes: what is there is whole, and old.
+/// writes: the slot still holds the old one, whole.
 #[test]
 fn what_a_slot_held_before_is_not_taken_for_new() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -303,7 +303,7 @@ fn what_a_slot_held_before_is_not_taken_for_new() {
     assert!(what.contains("another snapshot's"), "{what}");
 }
 
-/// A device that loses or misdirects any write of a snapshot is found out by a check of the slot.
+/// A check of the slot finds any lost or misdirected write of a snapshot.
 #[test]
 fn lost_and_misdirected_writes_are_found_by_a_check() {
     let records = small_script(9);
@@ -342,7 +342,7 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
 }
 
 /// Both newest copies of the superblock are lost, and nothing was logged since: the header of the
-/// next snapshot knows better.
+/// next snapshot shows it.
 #[test]
 fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -355,7 +355,7 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
         client.begin(kind).expect("nothing else is under way");
         client.settle();
     }
-    // The third is only begun.
+    // The third snapshot is only begun.
     client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
     for _ in 0..3 {
         client.turn(true);
@@ -373,8 +373,8 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     assert!(refused.to_string().contains("newest copies are lost"), "{refused}");
 }
 
-/// The log is damaged before the root: it is salvaged up to there, and goes on from there, at positions
-/// that the root is behind.
+/// The log is damaged before the root. It is salvaged up to the damage and goes on from there, at
+/// LSNs lower than that of the root.
 #[test]
 fn what_is_written_behind_a_log_salvaged_before_its_root_counts() {
     let mut media = formatted(SimConfig::default(), Kind::Files);

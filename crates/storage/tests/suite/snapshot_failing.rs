@@ -30,7 +30,7 @@ pub(crate) fn root_entries(client: &Client) -> Option<u64> {
     client.volume.log.snapshots().root().map(|root| root.entry_count)
 }
 
-/// What is wrong while a snapshot is written, and how it is put right.
+/// What goes wrong while a snapshot is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Full,
@@ -180,7 +180,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
     assert_eq!(recovered, script);
 }
 
-/// The next job that is no preparation, which fails meanwhile.
+/// The next job that is not a preparation; preparations fail meanwhile.
 pub(crate) fn next_job(client: &mut Client) -> Option<Job> {
     loop {
         match client.volume.log.next_job(client.now) {

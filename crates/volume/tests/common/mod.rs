@@ -22,7 +22,7 @@ impl RecoverSink for Collector {
     }
 }
 
-/// Recovers the volume, and tells what was on it.
+/// Recovers the volume, and returns what was on it.
 pub(crate) fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Error> {
     let options = RecoverOptions::new(Policy::Always, 4, Instant::now());
     let mut collector = Collector::default();
@@ -30,7 +30,7 @@ pub(crate) fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Er
     Ok((volume, collector.0))
 }
 
-/// Makes everything durable, and what is due done.
+/// Makes everything durable, and runs the jobs that are due.
 pub(crate) fn settle(volume: &mut Volume) {
     let Volume { log, log_path, keeper, keeper_paths, .. } = volume;
     loop {

@@ -7,7 +7,6 @@ use slimio_storage::{
 
 use crate::common::{reopen, settle};
 
-/// Takes a snapshot and adopts it.
 pub(crate) fn snapshot(volume: &mut Volume, kind: SnapshotKind, payload: &[u8]) {
     let plan = volume.log.begin_snapshot(kind, 1).expect("nothing else is under way");
     let device = volume.slot_paths.get(plan.slot);

@@ -1,4 +1,4 @@
-//! An emulated SSD under a volume, made as one that is served, whose power is cut at an operation.
+//! An emulated SSD under a volume as the server opens it. Its power is cut at a given operation.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,11 +22,11 @@ pub(crate) struct SwitchedDrive {
 
 struct Plugged {
     drive: EmulatedDrive,
-    /// Operations until the power is cut: each counts when it is submitted, and when it is over.
+    /// Operations until the power is cut: each counts when it is submitted, and when it completes.
     left: u64,
     has_power: bool,
     random: Random,
-    /// Blocks that were to be deallocated.
+    /// Blocks in the deallocations submitted so far.
     deallocated: u64,
 }
 
@@ -36,7 +36,7 @@ impl Plugged {
         if self.left == 0 && self.has_power {
             self.has_power = false;
             let random = &mut self.random;
-            // Nothing of what is not stable, all of it, or some.
+            // None, all or some of the data that is not stable.
             let share = random.below(3);
             self.drive.cut_power(|_| share == 1 || share == 2 && random.coin());
         }
@@ -58,26 +58,25 @@ impl SwitchedDrive {
         self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns the power on, for so many operations; `None` for as long as it is not cut.
+    /// Turns the power on for this many operations; with `None`, until [`cut_now`](Self::cut_now).
     pub(crate) fn turn_on(&self, operations: Option<u64>) {
         let mut plugged = self.plugged();
         plugged.has_power = true;
         plugged.left = operations.unwrap_or(u64::MAX);
     }
 
-    /// Cuts the power now, unless it has been.
+    /// Cuts the power now, unless it is off already.
     pub(crate) fn cut_now(&self) {
         let mut plugged = self.plugged();
         plugged.left = 1;
         plugged.step();
     }
 
-    /// Blocks that were to be deallocated until now.
+    /// Blocks in the deallocations submitted so far.
     pub(crate) fn deallocated(&self) -> u64 {
         self.plugged().deallocated
     }
 
-    /// The volume on it.
     pub(crate) fn storage(&self) -> Storage {
         slimio_volume::open_on(Path::new("drive"), Box::new(self.clone()), u64::MAX)
             .expect("it has room")
@@ -139,7 +138,7 @@ impl WholeDevice for SwitchedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        // Its counters are not of interest here, and asking for them takes a thread.
+        // Nobody needs its counters here, and asking for them takes a thread.
         None
     }
 

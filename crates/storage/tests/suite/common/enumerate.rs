@@ -28,7 +28,7 @@ struct Promise {
 fn promise(client: &Client, policy: Policy, death: Death) -> Promise {
     let at_least = match (death, policy) {
         (Death::Process, _) | (Death::Power, Policy::Always) => client.acknowledged,
-        // What was acknowledged within the last second may go; what was flushed may not.
+        // Records acknowledged within the last second may be lost; flushed ones may not.
         (Death::Power, Policy::EverySec | Policy::No) => client.durable,
     };
     Promise { at_least, at_most: client.appended }
@@ -41,8 +41,8 @@ fn images(crash: &Crash, death: Death, limits: &Limits) -> Vec<Image> {
     }
 }
 
-/// Checks what came back, and returns how many records of the script there are now: those that were
-/// released count.
+/// Checks what came back. Returns how many records of the script there are now, including those
+/// that were released.
 fn check(
     recovered: &Script,
     script: &Script,
@@ -65,7 +65,6 @@ fn check(
     end
 }
 
-/// What is enumerated.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) policy: Policy,
@@ -79,11 +78,11 @@ pub(crate) struct Plan {
     pub(crate) deaths: [Death; 2],
     /// Records appended before each turn of the loop.
     pub(crate) per_turn: usize,
-    /// Every so many images of the first life, a second one is lived.
+    /// A second life follows on each image of the first whose number is a multiple of this.
     pub(crate) second_every: usize,
-    /// And one for each different outcome of every so many crash points.
+    /// And on each different outcome of a crash point that is a multiple of this.
     pub(crate) second_at_every: u64,
-    /// After every so many records, what is before is not needed any more.
+    /// How often, in records, everything before is released.
     pub(crate) release_every: Option<usize>,
     /// Records of some hundred bytes instead of mixed sizes.
     pub(crate) small: bool,
@@ -110,7 +109,7 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
         let Ok((volume, _)) = reopen(&mut media, &options(plan.policy)) else {
-            // The power went while an empty volume was opened.
+            // It crashed while an empty volume was opened.
             let crash = disk.crashed().expect("nothing else fails");
             for image in images(&crash, plan.deaths[0], &FIRST) {
                 let mut media = SimMedia::from_image(plan.config, plan.kind, &image);
@@ -150,9 +149,9 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
     (first_count, second_count)
 }
 
-/// Opens an image, which has `before` records, of which `durable` were known to be, writes the next
-/// records of the script (the same payloads that the first life may have lost), and crashes at every
-/// operation of that.
+/// Opens an image with `before` records, `durable` of which were known to be durable. Writes the
+/// next records of the script (the same payloads that the first life may have lost), and crashes at
+/// every operation of that.
 fn second_life(
     plan: &Plan,
     image: &Image,
@@ -163,7 +162,7 @@ fn second_life(
     let mut count = 0;
     for crash_point in 0.. {
         let mut media = SimMedia::from_image(plan.config, plan.kind, image);
-        // Where everything acknowledged is durable, what a second life maps changes nothing.
+        // If everything acknowledged is durable, what a second life maps changes nothing.
         media.is_feigned = plan.policy == Policy::Always;
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
@@ -180,8 +179,8 @@ fn second_life(
             let Some(crash) = disk.crashed() else { break };
             (crash, promise(&client, plan.policy, plan.deaths[1]))
         } else {
-            // Recovery was interrupted: what it would have brought back still comes back,
-            // unless power took what was not durable.
+            // Recovery was interrupted: what it would have brought back still comes back, unless a
+            // power cut took what was not durable.
             let crash = disk.crashed().expect("nothing else fails");
             let is_kept = plan.deaths[1] == Death::Process;
             let at_least = if is_kept { before } else { durable };
@@ -202,7 +201,7 @@ fn second_life(
     count
 }
 
-/// Enumerations must not rot: they check at least as many images as when they were written.
+/// Enumerations must not shrink: they check at least as many images as when they were written.
 pub(crate) fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
     let is_enough = first >= at_least.0 && second >= at_least.1;
     assert!(is_enough, "shrunk to {first} and {second} images");

@@ -8,7 +8,6 @@ use slimio_storage::{Area, Media, Pool, SlotName};
 pub(crate) const SUPER: usize = 0;
 pub(crate) const WAL: usize = 1;
 
-/// The space of a snapshot slot.
 pub(crate) fn slot_space(slot: SlotName) -> usize {
     2 + slot.index()
 }
@@ -28,17 +27,15 @@ const EXTENT_COUNT: u64 = 36;
 /// Blocks of the superblock, half of them at either end of a device.
 const SUPER_LBAS: u64 = 16;
 
-/// A simulated medium.
 pub(crate) struct SimMedia {
     pub(crate) disk: SimDisk,
     pub(crate) kind: Kind,
-    /// Whether buffers can be mapped.
     pub(crate) can_map: bool,
-    /// Only says that it maps: cheap, where nobody looks at what outlives the process.
+    /// Only pretends to map buffers: cheap, where no test looks at what outlives the process.
     pub(crate) is_feigned: bool,
     /// How many extents a device is made with: two for each segment.
     pub(crate) extent_count: u64,
-    /// What the device says that it is.
+    /// The identity that the device reports.
     pub(crate) identity: Option<String>,
     pool: Option<Pool>,
     mapped: Vec<u8>,
@@ -61,8 +58,8 @@ impl SimMedia {
         }
     }
 
-    /// What a process finds that takes the volume after a death: it waits until nothing of the dead is
-    /// in flight.
+    /// What a process finds that opens the volume after a death. It waits until nothing of the dead
+    /// process is in flight.
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let config = SimConfig { flushes_one_space: kind == Kind::Files, ..config };
         let disk = SimDisk::from_image(config, image);
@@ -76,8 +73,7 @@ impl SimMedia {
         Self { disk, pool, mapped, ..Self::new(config, kind) }
     }
 
-    /// Where a block of an area is: on which space, and where there.
-    /// `None`: it is nowhere.
+    /// Where a block of an area is: the space, and the place there. `None` if it is nowhere.
     pub(crate) fn place(&self, area: Area, lba: u64) -> Option<(usize, u64)> {
         match &self.pool {
             Some(pool) => Some((SUPER, pool.locate(area, Lba(lba))?.0)),
@@ -85,7 +81,6 @@ impl SimMedia {
         }
     }
 
-    /// Removes a slot.
     pub(crate) fn remove(&mut self, slot: SlotName) {
         self.disk.truncate(slot_space(slot), 0);
         self.missing.push(slot);
@@ -184,7 +179,6 @@ impl Media for SimMedia {
     }
 }
 
-/// The extents of a device.
 fn pool(device_lbas: u64, extent_lbas: u64) -> Pool {
     Pool::new(device_lbas, SUPER_LBAS / 2, extent_lbas, u64::MAX).expect("it is large enough")
 }

@@ -33,7 +33,7 @@ pub(crate) const SMALL: FormatOptions = FormatOptions {
 /// Bytes of a batch of a [`SMALL`] volume.
 pub(crate) const BATCH_SIZE: usize = 2 * slimio_device::LBA_SIZE;
 
-/// A moment that all virtual times count from.
+/// The moment that all virtual times count from.
 pub(crate) fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
@@ -48,24 +48,23 @@ pub(crate) fn formatted(config: SimConfig, kind: Kind) -> SimMedia {
     formatted_as(config, kind, &SMALL)
 }
 
-/// A new volume.
 pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions) -> SimMedia {
     let mut media = SimMedia::new(config, kind);
     format(&mut media, layout).expect("there is room");
     media
 }
 
-/// Takes down what comes back.
+/// Collects what comes back.
 #[derive(Default)]
 pub(crate) struct Collector {
     pub(crate) records: Script,
-    /// Chunks that were not whole, which the owner of the volume may accept.
+    /// Errors of chunks that were not whole, which the owner of the volume may accept.
     late: Vec<Error>,
 }
 
 impl RecoverSink for Collector {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        // As where others decode: what is wrong is told later.
+        // Errors are reported later, as when other threads decode.
         match chunk.payload() {
             Ok(payload) => {
                 let records = decode_records(payload);
@@ -97,12 +96,12 @@ pub(crate) fn reopen(
     Ok((volume, collector.records))
 }
 
-/// What is under a volume, as far as its client looks at it.
+/// The disk under a volume, as far as its client needs it.
 pub(crate) trait Disk {
-    /// Whether it has stopped, so that nothing counts that a client is told from now on.
+    /// Whether it has crashed: from then on, nothing that a client is told counts.
     fn has_crashed(&self) -> bool;
 
-    /// Opens one more path to a slot of a volume, which has a pool where it is on a device.
+    /// Opens one more path to a slot of a volume. A volume on a device has a pool.
     fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send>;
 }
 
@@ -129,22 +128,22 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) appended: usize,
     /// Those of them that are the data set now.
     pub(crate) history: Script,
-    /// What else is done, and after how many records.
+    /// Other actions, each with the number of records before it.
     pub(crate) actions: VecDeque<(usize, Action)>,
     /// The snapshot under way.
     pub(crate) taking: Option<Taking>,
-    /// LSNs of records appended in this life, with how many records there were with them.
+    /// LSNs of records appended in this life, each with the number of records up to it.
     lsns: VecDeque<(Lsn, usize)>,
     durable_lsns: VecDeque<(Lsn, usize)>,
     /// Records acknowledged, as far as the client knows.
     pub(crate) acknowledged: usize,
     /// Records known to be durable.
     pub(crate) durable: usize,
-    /// After every so many records, what is before is not needed any more.
+    /// How often, in records, everything before is released.
     pub(crate) release_every: Option<usize>,
     /// Waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
-    /// Says how much a snapshot of the data set takes, so that the log leaves room for it.
+    /// Tells the log how much a snapshot of the data set takes, so that the log leaves room for it.
     pub(crate) leaves_room: bool,
 }
 

@@ -10,7 +10,7 @@ use super::{Client, Disk, Script};
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Append(usize),
-    /// So many small records, each made durable before the next, as one who waits for each does.
+    /// This many small records, each made durable before the next, as for a client that waits.
     Commits(usize),
     Turn,
     Idle,
@@ -24,7 +24,7 @@ pub(crate) enum Step {
     Resume,
 }
 
-/// Turns in which a commit is durable, unless something is full.
+/// Turns within which a commit becomes durable, unless something is full.
 const COMMIT_TURNS_MAX: u32 = 20;
 
 /// What may come back.
@@ -32,12 +32,11 @@ const COMMIT_TURNS_MAX: u32 = 20;
 pub(crate) struct Oracle {
     /// Everything appended since formatting that is not known to be lost.
     records: Script,
-    /// How much of it was released, at one time or another, or nothing.
+    /// How many records each release covered. Recovery may honour any of them, or none.
     released: Vec<usize>,
 }
 
 impl Oracle {
-    /// Does a step.
     pub(crate) fn perform<D: Disk>(&mut self, client: &mut Client<D>, step: &Step) {
         match *step {
             Step::Append(size) => self.append(client, size),
@@ -60,7 +59,7 @@ impl Oracle {
             Step::Policy(number) => client.volume.log.set_policy(policy(number)),
             Step::RequestDurable => client.volume.log.request_durable(),
             Step::Release => {
-                // A log that is off says nothing of it: the next snapshot does.
+                // A log that is off does not record this: the next snapshot does.
                 let lsn = client.volume.log.appended();
                 client.volume.log.release_before(lsn);
                 client.history.clear();
@@ -109,7 +108,6 @@ impl Oracle {
     }
 }
 
-/// A policy for each number.
 pub(crate) fn policy(number: u8) -> Policy {
     match number % 3 {
         0 => Policy::Always,

@@ -13,7 +13,6 @@ use super::{Client, Disk, Script};
 pub(crate) enum Action {
     /// Waits until all that was appended is durable.
     Settle,
-    /// Takes a snapshot.
     Snapshot(SnapshotKind),
     /// `appendonly no`.
     End,
@@ -70,7 +69,7 @@ pub(super) fn snapshot_lbas(records: &[(u16, Vec<u8>)]) -> u64 {
 }
 
 impl<D: Disk> Client<D> {
-    /// Does what is due after so many records.
+    /// Performs the actions that are due.
     pub(crate) fn act(&mut self) {
         while let Some(&(at, action)) = self.actions.front()
             && at <= self.appended
@@ -107,7 +106,7 @@ impl<D: Disk> Client<D> {
         Some(plan)
     }
 
-    /// One chunk, or the end of it, or looking whether it was adopted.
+    /// Writes one chunk, or finishes the snapshot, or checks whether it was adopted.
     pub(crate) fn step_snapshot(&mut self) {
         let Some(mut taking) = self.taking.take() else { return };
         let log = &mut self.volume.log;
@@ -133,7 +132,7 @@ impl<D: Disk> Client<D> {
             written.err()
         } else {
             if writer.plan().is_fuzzy {
-                // Of no use without what was appended meanwhile.
+                // It counts only with the records appended meanwhile.
                 taking.count = self.appended;
             }
             writer.finish(device).map(|summary| log.adopt(summary)).err()
@@ -161,7 +160,7 @@ impl<D: Disk> Client<D> {
 }
 
 impl Taking {
-    /// Writes what is left, and returns what is to be adopted.
+    /// Writes the rest, and returns the summary that is to be adopted.
     pub(crate) fn finish(&mut self) -> Result<SlotSummary, Error> {
         let mut writer = self.writer.take().expect("it is not finished");
         for records in self.chunks.drain(..).rev() {
