@@ -46,7 +46,7 @@ impl Exporter {
     /// # Errors
     /// A sentence when the file cannot be made.
     pub fn create(path: &Path, options: ExportOptions) -> Result<Self, String> {
-        let path = &replaced_by(path)?;
+        let path = replaced_by(path)?;
         let name = path.file_name().ok_or_else(|| format!("{} names no file", path.display()))?;
         let mut unfinished = name.to_os_string();
         unfinished.push(format!(".unfinished-{}", std::process::id()));
@@ -68,7 +68,7 @@ impl Exporter {
         let writer = FileWriter::with(file, encoder(options.version)).map_err(|e| failed(&e))?;
         let mut exporter = Self {
             writer: Some(writer),
-            path: path.to_path_buf(),
+            path,
             unfinished,
             version: options.version,
             keys: 0,

@@ -4,6 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use slimio_planted::is_planted;
+
 /// Time between two samples of how many commands were served.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Commands in that time that count as traffic; fewer are somebody who looks at INFO now and then.
@@ -80,8 +82,7 @@ impl Pace {
     /// Pause at `now`, after `size` more bytes, that keeps to `rate` bytes a second; 0 is no limit.
     pub(super) fn rest(&mut self, now: Instant, size: u64, rate: u64) -> Option<Duration> {
         if rate != self.rate {
-            // What was owed or left over at the old rate is dropped.
-            *self = Self { due: now, rate, lost: Duration::ZERO };
+            self.change_rate(now, rate);
         }
         if rate == 0 {
             return None;
@@ -94,6 +95,20 @@ impl Pace {
     }
 
     /// Takes the time lost, beyond what is made up for, since the last call.
+    /// What is owed is bytes: under another rate they take another time. Without a limit nothing was
+    /// owed, and nothing is.
+    fn change_rate(&mut self, now: Instant, rate: u64) {
+        if self.rate == 0 || rate == 0 || is_planted("owed-forgotten") {
+            *self = Self { due: now, rate, lost: Duration::ZERO };
+            return;
+        }
+        let owed = self.due.saturating_duration_since(now);
+        if !owed.is_zero() {
+            self.due = now + owed.mul_f64(self.rate as f64 / rate as f64);
+        }
+        self.rate = rate;
+    }
+
     pub(super) fn take_lost(&mut self) -> Duration {
         std::mem::take(&mut self.lost)
     }
@@ -132,6 +147,22 @@ mod tests {
         assert!((9990 * MS..10_000 * MS).contains(&lost), "{lost:?}");
     }
 
+    /// The rate of a WAL-snapshot that nobody asked for is another one at each look.
+    #[test]
+    fn a_rate_that_changes_all_the_time_is_kept_too() {
+        let begin = Instant::now() + Duration::from_secs(60);
+        let (mut pace, mut now) = (Pace::new(begin), begin);
+        for piece in 0..1000 {
+            now += pace.rest(now, 100_000, 100_000_000 + piece % 2).unwrap_or_default();
+        }
+        let took = now - begin;
+        assert!((990 * MS..1010 * MS).contains(&took), "{took:?} for a second's worth");
+        now += Duration::from_secs(10);
+        pace.rest(now, 100_000, 100_000_000);
+        pace.rest(now, 100_000, 100_000_001);
+        assert!(pace.take_lost() > 9900 * MS, "who starves is not seen");
+    }
+
     #[test]
     fn what_does_not_compress_costs_more() {
         assert_eq!(cost(1000, 0, 0), 1000);
@@ -141,13 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_is_no_rest_and_under_a_new_one_none_is_owed() {
+    fn without_a_limit_there_is_no_rest_and_under_a_new_one_what_is_owed_stays() {
         let begin = Instant::now() + Duration::from_secs(60);
         let mut pace = Pace::new(begin);
         assert_eq!(pace.rest(begin, 1 << 40, 0), None);
         assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS));
-        assert_eq!(pace.rest(begin, 3000, 1), Some(3000 * 1000 * MS));
-        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS));
+        assert_eq!(pace.rest(begin, 3000, 1), Some(5000 * 1000 * MS));
+        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(7 * MS));
+        assert_eq!(pace.rest(begin, 1 << 40, 0), None);
+        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS), "nothing was owed");
     }
 
     #[test]

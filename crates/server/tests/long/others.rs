@@ -175,7 +175,9 @@ fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
                     let before = String::from_utf8(writer.read()).unwrap();
                     was && before.contains("long_request:running\r\n")
                 });
-            writers.iter_mut().for_each(|writer| assert_eq!(writer.read(), b"+OK\r\n"));
+            for writer in &mut writers {
+                assert_eq!(writer.read(), b"+OK\r\n");
+            }
             assert_eq!(client.read(), b"+OK\r\n");
             let last = observer.call(&["GET", &key(0)]);
             assert!(!was_running || last == "$1\r\nb\r\n", "the later one went first: {last}");
@@ -260,12 +262,12 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
                 let calls = |name: &str| counts.contains(&format!("cmdstat_{name}:calls={round},"));
                 calls("keys") && calls("mset")
             });
-            if !reader.is_silent() {
-                assert_eq!(reader.read(), b"*0\r\n", "it tells of keys that are not durable");
-                world.open();
-            } else {
+            if reader.is_silent() {
                 world.open();
                 reader.read();
+            } else {
+                assert_eq!(reader.read(), b"*0\r\n", "it tells of keys that are not durable");
+                world.open();
             }
             assert_eq!(writer.read(), b"+OK\r\n");
             writer.send_bytes(&del());

@@ -1,0 +1,71 @@
+"""Arguments that make no sense: each ends in a sentence, and nothing is taken away."""
+
+import os
+import subprocess
+import tempfile
+
+from harness.server import Server
+from harness.target import TARGET, TestCase, slimio_only
+
+
+def run(*args):
+    """Exit status and what it said."""
+    line = [TARGET.command[0], *args]
+    done = subprocess.run(line, capture_output=True, timeout=60, check=False)
+    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+
+
+@slimio_only
+class Arguments(TestCase):
+    def volume(self):
+        server = Server(save="", appendonly="yes")
+        self.addCleanup(server.close)
+        with server.client() as client:
+            client("SET", "k", "v")
+        server.terminate()
+        return server.volume
+
+    def test_an_export_replaces_nothing_but_a_file(self):
+        volume = self.volume()
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            code, said = run("export", "--volume", volume, "--out", pipe)
+            self.assertEqual(code, 1, said)
+            self.assertIn("is no regular file; choose another --out", said)
+            self.assertTrue(os.path.exists(pipe) and not os.path.isfile(pipe))
+
+            file, link = os.path.join(folder, "dump.rdb"), os.path.join(folder, "link")
+            with open(file, "w") as old:
+                old.write("old")
+            os.symlink(file, link)
+            code, said = run("export", "--volume", volume, "--out", link)
+            self.assertEqual(code, 0, said)
+            self.assertTrue(os.path.islink(link))
+            with open(file, "rb") as new:
+                self.assertTrue(new.read().startswith(b"REDIS"))
+
+    def test_an_export_does_not_go_among_the_files_of_its_volume(self):
+        volume = self.volume()
+        before = {name: os.path.getsize(os.path.join(volume, name)) for name in os.listdir(volume)}
+        code, said = run("export", "--volume", volume, "--out", os.path.join(volume, "super"))
+        self.assertEqual(code, 1, said)
+        self.assertIn("among the volume's own files; choose another --out", said)
+        after = {name: os.path.getsize(os.path.join(volume, name)) for name in os.listdir(volume)}
+        self.assertEqual(after, before)
+
+    def test_more_databases_than_there_can_be(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, said = run("serve", "--volume", os.path.join(folder, "v"), "--port", "0", "--databases", "32769")
+        self.assertEqual(code, 1, said)
+        self.assertIn("databases", said)
+        self.assertIn("32768", said)
+        self.assertNotIn("panicked", said)
+
+    def test_what_is_not_utf8(self):
+        code, said = run("serve", "--requirepass", b"\xff\xfe")
+        self.assertEqual(code, 1, said)
+        self.assertIn("is not UTF-8 text", said)
+        code, said = run("inspect", "--volume", b"caf\xe9")
+        self.assertNotEqual(code, 0, said)
+        self.assertNotIn("panicked", said)
