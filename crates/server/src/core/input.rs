@@ -10,11 +10,15 @@ use super::{Core, SPARE_SIZE_MAX, Wish};
 use crate::clients::{Client, Replies, State};
 use crate::net::{ConnId, Filling};
 
-/// Bytes that may wait behind a request that can't be run yet, or for the next turn, before reading pauses.
-const WAITING_INPUT_SIZE_MAX: usize = 256 << 10;
+/// Bytes that may wait behind a request that can't be run yet, before reading pauses.
+const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
 
-/// Reading resumes when no more bytes than this wait: each turn moves all that wait, so they are few.
-const WAITING_INPUT_SIZE_LOW: usize = 64 << 10;
+/// Bytes that may wait for the next turn, before reading pauses. Each turn moves all that wait, so they
+/// are fewer.
+const BEHIND_INPUT_SIZE_MAX: usize = 256 << 10;
+
+/// Reading resumes when no more than this waits for the next turn.
+const BEHIND_INPUT_SIZE_LOW: usize = 128 << 10;
 
 /// Size from which the received part of an incomplete request is kept apart from the input buffer.
 const SEALED_SIZE_MIN: usize = 1 << 20;
@@ -44,7 +48,9 @@ impl Core {
             self.requests(&mut client, bytes);
         } else {
             client.input.extend_from_slice(bytes);
-            if client.input.len() > WAITING_INPUT_SIZE_MAX {
+            let is_behind = client.is_running();
+            let size_max = if is_behind { BEHIND_INPUT_SIZE_MAX } else { WAITING_INPUT_SIZE_MAX };
+            if client.input.len() > size_max {
                 self.wishes.push(Wish::Pause(conn));
             }
         }
@@ -130,8 +136,11 @@ impl Core {
     fn waiting_requests(&mut self, client: &mut Client) {
         let first = self.wishes.len();
         self.requests(client, &[]);
-        let is_waiting = client.is_behind || !client.is_running();
-        let has_many = is_waiting && client.input.len() > WAITING_INPUT_SIZE_LOW;
+        let has_many = match (client.is_behind, client.is_running()) {
+            (true, _) => client.input.len() > BEHIND_INPUT_SIZE_LOW,
+            (false, false) => client.input.len() > WAITING_INPUT_SIZE_MAX,
+            (false, true) => false,
+        };
         if !has_many || is_planted("received-without-end") {
             // Before what the requests wished for: while reading is paused, no large argument comes.
             self.wishes.insert(first, Wish::Receive(client.conn));
@@ -284,11 +293,8 @@ impl Core {
     }
 
     fn check_query_size(&mut self, client: &mut Client) {
-        // What waits for the next turn, or for the end of a request, is not a part of one request, and
-        // reading pauses while there is much of it.
-        let is_waiting =
-            client.is_behind || (!client.is_running() && !is_planted("waiting-closed"));
-        if !is_waiting && client.query_size() > self.settings.query_size_max {
+        // Bytes that wait for the next turn are whole requests.
+        if !client.is_behind && client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
                 client.describe(self.now, client.is_stale, 0)

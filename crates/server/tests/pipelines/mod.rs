@@ -49,10 +49,10 @@ fn little_of_a_long_one_waits_in_memory() {
 /// While one of them runs in steps, the others wait, and no limit to one request is meant for them.
 #[test]
 fn requests_in_steps_do_not_add_up_to_a_limit() {
-    const COUNT: usize = 600;
+    const COUNT: usize = 3000;
     let mut words = vec![b"EXISTS".as_slice()];
     words.resize(1101, b"k");
-    let directives = "appendonly no\nclient-query-buffer-limit 1mb";
+    let directives = "appendonly no\nclient-query-buffer-limit 8mb";
     serving(directives, |server| {
         assert_eq!(flood(server, &encode(&words).repeat(COUNT), |_| {}), COUNT);
     });
