@@ -5,6 +5,7 @@ loop, in CPU time of the command thread.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
@@ -41,7 +42,7 @@ class Requests:
         return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
 
     def rows(self):
-        """Rows of a name, the requests to run before, and the request."""
+        """Rows of a name, the requests to run before, and the request, or what sends it."""
         large, many = self.large, self.of_many
         keys = [many("MSET", pairs=True)]
         fields = [many("HSET", "h", pairs=True)]
@@ -134,7 +135,37 @@ class Requests:
         yield "large unknown name", [], encode(large)
         yield "many unknown words", [], many("nosuch")
         yield "a pipeline of SET", [], b"".join(encode("SET", n, "v") for n in range(self.count // 10))
-        yield "keys that expire", [*keys, many("DEL")], None
+        yield from self.queued()
+        yield from self.watched()
+        yield from self.pipelines(keys, fields)
+        yield "keys that expire", [*keys, many("DEL")], expire_many
+        yield "200 clients with KEYS", keys, keys_for_many
+
+    def queued(self):
+        """What is queued and given up again."""
+        for name in ("MSET", "EXISTS"):
+            queued = self.of_many(name, pairs=name == "MSET")
+            yield "queueing", [], encode("MULTI") + queued + encode("DISCARD")
+        yield "queueing", [], encode("MULTI") + encode("PING") * self.count + encode("DISCARD")
+
+    def watched(self):
+        """Many keys watched, and forgotten."""
+        keys = [f"key:{n}" for n in range(self.count)]
+        parts = [encode("WATCH", *keys[at : at + 2000]) for at in range(0, self.count, 2000)]
+        yield "watch", [], b"".join(parts)
+        yield "unwatch", [], b"".join(parts) + encode("UNWATCH")
+
+    def pipelines(self, keys, fields):
+        """Many requests that each take long, and options that could go on for ever."""
+        yield "incrbyfloat", [], encode("INCRBYFLOAT", "n", "1e-11999") * 500
+        yield "scan", keys, encode("SCAN", 0, "COUNT", 10_000, "MATCH", "*no*such*key*") * 300
+        names = [f"key:{n}" for n in range(1000)]
+        yield "hmget", fields, encode("HMGET", "h", *names) * 500
+        yield "del", keys, encode("DEL", *names) * 500
+        yield "set", [], encode("SET", "k", "v", *["NX"] * self.count)
+        patterns = ["MATCH", "*a" * 1000] * 500
+        yield "scan", [], encode("SCAN", 0, *patterns)
+        yield "config", [], encode("CONFIG", "GET", *["*a*b*"] * 128)
 
 
 def talk(server, request):
@@ -151,6 +182,17 @@ def talk(server, request):
                 break
             tail = (tail + received)[-64:]
         sender.join()
+
+
+def keys_for_many(server, _count):
+    """Many clients ask for all keys at the same time."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for _ in range(200)]
+        for client in clients:
+            client.socket.settimeout(60)
+            client.socket.sendall(encode("KEYS", "*no*such*key*"))
+        for client in clients:
+            client.read()
 
 
 def expire_many(server, count):
@@ -172,8 +214,8 @@ def longest_stop(requests, before, request):
             talk(server, each)
         with server.client() as client:
             client("CONFIG", "RESETSTAT")
-            if request is None:
-                expire_many(server, requests.count // 4)
+            if callable(request):
+                request(server, requests.count // 4)
             else:
                 talk(server, request)
             lines = client("INFO", "slimio").decode().split("\r\n")

@@ -9,7 +9,7 @@ TRIES = 3
 
 # These run queued commands without a break, or have no large form.
 WITHOUT_ROW = {
-    "exec", "multi", "discard", "watch", "unwatch", "monitor", "quit", "reset",
+    "exec", "multi", "discard", "monitor", "quit", "reset",
 }
 
 

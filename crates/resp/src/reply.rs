@@ -208,6 +208,26 @@ impl ReplyBuf {
         }
     }
 
+    /// The first contiguous stretch of the bytes from `position` on. It is looked for from the end, so it
+    /// costs as much as there are parts behind it, not before it.
+    pub fn stretch_at(&self, position: usize) -> &[u8] {
+        let mut behind = self.len().saturating_sub(position);
+        let mut end = self.bytes.len();
+        for shared in self.shared.iter().rev() {
+            let own = &self.bytes[shared.at..end];
+            if behind <= own.len() {
+                return &own[own.len() - behind..];
+            }
+            behind -= own.len();
+            end = shared.at;
+            if behind <= shared.range.len() {
+                return &shared.piece[shared.range.end - behind..shared.range.end];
+            }
+            behind -= shared.range.len();
+        }
+        &self.bytes[end - behind..end]
+    }
+
     fn append_range(&mut self, other: &ReplyBuf, range: Range<usize>) {
         let mut position = 0;
         let mut own = 0;
@@ -498,6 +518,10 @@ mod tests {
             let segments: Vec<_> = reply.segments(0..reply.len()).collect();
             assert_eq!(segments.len(), 6);
             assert_eq!(segments.concat(), whole);
+            for position in 0..=reply.len() {
+                let first = reply.segments(position..reply.len()).next().unwrap_or_default();
+                assert_eq!(reply.stretch_at(position), first);
+            }
         }
         assert_eq!(reply.bytes, b"+OK\r\n");
         other.truncate(whole.len() - 5 - 7);

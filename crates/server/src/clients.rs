@@ -12,7 +12,7 @@ use slimio_resp::{BlobBuilder, OwnedRequest, Parser, Protocol, ReplyBuf};
 use slimio_storage::Lsn;
 
 use crate::net::{ConnId, Peer};
-use crate::transactions::Multi;
+use crate::transactions::{Multi, WatchRound};
 use held::Held;
 
 /// A connected client.
@@ -77,6 +77,7 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watching: HashSet<(DbIndex, Box<[u8]>)>,
     pub(crate) watching_memory: usize,
+    pub(crate) watch_round: WatchRound,
     /// A watched key was changed: the transaction will not run.
     pub(crate) is_stale: bool,
     /// Position of the last record that the client has written.
@@ -178,6 +179,7 @@ impl Client {
             multi: None,
             watching: HashSet::new(),
             watching_memory: 0,
+            watch_round: WatchRound::default(),
             is_stale: false,
             last_write: Lsn(0),
             counted_memory: 0,

@@ -34,6 +34,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspace, Payload};
+use slimio_planted::is_planted;
 use slimio_storage::{Lsn, Progress};
 
 use crate::clients::Clients;
@@ -56,6 +57,10 @@ use crate::wal::Wal;
 const SPARE_MAX: usize = 256;
 /// Largest of them, in bytes.
 const SPARE_SIZE_MAX: usize = 64 << 10;
+
+/// Time after which a turn runs no further requests: whoever has some is served in the next one. Only
+/// requests that each take long, or very many clients, fill it.
+const TURN_TIME: Duration = Duration::from_millis(4);
 
 /// Something that the network is to do.
 #[derive(Debug)]
@@ -248,6 +253,8 @@ pub(crate) struct Core {
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
     parked: VecDeque<ConnId>,
+    /// The turn was over before all of them were retried.
+    is_parked_cut: bool,
     pause: pause::Pause,
     pub(crate) errands: Errands,
     yielding: VecDeque<ConnId>,
@@ -331,6 +338,7 @@ impl Core {
             dirty: Vec::new(),
             holding: Vec::new(),
             parked: VecDeque::new(),
+            is_parked_cut: false,
             pause: pause::Pause::default(),
             errands: Errands::default(),
             yielding: VecDeque::new(),
@@ -381,6 +389,11 @@ impl Core {
         self.now = Instant::now();
         self.begin_lap(self.now);
         self.now_ms = self.wall_clock.now_ms();
+    }
+
+    /// Whether the turn's time for requests is used up, by when the last command ended.
+    fn is_turn_over(&self) -> bool {
+        self.lap.saturating_duration_since(self.now) > TURN_TIME && !is_planted("turn-without-end")
     }
 
     /// Begins a turn: the sockets were just polled.

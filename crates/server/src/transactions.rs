@@ -1,10 +1,10 @@
 //! `MULTI`: queued requests, and who watches which keys.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque, hash_set};
 
 use slimio_keyspace::{DbIndex, Keyspace, Touched};
 use slimio_planted::is_planted;
-use slimio_resp::{Args, OwnedRequest};
+use slimio_resp::OwnedRequest;
 
 use crate::clients::{Client, Clients};
 use crate::core::Purpose;
@@ -31,9 +31,8 @@ pub(crate) struct Multi {
 }
 
 impl Multi {
-    pub(crate) fn push(&mut self, args: Args<'_>) {
-        let request = args.to_owned();
-        self.size += args.iter().map(|arg| arg.size()).sum::<usize>();
+    pub(crate) fn push(&mut self, request: OwnedRequest) {
+        self.size += request.args().iter().map(|arg| arg.size()).sum::<usize>();
         self.memory += request.memory() - size_of::<OwnedRequest>();
         self.requests.push(request);
     }
@@ -50,15 +49,30 @@ fn watch_memory(key: &[u8]) -> usize {
     2 * entry + size_of::<Vec<Watcher>>() + size_of::<Watcher>()
 }
 
+/// A key of a database.
+type Watched = (DbIndex, Box<[u8]>);
+
 /// Which connections watch a key.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    keys: HashMap<(DbIndex, Box<[u8]>), Vec<Watcher>>,
+    keys: HashMap<Watched, Vec<Watcher>>,
+    /// The last [`WatchRound`].
+    last_round: u64,
+    /// Rounds that have ended and are still in `keys`.
+    ended: VecDeque<(WatchRound, hash_set::IntoIter<Watched>)>,
 }
+
+/// What a client watches from its first `WATCH` until it forgets it all. No two are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WatchRound(u64);
+
+/// Keys that a client forgets at once; more of them are forgotten in steps.
+const FORGOTTEN_AT_ONCE_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct Watcher {
     conn: ConnId,
+    round: WatchRound,
     seen: Seen,
 }
 
@@ -96,25 +110,56 @@ impl Watches {
         keyspace: &Keyspace,
         now_ms: i64,
     ) {
+        if client.watching.is_empty() {
+            self.last_round += 1;
+            client.watch_round = WatchRound(self.last_round);
+        }
         let watched = (client.db, Box::<[u8]>::from(key));
         if !client.watching.insert(watched.clone()) {
             return;
         }
         client.watching_memory += watch_memory(key);
         let seen = Seen::now(keyspace, client.db, key, now_ms);
-        self.keys.entry(watched).or_default().push(Watcher { conn: client.conn, seen });
+        let watcher = Watcher { conn: client.conn, round: client.watch_round, seen };
+        self.keys.entry(watched).or_default().push(watcher);
     }
 
     /// Ends all watches of a client.
     pub(crate) fn clear(&mut self, client: &mut Client) {
         client.is_stale = false;
         client.watching_memory = 0;
-        for watched in client.watching.drain() {
-            if let Some(watchers) = self.keys.get_mut(&watched) {
-                watchers.retain(|watcher| watcher.conn != client.conn);
-                if watchers.is_empty() {
-                    self.keys.remove(&watched);
-                }
+        let round = std::mem::take(&mut client.watch_round);
+        if client.watching.len() <= FORGOTTEN_AT_ONCE_MAX {
+            for watched in client.watching.drain() {
+                self.forget(&watched, round);
+            }
+        } else {
+            self.ended.push_back((round, std::mem::take(&mut client.watching).into_iter()));
+        }
+    }
+
+    /// Goes on to forget what clients have ceased to watch.
+    pub(crate) fn forget_some(&mut self) {
+        for _ in 0..FORGOTTEN_AT_ONCE_MAX {
+            let Some((round, keys)) = self.ended.front_mut() else { return };
+            let round = *round;
+            match keys.next() {
+                Some(watched) => self.forget(&watched, round),
+                None => drop(self.ended.pop_front()),
+            }
+        }
+    }
+
+    /// Whether there is something left to forget.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    fn forget(&mut self, watched: &Watched, round: WatchRound) {
+        if let Some(watchers) = self.keys.get_mut(watched) {
+            watchers.retain(|watcher| watcher.round != round);
+            if watchers.is_empty() {
+                self.keys.remove(watched);
             }
         }
     }
@@ -129,9 +174,15 @@ impl Watches {
         current: &mut Client,
     ) {
         let mut tell = |watcher: &Watcher| {
-            if watcher.conn == current.conn {
-                current.is_stale = true;
-            } else if let Some(client) = clients.get_mut(watcher.conn) {
+            let client = if watcher.conn == current.conn {
+                Some(&mut *current)
+            } else {
+                clients.get_mut(watcher.conn)
+            };
+            // What it ceased to watch may not have been forgotten yet.
+            if let Some(client) = client
+                && (client.watch_round == watcher.round || is_planted("ended-watch-tells"))
+            {
                 client.is_stale = true;
             }
         };
@@ -176,7 +227,7 @@ impl Watches {
     pub(crate) fn any_expired(&self, client: &Client, keyspace: &Keyspace, now_ms: i64) -> bool {
         client.watching.iter().any(|watched| {
             let watchers = self.keys.get(watched).map_or(&[][..], |w| w);
-            watchers.iter().any(|w| w.conn == client.conn && w.seen != Seen::Expired)
+            watchers.iter().any(|w| w.round == client.watch_round && w.seen != Seen::Expired)
                 && Seen::now(keyspace, watched.0, &watched.1, now_ms) == Seen::Expired
         })
     }

@@ -17,15 +17,27 @@ pub(super) fn multi(_: &mut Core, client: &mut Client, _: Args<'_>) {
 }
 
 pub(super) fn discard(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    if client.multi.take().is_none() {
+    let multi = client.multi.take();
+    if multi.is_none() {
         client.out.error("ERR DISCARD without MULTI");
         return;
     }
+    core.end_multi(multi);
     core.watches.clear(client);
     client.out.ok();
 }
 
+/// Most keys in one request: each takes time, and no other client is served meanwhile.
+const WATCHED_AT_ONCE_MAX: usize = 2048;
+
 pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
+    if args.len() > 1 + WATCHED_AT_ONCE_MAX {
+        client.out.error(&format!(
+            "ERR too many keys for 'watch' command: no more than {WATCHED_AT_ONCE_MAX} at once, and \
+             further ones by another WATCH"
+        ));
+        return;
+    }
     if client.multi.is_some() {
         client.out.error("ERR WATCH inside MULTI is not allowed");
         return;
@@ -51,12 +63,14 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
         return;
     };
     if multi.is_broken {
+        core.end_multi(Some(multi));
         core.watches.clear(client);
         client.out.error("EXECABORT Transaction discarded because of previous errors.");
         return;
     }
     let (needs, before) = (core.depends_on_watched(client), client.out.len());
     if client.is_stale || core.watches.any_expired(client, &core.keyspace, core.now_ms) {
+        core.end_multi(Some(multi));
         core.watches.clear(client);
         client.out.null_array();
         core.hold(client, needs, before);
@@ -71,6 +85,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
                 return;
             }
             Admission::Refused(text) => {
+                core.end_multi(Some(multi));
                 core.abort(client, text.as_bytes());
                 return;
             }
@@ -78,6 +93,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
     }
     core.watches.clear(client);
     run(core, client, &multi);
+    core.end_multi(Some(multi));
     // That `EXEC` ran reveals that no watched key was changed.
     if !is_planted("exec-undurable") {
         core.hold(client, needs, before);

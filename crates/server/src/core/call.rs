@@ -23,11 +23,14 @@ const QUOTED_SIZE_MAX: usize = 128;
 /// an error repeats.
 const WORD_SIZE_MAX: usize = 256;
 
-/// Most arguments of a connection or server command. Each takes time, and no other client is served
-/// meanwhile.
-const SERVER_ARGS_MAX: usize = 1024;
+/// Time for steps of long commands in a turn; each has half a millisecond.
+const STEPS_TIME: Duration = Duration::from_millis(2);
 
-/// Most bytes of these arguments.
+/// Most arguments of a command that does not run in steps: a connection or server command, or one that
+/// takes any number of options. Each takes time, and no other client is served meanwhile.
+const ARGS_MAX: usize = 1024;
+
+/// Most bytes of the arguments of a connection or server command.
 const SERVER_ARGS_SIZE_MAX: usize = 1 << 20;
 
 impl Core {
@@ -157,10 +160,15 @@ impl Core {
         }
     }
 
-    /// Runs one step of each long command. Those that lacked room retry.
+    /// Runs one step of each long command, or as many steps as there is time for. Those that lacked
+    /// room retry.
     pub(crate) fn resume_yielded(&mut self) {
         self.yielding.append(&mut self.short_of_room);
+        let until = Instant::now() + STEPS_TIME;
         for _ in 0..self.yielding.len() {
+            if self.lap > until && !is_planted("steps-without-end") {
+                return;
+            }
             let Some(conn) = self.yielding.pop_front() else { return };
             let Some(mut client) = self.clients.take(conn) else { continue };
             let yielding = match std::mem::replace(&mut client.state, State::Running) {
@@ -335,7 +343,7 @@ impl Core {
 
     /// Ends a transaction whose `EXEC` was refused.
     pub(crate) fn abort(&mut self, client: &mut Client, text: &[u8]) {
-        client.multi = None;
+        self.end_multi(client.multi.take());
         self.watches.clear(client);
         let before = client.out.len();
         let why = text.strip_prefix(b"ERR ").unwrap_or(text);
@@ -395,11 +403,10 @@ impl Core {
 
     /// Counts the reply written since `before` if it is an error.
     pub(crate) fn count_error(&mut self, client: &Client, before: usize) -> bool {
-        let len = client.out.len();
-        if len == before {
+        if client.out.len() == before {
             return false;
         }
-        let start = client.out.segments(before..len).next().unwrap_or_default();
+        let start = client.out.stretch_at(before);
         let is_error = start.first() == Some(&b'-');
         if is_error {
             self.stats.error(start);
@@ -429,20 +436,18 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     is_written || writes || row.name == "ping"
 }
 
-/// Why a connection or server command is refused: it would take too long. `PING` and `ECHO` only
+/// Why a command that does not run in steps is refused: it would take too long. `PING` and `ECHO` only
 /// repeat their argument, which may have any size.
 fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
-    let is_bounded = matches!(row.run.run, Run::Server(_))
-        && row.keys == KeyRange::NONE
-        && !["ping", "echo"].contains(&row.name);
-    if !is_bounded {
-        return None;
-    }
+    let is_server = matches!(row.run.run, Run::Server(_)) && row.keys == KeyRange::NONE;
+    let is_data = matches!(row.run.run, Run::Data(_));
     let name = row.run.name;
-    if args.len() > SERVER_ARGS_MAX {
-        return Some(format!(
-            "ERR too many arguments for '{name}' command: no more than {SERVER_ARGS_MAX}"
-        ));
+    let is_bounded = is_server || is_data && !row.flags.has(Flags::IN_STEPS);
+    if is_bounded && args.len() > ARGS_MAX && !is_planted("options-without-end") {
+        return Some(format!("ERR too many arguments for '{name}' command: no more than {ARGS_MAX}"));
+    }
+    if !is_server || ["ping", "echo"].contains(&row.name) {
+        return None;
     }
     let size: usize = args.iter().map(|arg| arg.size()).sum();
     (size > SERVER_ARGS_SIZE_MAX).then(|| {
@@ -489,7 +494,7 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
         multi.log_size_max = Some(multi.log_size_max.unwrap_or(0).saturating_add(size));
     }
     multi.needs_memory |= row.flags.has(Flags::DENYOOM);
-    multi.push(args);
+    client.keeps_request = true;
     client.out.simple("QUEUED");
 }
 

@@ -5,6 +5,10 @@ use slimio_planted::is_planted;
 use super::{Core, Wish};
 use crate::clients::{Client, State};
 use crate::net::{ConnId, Peer};
+use crate::transactions::Multi;
+
+/// Bytes of memory of a transaction from which another thread frees it.
+const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 
 const PROTECTED: &str = "DENIED Redis is running in protected mode because protected mode is \
 enabled and no password is set for the default user. In this mode connections are only accepted \
@@ -93,10 +97,18 @@ impl Core {
         self.wishes.push(Wish::Close(client.conn));
         self.watches.clear(&mut client);
         self.unpin(client.conn);
+        self.end_multi(client.multi.take());
         if let State::Yielding(command) = std::mem::replace(&mut client.state, State::Closing) {
             self.free(command.yielded.into());
         }
         self.clients.remove(client);
+    }
+
+    /// Drops a transaction, elsewhere if that takes time.
+    pub(crate) fn end_multi(&mut self, multi: Option<Box<Multi>>) {
+        if let Some(multi) = multi.filter(|multi| multi.memory() >= LARGE_MULTI_SIZE_MIN) {
+            self.freeing.drop_elsewhere(multi);
+        }
     }
 
     /// Puts a served client back, and lists it for the end of the turn if there is something to do.

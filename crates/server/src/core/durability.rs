@@ -274,6 +274,7 @@ impl Core {
         if self.shutdown.is_some() {
             return;
         }
+        self.is_parked_cut = false;
         self.resume_postponed();
         self.resume_held_up();
         for _ in 0..self.parked.len() {
@@ -285,7 +286,16 @@ impl Core {
                 }
                 return;
             }
+            if self.is_turn_over() {
+                self.is_parked_cut = !self.parked.is_empty();
+                return;
+            }
         }
+    }
+
+    /// Whether requests that waited for room were not all retried, because the turn was over.
+    pub(crate) fn may_retry_parked(&self) -> bool {
+        self.is_parked_cut && self.shutdown.is_none()
     }
 
     /// Retries a client's parked request; returns whether it still has to wait.

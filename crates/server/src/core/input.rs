@@ -24,9 +24,13 @@ const BEHIND_INPUT_SIZE_LOW: usize = 128 << 10;
 const SEALED_SIZE_MIN: usize = 1 << 20;
 
 /// Requests of one client in a turn, before others are served. Small ones take about a quarter of a
-/// millisecond in all. It is a count, not a time, so that the order in which requests run does not
-/// depend on how busy the machine is.
+/// millisecond in all. It is a count, not a time, so that the order in which requests run hardly
+/// depends on how busy the machine is; [`TURN_TIME`](super::TURN_TIME) is for those that take longer.
 const SLICE: usize = 256;
+
+/// Size of a request up to which it is copied to be kept: the buffer that it lies in may have room for
+/// much more.
+const COPIED_SIZE_MAX: usize = 32 << 10;
 
 /// Bytes of a request and its reply that count as one more request.
 const BYTES_PER_REQUEST: usize = 4096;
@@ -173,7 +177,7 @@ impl Core {
             client.served = (self.turn, 0);
         }
         while client.is_running() && !self.is_ending() {
-            if client.served.1 >= SLICE {
+            if client.served.1 >= SLICE || self.is_turn_over() {
                 self.fall_behind(client);
                 break;
             }
@@ -195,9 +199,9 @@ impl Core {
                         client.replies = Replies::On;
                     }
                     if client.keeps_request {
-                        let request = keep(&mut parser, &mut buffer, at, consumed);
+                        let (request, next) = keep(&mut parser, &mut buffer, at, consumed);
                         self.keep_request(client, request);
-                        at = 0;
+                        at = next;
                     } else {
                         at += consumed;
                     }
@@ -271,15 +275,19 @@ impl Core {
         !self.behind.is_empty()
     }
 
-    /// Serves the clients that used up their share of the last turn.
+    /// Serves the clients that used up their share of the last turn, or came when it was over. The
+    /// first is always served; those that this turn has no time for keep their places.
     pub(crate) fn serve_behind(&mut self) {
         for _ in 0..self.behind.len() {
+            if self.is_turn_over() {
+                return;
+            }
             let Some(conn) = self.behind.pop_front() else { return };
             let Some(mut client) = self.clients.take(conn) else { continue };
             client.is_behind = false;
             if client.is_running() {
-                self.begin_lap(Instant::now());
                 self.waiting_requests(&mut client);
+                self.begin_lap(Instant::now());
             }
             self.check_query_size(&mut client);
             self.put_back(client);
@@ -311,27 +319,24 @@ impl Core {
     }
 }
 
-/// Takes the last parsed request, `consumed` bytes from `at` on, out of the buffer, with everything
-/// before it. If it is most of the buffer, its bytes are not copied, for they may be many.
+/// Takes the last parsed request, `consumed` bytes from `at` on; returns it and where the next one
+/// begins. If it is large and most of what was received, it is taken out with everything before it, so
+/// that its bytes are not copied.
 fn keep(
     parser: &mut Parser,
     buffer: &mut Cow<'_, [u8]>,
     at: usize,
     consumed: usize,
-) -> OwnedRequest {
+) -> (OwnedRequest, usize) {
     let end = at + consumed;
-    if consumed < buffer.len() / 2 {
-        let request = parser.request().args(&buffer[at..]).to_owned();
-        match buffer {
-            Cow::Borrowed(bytes) => *bytes = &bytes[end..],
-            Cow::Owned(bytes) => drop(bytes.drain(..end)),
-        }
-        return request;
+    let is_all_here = parser.request().sealed_size() == 0;
+    if is_all_here && consumed < (buffer.len() / 2).max(COPIED_SIZE_MAX) {
+        return (parser.request().args(&buffer[at..]).to_owned(), end);
     }
     let rest = buffer[end..].to_vec();
     let mut bytes = std::mem::replace(buffer, Cow::Owned(rest)).into_owned();
     bytes.truncate(end);
-    OwnedRequest::from_received(bytes, at, parser.take_request())
+    (OwnedRequest::from_received(bytes, at, parser.take_request()), 0)
 }
 
 /// Hands a large argument to the parser, or has more of it received.

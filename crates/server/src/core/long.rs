@@ -201,12 +201,14 @@ impl Core {
         self.held_up.push_back(client.conn);
     }
 
-    /// Stores a request that did not run at once in its client's state, or in the long request.
+    /// Stores a request that did not run at once in its client's state or transaction, or in the long
+    /// request.
     pub(crate) fn keep_request(&mut self, client: &mut Client, request: OwnedRequest) {
         client.keeps_request = false;
-        match (&mut client.state, &mut self.long) {
-            (State::Parked(parked), _) => *parked = request,
-            (State::Long, Some(long)) if long.conn == client.conn => long.request = request,
+        match (&mut client.state, &mut self.long, &mut client.multi) {
+            (State::Parked(parked), ..) => *parked = request,
+            (State::Long, Some(long), _) if long.conn == client.conn => long.request = request,
+            (State::Running, _, Some(multi)) => multi.push(request),
             // It was given up meanwhile.
             _ => {}
         }
@@ -277,7 +279,15 @@ impl Core {
         for _ in 0..self.held_up.len() {
             let Some(conn) = self.held_up.pop_front() else { break };
             self.retry(conn);
+            if self.is_turn_over() {
+                break;
+            }
         }
+    }
+
+    /// Whether requests that a long request held up wait for nothing but their turn.
+    pub(crate) fn may_retry_held_up(&self) -> bool {
+        !self.has_long() && !self.held_up.is_empty() && self.shutdown.is_none()
     }
 
     /// Runs the long request to its end at once, because the server ends.

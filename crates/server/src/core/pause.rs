@@ -99,6 +99,9 @@ impl Core {
             if !is_planted("postponed-rest-last") {
                 self.serve_let_go();
             }
+            if self.is_turn_over() {
+                return;
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ impl Core {
     /// Does what is due.
     pub(crate) fn run_timers(&mut self) {
         self.check_waiting();
+        self.watches.forget_some();
         self.go_on_evicting();
         self.expire();
         if self.now < self.next_cron {
@@ -55,7 +56,10 @@ impl Core {
         let has_left = self.has_behind()
             || self.has_unflushed()
             || self.has_let_go()
-            || self.may_retry_postponed();
+            || self.watches.has_ended()
+            || self.may_retry_postponed()
+            || self.may_retry_held_up()
+            || self.may_retry_parked();
         if goes_on || has_left {
             return Some(Duration::ZERO);
         }

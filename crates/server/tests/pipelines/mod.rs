@@ -73,3 +73,75 @@ fn who_never_authenticates_and_never_reads_is_closed() {
         assert_eq!(observer.call(&["CONFIG", "SET", "requirepass", ""]), "+OK\r\n");
     });
 }
+
+/// The longest turn, in milliseconds of the command thread's CPU time, while several clients send the
+/// same, all at once, and read until the end.
+fn longest_turn(server: &Running, clients: usize, bytes: &[u8]) -> u64 {
+    let mut observer = server.connect();
+    assert_eq!(observer.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
+    let mut clients: Vec<Client> = (0..clients).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send_bytes(bytes);
+        client.end_sending();
+    }
+    for client in &mut clients {
+        assert!(client.try_read_to_end() > 0);
+    }
+    info(&mut observer, "turn_cpu_us_max").parse::<u64>().unwrap() / 1000
+}
+
+const TIMED: &str = "appendonly no\ncommand-cpu-tracking yes\nenable-debug-command yes";
+
+#[test]
+fn requests_that_each_take_long_do_not_make_a_long_turn() {
+    serving(TIMED, |server| {
+        assert_eq!(server.connect().call(&["DEBUG", "POPULATE", "1000"]), "+OK\r\n");
+        let scan = encode(&[b"SCAN", b"0", b"COUNT", b"1000", b"MATCH", b"*nothing*of*it*"]);
+        let took = longest_turn(server, 1, &scan.repeat(256));
+        assert!(took < 30, "{took} ms");
+    });
+}
+
+#[test]
+fn many_clients_with_a_command_in_steps_do_not_make_a_long_turn() {
+    serving(TIMED, |server| {
+        assert_eq!(server.connect().call(&["DEBUG", "POPULATE", "10000"]), "+OK\r\n");
+        let took = longest_turn(server, 150, &encode(&[b"KEYS", b"*nothing*of*it*"]));
+        assert!(took < 30, "{took} ms");
+    });
+}
+
+#[test]
+fn options_have_an_end() {
+    serving(TIMED, |server| {
+        let mut words = vec![b"SET".as_slice(), b"k", b"v"];
+        words.resize(1_000_000, b"NX");
+        let mut client = server.connect();
+        client.send_bytes(&encode(&words));
+        assert!(client.read().starts_with(b"-ERR too many arguments for 'set' command"));
+        words.truncate(20);
+        client.send_bytes(&encode(&words));
+        assert_eq!(client.read(), b"+OK\r\n");
+    });
+}
+
+/// Many keys are forgotten in steps, but what is no longer watched counts no more at once.
+#[test]
+fn what_is_no_longer_watched_breaks_no_transaction() {
+    serving("appendonly no", |server| {
+        let keys: Vec<String> = (0..2000).map(|n| format!("key:{n}")).collect();
+        let mut watch = vec![b"WATCH".as_slice()];
+        watch.extend(keys.iter().map(String::as_bytes));
+        let again = [&watch[..1], &[b"other"]].concat();
+        let mut client = server.connect();
+        for key in [b"key:1500".as_slice(), b"other"] {
+            let requests: [&[&[u8]]; 6] =
+                [&watch, &[b"UNWATCH"], &again, &[b"SET", key, b"v"], &[b"MULTI"], &[b"EXEC"]];
+            let bytes: Vec<u8> = requests.iter().flat_map(|request| encode(request)).collect();
+            client.send_bytes(&bytes);
+            (0..5).for_each(|_| drop(client.read()));
+            let expected: &[u8] = if key == b"other" { b"*-1\r\n" } else { b"*0\r\n" };
+            assert_eq!(client.read(), expected);
+        }
+    });
+}
