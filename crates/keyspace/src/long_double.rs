@@ -254,16 +254,12 @@ impl Digits {
         }
         let power = self.exponent.unsigned_abs() as usize;
         if self.exponent >= 0 {
-            for _ in 0..power {
-                self.integer.multiply_add(10, 0);
-            }
+            self.integer.multiply_by_power_of_ten(power);
             self.exponent = 0;
             return self.times_power_of_two(negative);
         }
         let mut divisor = Big::from(1);
-        for _ in 0..power {
-            divisor.multiply_add(10, 0);
-        }
+        divisor.multiply_by_power_of_ten(power);
         // A quotient of 66 or 67 bits: enough to round once.
         let shift = 66 + divisor.bits() as i64 - self.integer.bits() as i64;
         if shift >= 0 {
@@ -310,6 +306,15 @@ impl Big {
         }
         if carry > 0 {
             self.0.push(carry as u32);
+        }
+    }
+
+    fn multiply_by_power_of_ten(&mut self, mut power: usize) {
+        // The largest power of ten in a limb has nine zeros.
+        while power > 0 {
+            let zeros = power.min(9);
+            self.multiply_add(10u32.pow(zeros as u32), 0);
+            power -= zeros;
         }
     }
 

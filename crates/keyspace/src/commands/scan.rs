@@ -158,6 +158,7 @@ pub(super) fn scan_options(
     of_keys: bool,
 ) -> Option<ScanOptions> {
     let mut options = ScanOptions { count: 10, pattern: None, type_name: None };
+    let mut pattern = None;
     while index < context.args.len() {
         let arg = context.args.get(index);
         let value = (index + 1 < context.args.len()).then_some(index + 1);
@@ -170,13 +171,8 @@ pub(super) fn scan_options(
                 }
                 options.count = count as usize;
             }
-            Some(value) if arg.is("match") => match pattern_of(&context.args.bytes(value)) {
-                Ok(pattern) => options.pattern = pattern,
-                Err(why) => {
-                    context.reply.error(&format!("ERR {why}"));
-                    return None;
-                }
-            },
+            // Only the last one counts, and preparing one takes time.
+            Some(value) if arg.is("match") => pattern = Some(value),
             Some(value) if of_keys && arg.is("type") => {
                 options.type_name = Some(context.args.bytes(value).into_owned());
             }
@@ -186,6 +182,15 @@ pub(super) fn scan_options(
             }
         }
         index += 2;
+    }
+    if let Some(index) = pattern {
+        match pattern_of(&context.args.bytes(index)) {
+            Ok(pattern) => options.pattern = pattern,
+            Err(why) => {
+                context.reply.error(&format!("ERR {why}"));
+                return None;
+            }
+        }
     }
     Some(options)
 }
