@@ -2,7 +2,7 @@
 
 mod held;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ pub(crate) struct Client {
     pub(crate) is_holding: bool,
 
     pub(crate) multi: Option<Box<Multi>>,
-    pub(crate) watching: HashSet<(DbIndex, Box<[u8]>)>,
+    pub(crate) watching: BTreeSet<(DbIndex, Box<[u8]>)>,
     pub(crate) watching_memory: usize,
     pub(crate) watch_round: WatchRound,
     /// A watched key was changed: the transaction will not run.
@@ -177,7 +177,7 @@ impl Client {
             is_dirty: false,
             is_holding: false,
             multi: None,
-            watching: HashSet::new(),
+            watching: BTreeSet::new(),
             watching_memory: 0,
             watch_round: WatchRound::default(),
             is_stale: false,
@@ -310,7 +310,7 @@ impl Client {
             flags.push('N');
         }
         let seconds = |since: Instant| now.saturating_duration_since(since).as_secs();
-        let multi = self.multi.as_ref().map_or(-1, |multi| multi.requests.len() as i64);
+        let multi = self.multi.as_ref().map_or(-1, |multi| multi.len() as i64);
         let (multi_memory, output) =
             (self.multi_memory() + self.watching_memory, self.output_size());
         let memory = self.memory();

@@ -253,8 +253,8 @@ pub(crate) struct Core {
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
     parked: VecDeque<ConnId>,
-    /// The turn was over before all of them were retried.
-    is_parked_cut: bool,
+    /// How many of them were not retried because the turn was over.
+    parked_untried: usize,
     pause: pause::Pause,
     pub(crate) errands: Errands,
     yielding: VecDeque<ConnId>,
@@ -338,7 +338,7 @@ impl Core {
             dirty: Vec::new(),
             holding: Vec::new(),
             parked: VecDeque::new(),
-            is_parked_cut: false,
+            parked_untried: 0,
             pause: pause::Pause::default(),
             errands: Errands::default(),
             yielding: VecDeque::new(),
