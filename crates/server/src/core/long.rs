@@ -171,7 +171,10 @@ impl Core {
             return false;
         }
         let is_exec = row.name == "exec" && !is_planted("exec-within-long");
-        if is_exec || row.name == "debug" || LOOKS_AT_ALL.contains(&row.run.name) {
+        let is_debug = row.name == "debug" && !is_planted("debug-not-held");
+        let looks_at_all = LOOKS_AT_ALL.contains(&row.run.name)
+            && !(row.run.name == "config|set" && is_planted("config-not-held"));
+        if is_exec || is_debug || looks_at_all {
             return true;
         }
         let looks_at_db = row.flags.has(Flags::WHOLE_DB) && !is_planted("counted-within-long");
