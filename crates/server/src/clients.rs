@@ -196,7 +196,8 @@ impl Client {
     /// limit; values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {
         let received = self.input.capacity() + self.running_size + self.large_received();
-        let received = received + self.parser.request().sealed_memory();
+        let sealed = self.parser.request().sealed_memory();
+        let received = received + if is_planted("sealed-memory-uncounted") { 0 } else { sealed };
         let waiting = match &self.state {
             State::Parked(request) => request.memory(),
             State::Yielding(command) => command.request.memory(),
@@ -257,7 +258,9 @@ impl Client {
     /// Bytes of the request that is being received, and of those that a transaction has queued.
     pub(crate) fn query_size(&self) -> usize {
         let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
-        self.input.len() + self.parser.request().sealed_size() + self.large_received() + queued
+        let sealed = self.parser.request().sealed_size();
+        let sealed = if is_planted("sealed-uncounted") { 0 } else { sealed };
+        self.input.len() + sealed + self.large_received() + queued
     }
 
     /// `ip:port` of the other end, as Redis writes it.

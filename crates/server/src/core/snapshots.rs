@@ -408,7 +408,8 @@ impl Core {
         let rewrites = &mut self.snapshots.rewrites;
         if (is_due || is_needed) && rewrites.may_retry(self.now) {
             let was_scheduled = std::mem::replace(&mut rewrites.is_scheduled, true);
-            rewrites.is_unasked = !is_needed && (rewrites.is_unasked || !was_scheduled);
+            let is_asked = is_needed && !is_planted("needed-is-unasked");
+            rewrites.is_unasked = !is_asked && (rewrites.is_unasked || !was_scheduled);
         }
         if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {
             self.snapshots.is_of_flush = false;

@@ -42,8 +42,8 @@ pub(crate) fn fill_log(
     for &(segment, wal_slot) in segments.iter().filter(|(segment, _)| *segment >= place.segment) {
         let slot = u64::from(wal_slot) * geometry.segment_lbas;
         let used_lbas = if segment == place.segment { place.lba } else { 0 };
-        let range =
-            LbaRange { start: Lba(slot + used_lbas), end: Lba(slot + geometry.segment_lbas) };
+        let end = slot + geometry.segment_lbas - u64::from(is_planted("holes-off-by-one"));
+        let range = LbaRange { start: Lba(slot + used_lbas), end: Lba(end) };
         fill(wal, range, "giving the log the space that a sparse copy left out")?;
     }
     Ok(())
