@@ -226,7 +226,8 @@ impl Watches {
                 // It was emptied, or swapped with another one.
                 Touched::Db(changed) => {
                     let from = (changed, Box::default());
-                    let of_db = self.keys.range_mut(from..).take_while(|((db, _), _)| *db == changed);
+                    let of_db =
+                        self.keys.range_mut(from..).take_while(|((db, _), _)| *db == changed);
                     for ((db, key), watchers) in of_db {
                         let now = Seen::now(keyspace, *db, key, now_ms);
                         for watcher in watchers {
