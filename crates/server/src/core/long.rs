@@ -285,13 +285,15 @@ impl Core {
         if self.has_long() || self.shutdown.is_some() {
             return;
         }
-        for _ in 0..self.held_up.len() {
-            let Some(conn) = self.held_up.pop_front() else { break };
+        // Those that are held up again stay before those that this turn has no time for.
+        let mut waiting = std::mem::take(&mut self.held_up);
+        while let Some(conn) = waiting.pop_front() {
             self.retry(conn);
             if self.is_turn_over() {
                 break;
             }
         }
+        self.held_up.append(&mut waiting);
     }
 
     /// Whether requests that a long request held up wait for nothing but their turn.

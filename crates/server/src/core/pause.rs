@@ -89,20 +89,21 @@ impl Core {
         if self.is_paused() {
             return;
         }
-        for _ in 0..self.pause.postponed.len() {
-            if self.is_ending() {
-                return;
-            }
-            let Some(conn) = self.pause.postponed.pop_front() else { return };
+        // Those that are postponed again stay before those that this turn has no time for.
+        let mut waiting = std::mem::take(&mut self.pause.postponed);
+        while !self.is_ending()
+            && let Some(conn) = waiting.pop_front()
+        {
             self.retry(conn);
             // Requests that this client sent behind it run before the next client's, as in Redis.
             if !is_planted("postponed-rest-last") {
                 self.serve_let_go();
             }
             if self.is_turn_over() {
-                return;
+                break;
             }
         }
+        self.pause.postponed.append(&mut waiting);
     }
 }
 
