@@ -75,7 +75,7 @@ fn log_in(core: &Core, client: &mut Client, user: &[u8], password: &[u8]) -> boo
     let is_right = match &core.settings.password {
         // Without a configured password, any password is accepted.
         None => true,
-        Some(wanted) => is_equal(wanted.as_bytes(), password),
+        Some(wanted) => is_equal(wanted, password),
     };
     client.is_authenticated |= is_right;
     is_right
