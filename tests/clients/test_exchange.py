@@ -136,6 +136,28 @@ class Exchange(TestCase):
         with server.client() as client:
             self.assertEqual(contents(client), before)
 
+    def test_a_password_out_of_a_file(self):
+        """Of any bytes, and whatever ends its line."""
+        server = Server()
+        self.addCleanup(server.close)
+        password, file = b"caf\xe9 \xff", self.path("password")
+        with server.client() as client:
+            client("SET", "k", "v")
+            client("CONFIG", "SET", "requirepass", password)
+        export = ["export", "--volume", server.volume, "--out", self.path("secret.rdb"),
+                  "--server", f"127.0.0.1:{server.port}", "--password-file", file]
+        for end in (b"", b"\n", b"\r\n", b"\n\n"):
+            with open(file, "wb") as written:
+                written.write(password + end)
+            code, text = tool(*export)
+            self.assertEqual(code, 0, (end, text))
+            self.assertIn("wrote 1 keys", text)
+        with open(file, "wb") as written:
+            written.write(password[:-1])
+        code, text = tool(*export)
+        self.assertEqual(code, 1, text)
+        self.assertIn("WRONGPASS", text)
+
     def test_out_of_a_running_server_on_a_block_device(self):
         device = LoopDevice(self, self.path("memory"), size=256 << 20, memory_size="200m").path
         server = Server(volume=device, log_segment_size="1mb")
