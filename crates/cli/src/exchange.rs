@@ -129,6 +129,10 @@ impl Export {
         let pinned = if self.snapshot {
             server.call(&[b"SLIMIO", b"PIN", b"LAST"])?
         } else {
+            if std::io::stderr().is_terminal() {
+                // It may take as long as reading it does, and has no progress that we see.
+                eprintln!("exporting: the server at {} takes a snapshot", self.server);
+            }
             server.call(&[b"SLIMIO", b"PIN"])?
         };
         let superblock = superblock()?;
