@@ -188,7 +188,7 @@ impl Import {
     pub(crate) fn run(&self) -> Result<(), String> {
         let began = Instant::now();
         let mut config = Config::default();
-        config.set("databases", &self.databases.to_string()).map_err(|e| e.to_string())?;
+        config.set("databases", self.databases.to_string()).map_err(|e| e.to_string())?;
         let opened = File::open(&self.input).and_then(|file| Ok((file.metadata()?.len(), file)));
         let (size, file) =
             opened.map_err(|e| format!("cannot read {}: {e}", self.input.display()))?;

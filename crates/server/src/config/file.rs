@@ -60,7 +60,7 @@ impl Config {
                 "include takes one file, or one pattern: quote a name with blanks".into(),
             ));
         };
-        let path = self.in_dir(word.clone());
+        let path = self.in_dir(word);
         if depth >= DEPTH_MAX {
             return Err(ConfigError(format!(
                 "include {}: nested too deep, or in a circle",
@@ -79,8 +79,8 @@ impl Config {
     }
 
     /// A path as it is seen from `dir`, as far as that was said by now.
-    pub(super) fn in_dir(&self, path: Vec<u8>) -> PathBuf {
-        let (dir, path) = (self.path("dir"), Path::new(OsStr::from_bytes(&path)));
+    pub(super) fn in_dir(&self, path: &[u8]) -> PathBuf {
+        let (dir, path) = (self.path("dir"), Path::new(OsStr::from_bytes(path)));
         if dir == Path::new(".") || path.as_os_str().is_empty() {
             path.to_owned()
         } else {
@@ -107,7 +107,9 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     for part in pattern.components() {
         let part = part.as_os_str();
         if !is_pattern(part) {
-            found.iter_mut().for_each(|path| path.push(part));
+            for path in &mut found {
+                path.push(part);
+            }
             continue;
         }
         let glob = shell_glob(part)

@@ -167,7 +167,7 @@ impl Config {
             && let [dir] = &mut words.to_mut()[..]
         {
             // As in Redis, which changes to it at once.
-            *dir = self.in_dir(std::mem::take(dir)).into_os_string().into_vec();
+            *dir = self.in_dir(dir).into_os_string().into_vec();
         }
         self.is_memory_set |= row.name == "maxmemory";
         let value = row

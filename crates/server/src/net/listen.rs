@@ -165,7 +165,7 @@ mod tests {
         config.set("bind", "127.0.0.1").unwrap();
         let first = open(&config).unwrap();
         let port = first[0].address.unwrap().port();
-        config.set("port", &port.to_string()).unwrap();
+        config.set("port", port.to_string()).unwrap();
         let error = open(&config).unwrap_err().0;
         assert!(error.contains(&format!("port {port} on 127.0.0.1 is in use")), "{error}");
         assert!(error.contains("--port"), "{error}");

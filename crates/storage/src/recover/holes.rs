@@ -47,8 +47,12 @@ pub(crate) fn fill(
         fill_all(wal, behind, doing, &mut of_log)
     });
     if filled.is_err() {
-        of_superblock.iter().for_each(|holes| superblock_path.empty_holes(holes));
-        of_log.iter().for_each(|holes| wal.empty_holes(holes));
+        for holes in &of_superblock {
+            superblock_path.empty_holes(holes);
+        }
+        for holes in &of_log {
+            wal.empty_holes(holes);
+        }
     }
     filled
 }
