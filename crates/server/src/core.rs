@@ -85,7 +85,7 @@ pub(crate) struct Settings {
     pub(crate) query_size_max: usize,
     pub(crate) output_limit: OutputLimit,
     pub(crate) arg_size_max: usize,
-    pub(crate) password: Option<String>,
+    pub(crate) password: Option<Vec<u8>>,
     pub(crate) is_protected: bool,
     pub(crate) cron_every: Duration,
     pub(crate) expire_effort: u32,
@@ -122,7 +122,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     fn of(config: &Config) -> Self {
-        let password = config.text("requirepass");
+        let password = config.bytes("requirepass");
         let timeout = config.int("timeout") as u64;
         let slowlog_from = u64::try_from(config.int("slowlog-log-slower-than")).ok();
         let slowlog_from = slowlog_from.map(Duration::from_micros);

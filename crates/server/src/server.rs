@@ -64,11 +64,11 @@ impl Server {
             net.listen(listener.fd)
                 .map_err(|errno| ConfigError(format!("cannot accept connections: {errno}")))?;
         }
-        let unix_path = config.text("unixsocket");
+        let unix_path = String::from_utf8_lossy(config.bytes("unixsocket"));
         let mut facts = Facts {
             run_id: run_id(),
             port: addresses.first().map_or(0, SocketAddr::port),
-            unix_path: (!unix_path.is_empty()).then(|| unix_path.to_owned()),
+            unix_path: (!unix_path.is_empty()).then(|| unix_path.into_owned()),
             net_name,
             net_why_not_better: why_not,
             io_path: "none".into(),

@@ -12,10 +12,12 @@ const HEAD: &str = "# Configuration
 Rendered from the table in `crates/server/src/config/table.rs` by a test; change that, then run
 `cargo x docs`.
 
-`slimio serve [CONF] [--directive value]…` reads a file in the form of `redis.conf`, then flags in the
-form of redis-server's, which win. A file has one directive a line: a name, and words between blanks;
-a word with blanks stands in quotes. `#` begins a comment, `include FILE` reads another file in place.
-A directive that is not known is refused, and the nearest known one named.
+`slimio serve [CONF] [--directive value]…`, or the same without `serve`, reads a file in the form of
+`redis.conf`, then flags in the form of redis-server's, which win. A file has one directive a line: a name,
+and words between blanks; a word with blanks stands in quotes. `#` begins a comment, `include FILE` reads
+another file in place, or all that a pattern names, as in `include conf.d/*.conf`: none is no error. `dir`
+counts from its line on, for an `include` too. A directive that is not known is refused, and the nearest
+known one named.
 
 `CONFIG GET` shows what is in force, `CONFIG SET` changes it where the table says so. Sizes take the
 units of Redis: `1k` is 1000 bytes, `1kb` 1024, and so with `m` and `g`.
@@ -107,7 +109,7 @@ fn values(kind: Kind) -> String {
         Kind::Memory(min, max) => format!("{} to {}", size(min), size(max)),
         Kind::Bool => "yes, no".into(),
         Kind::Choice(words) => words.join(", "),
-        Kind::Text => "a word".into(),
+        Kind::Text | Kind::Utf8 => "a word".into(),
         Kind::Words => "words".into(),
         Kind::Percentiles => "numbers from 0 to 100".into(),
         Kind::SavePoints => "seconds and changes, once or several times".into(),

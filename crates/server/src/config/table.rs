@@ -52,7 +52,6 @@ pub enum Access {
 const INT_MAX: i64 = i32::MAX as i64;
 const DATABASES_MAX: i64 = slimio_keyspace::DB_COUNT_MAX as i64;
 const SIZE_MAX: i64 = i64::MAX;
-const ANY: i64 = i64::MIN;
 const BIG: i64 = i64::MAX;
 
 const fn row(
@@ -164,9 +163,9 @@ pub static DIRECTIVES: &[Directive] = &[
     // The log.
     unlike(row("appendonly", Kind::Bool, "yes", Effect::Live, "keep a log of writes, so that data survive"), "Redis keeps no log unless told to"),
     unlike(row("appendfsync", Kind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"), "what everysec and no have acknowledged outlives the process, whatever ends it"),
-    own(row("volume", Kind::Text, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace, block device or emulated SSD (`emulated:4G`, docs/ssd.md) that holds the data")),
+    own(row("volume", Kind::Utf8, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace, block device or emulated SSD (`emulated:4G`, docs/ssd.md) that holds the data")),
     own(row("volume-passthrough", Kind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
-    own(row("volume-trace", Kind::Text, "", Effect::AtStart, "new file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty records nothing")),
+    own(row("volume-trace", Kind::Utf8, "", Effect::AtStart, "new file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty records nothing")),
     own(row("volume-fallback", Kind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
     own(row("volume-identity", Kind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device, or accept it, as this one's from then on; `CONFIG REWRITE` does not keep it")),
     own(row("log-size-max", Kind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume; on a device it leaves room for the snapshots besides")),
@@ -190,7 +189,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("hz", Kind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),
     row("active-expire-effort", Kind::Int(1, 10), "1", Effect::Live, "how hard to look for expired keys"),
     // Slow commands and delays.
-    row("slowlog-log-slower-than", Kind::Int(ANY, BIG), "10000", Effect::Live, "microseconds from which a command is kept by SLOWLOG; negative keeps none"),
+    row("slowlog-log-slower-than", Kind::Int(-1, BIG), "10000", Effect::Live, "microseconds from which a command is kept by SLOWLOG; -1 keeps none"),
     row("slowlog-max-len", Kind::Int(0, BIG), "128", Effect::Live, "commands that SLOWLOG keeps"),
     row("latency-monitor-threshold", Kind::Int(0, BIG), "0", Effect::Live, "milliseconds from which a delay is kept by LATENCY; 0 keeps none"),
     row("latency-tracking", Kind::Bool, "yes", Effect::Live, "count the times of commands, for LATENCY HISTOGRAM and INFO latencystats"),
@@ -203,7 +202,7 @@ pub static DIRECTIVES: &[Directive] = &[
     row("lfu-log-factor", Kind::Int(0, INT_MAX), "10", Effect::Live, "under LFU, how many uses count as one more"),
     row("lfu-decay-time", Kind::Int(0, INT_MAX), "1", Effect::Live, "under LFU, minutes after which the count is one less; 0 is never"),
     // Process.
-    protected(unlike(row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume is in it"), "the data are in volume, not here")),
+    protected(unlike(row("dir", Kind::Text, ".", Effect::AtStart, "working directory; a relative volume, logfile, pidfile or unixsocket is in it"), "the data are in volume, not here")),
     row("loglevel", Kind::Choice(LOGLEVEL), "notice", Effect::Live, "how much is logged"),
     unlike(row("logfile", Kind::Text, "", Effect::AtStart, "where messages go; empty is standard error"), "Redis writes to standard output"),
     row("pidfile", Kind::Text, "", Effect::AtStart, "file to write the process id to"),
@@ -257,7 +256,7 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("jemalloc-bg-thread", Kind::Bool, "yes"),
     fixed(inert("io-threads-do-reads", Kind::Bool, "no")),
     also(inert("busy-reply-threshold", Kind::Int(0, BIG), "5000"), "lua-time-limit"),
-    also(inert("list-max-listpack-size", Kind::Int(-INT_MAX, INT_MAX), "-2"), "list-max-ziplist-size"),
+    also(inert("list-max-listpack-size", Kind::Int(i32::MIN as i64, INT_MAX), "-2"), "list-max-ziplist-size"),
     inert("list-compress-depth", Kind::Int(0, INT_MAX), "0"),
     inert("set-max-intset-entries", Kind::Int(0, BIG), "512"),
     inert("set-max-listpack-entries", Kind::Int(0, BIG), "128"),
@@ -326,8 +325,8 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("tls-ciphersuites", Kind::Text, ""),
     inert("tls-prefer-server-ciphers", Kind::Bool, "no"),
     inert("tls-session-caching", Kind::Bool, "yes"),
-    inert("tls-session-cache-size", Kind::Int(0, BIG), "20480"),
-    inert("tls-session-cache-timeout", Kind::Int(0, BIG), "300"),
+    inert("tls-session-cache-size", Kind::Int(0, INT_MAX), "20480"),
+    inert("tls-session-cache-timeout", Kind::Int(0, INT_MAX), "300"),
     fixed(inert("set-proc-title", Kind::Bool, "yes")),
     inert("proc-title-template", Kind::Text, "{title} {listen-addr} {server-mode}"),
     inert("propagation-error-behavior", Kind::Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore"),

@@ -5,6 +5,8 @@ use std::num::{IntErrorKind, ParseIntError};
 /// Most changes that a save point may ask for.
 const CHANGES_MAX: i64 = i32::MAX as i64;
 
+const WRONG_COUNT: &str = "wrong number of arguments";
+
 /// What a directive's value is made of.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
@@ -16,8 +18,10 @@ pub enum Kind {
     Bool,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Any one word.
+    /// Any one word, of any bytes: a password or a path may be no UTF-8.
     Text,
+    /// One word of UTF-8.
+    Utf8,
     /// Any number of words.
     Words,
     /// Any number of percentiles.
@@ -53,7 +57,9 @@ pub enum Value {
     Bool(bool),
     /// Of a `Choice` directive: which of its words.
     Choice(usize),
-    /// Of a `Text` or `Words` directive.
+    /// Of a `Text` directive.
+    Bytes(Vec<u8>),
+    /// Of a `Utf8`, `Words`, `Percentiles` or `SavePoints` directive.
     Text(String),
     /// Of an `OutputLimits` directive: one for each of [`OUTPUT_CLASSES`].
     Limits([OutputLimit; 3]),
@@ -65,24 +71,36 @@ impl Kind {
     ///
     /// # Errors
     /// Redis's own sentence for what is wrong.
-    pub fn parse(self, words: &[String], old: Option<&Value>) -> Result<Value, String> {
+    pub fn parse(self, words: &[impl AsRef<[u8]>], old: Option<&Value>) -> Result<Value, String> {
+        if let Kind::Text = self {
+            let [word] = words else { return Err(WRONG_COUNT.into()) };
+            return Ok(Value::Bytes(word.as_ref().to_vec()));
+        }
+        let is_utf8 = words.iter().all(|word| std::str::from_utf8(word.as_ref()).is_ok());
+        if matches!(self, Kind::Utf8 | Kind::Words) && !is_utf8 {
+            return Err("argument must be UTF-8 text".into());
+        }
+        // The others are numbers and known words: what stands in for other bytes is none of them.
+        let text = |word: &_| String::from_utf8_lossy(AsRef::as_ref(word)).into_owned();
+        let words: Vec<String> = words.iter().map(text).collect();
         if let Kind::Words = self {
             return Ok(Value::Text(words.join(" ")));
         }
         if let Kind::Percentiles = self {
-            return parse_percentiles(words);
+            return parse_percentiles(&words);
         }
         if let Kind::SavePoints = self {
-            return parse_save_points(words);
+            return parse_save_points(&words);
         }
         if let Kind::OutputLimits = self {
-            return parse_limits(words, old);
+            return parse_limits(&words, old);
         }
-        let [word] = words else { return Err("wrong number of arguments".into()) };
+        let [word] = &words[..] else { return Err(WRONG_COUNT.into()) };
         match self {
             Kind::Int(min, max) => {
-                let value =
-                    word.parse().map_err(|_| "argument couldn't be parsed into an integer")?;
+                // As Redis: no sign but a minus, no zero in front.
+                let value = slimio_resp::parse_i64(word.as_bytes())
+                    .ok_or("argument couldn't be parsed into an integer")?;
                 within(value, min, max).map(Value::Int)
             }
             Kind::Memory(min, max) => {
@@ -108,16 +126,27 @@ impl Kind {
                     Err("argument must be between 0 and 777 inclusive".into())
                 }
             }
-            Kind::Text => Ok(Value::Text(word.clone())),
-            Kind::Words | Kind::Percentiles | Kind::SavePoints | Kind::OutputLimits => {
-                unreachable!("handled above")
-            }
+            Kind::Utf8 => Ok(Value::Text(word.clone())),
+            Kind::Text
+            | Kind::Words
+            | Kind::Percentiles
+            | Kind::SavePoints
+            | Kind::OutputLimits => unreachable!("handled above"),
         }
     }
 
     /// Writes a value as `CONFIG GET` shows it.
-    pub fn render(self, value: &Value) -> String {
+    pub fn render(self, value: &Value) -> Vec<u8> {
+        match value {
+            Value::Bytes(bytes) => bytes.clone(),
+            _ => self.text_of(value).into_bytes(),
+        }
+    }
+
+    /// The same as text.
+    pub(super) fn text_of(self, value: &Value) -> String {
         match (self, value) {
+            (_, Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             (Kind::Octal, Value::Int(value)) => format!("{value:o}"),
             (_, Value::Int(value)) => value.to_string(),
             (_, Value::Bool(value)) => if *value { "yes" } else { "no" }.into(),
@@ -302,7 +331,39 @@ mod tests {
         );
         assert_eq!(parse(Kind::Choice(&["a", "b"]), "B"), Ok(Value::Choice(1)));
         assert_eq!(parse(Kind::Octal, "700"), Ok(Value::Int(0o700)));
-        assert_eq!(Kind::Octal.render(&Value::Int(0o700)), "700");
+        assert_eq!(Kind::Octal.render(&Value::Int(0o700)), b"700");
+    }
+
+    #[test]
+    fn a_number_is_what_redis_takes_for_one() {
+        let kind = Kind::Int(-9, 9);
+        for (word, number) in [("0", 0), ("7", 7), ("-7", -7)] {
+            assert_eq!(parse(kind, word), Ok(Value::Int(number)), "{word}");
+        }
+        for word in ["+1", "01", "-0", "-01", " 1", "1 ", "", "-", "+", "1.0", "1e0", "0x1"] {
+            let why = "argument couldn't be parsed into an integer";
+            assert_eq!(parse(kind, word), Err(why.into()), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn only_one_word_may_be_any_bytes() {
+        let parse = |kind: Kind| kind.parse(&[[b'1', 0xe9]], None);
+        assert_eq!(parse(Kind::Text), Ok(Value::Bytes(vec![b'1', 0xe9])));
+        for kind in [
+            Kind::Utf8,
+            Kind::Words,
+            Kind::Int(0, 9),
+            Kind::Memory(0, 9),
+            Kind::Bool,
+            Kind::Choice(&["1"]),
+            Kind::Octal,
+            Kind::SavePoints,
+            Kind::Percentiles,
+            Kind::OutputLimits,
+        ] {
+            assert!(parse(kind).is_err(), "{kind:?}");
+        }
     }
 
     #[test]
@@ -311,7 +372,7 @@ mod tests {
         let all = parse(kind, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60").unwrap();
         let changed = kind.parse(&["normal 1kb 0 9".to_owned()], Some(&all)).unwrap();
         assert_eq!(
-            kind.render(&changed),
+            kind.text_of(&changed),
             "normal 1024 0 9 slave 268435456 67108864 60 pubsub 33554432 8388608 60"
         );
         assert!(parse(kind, "normal 1 2").is_err());

@@ -416,10 +416,12 @@ impl Core {
     }
 }
 
-/// Whether a request may need more memory. Queueing any request does.
+/// Whether a request may need more memory. Queueing any request does, and so do for Redis `MULTI` and
+/// `WATCH` in its place.
 fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
     match &client.multi {
-        Some(multi) if row.run.ends_queueing => row.name == "exec" && multi.needs_memory,
+        Some(multi) if row.name == "exec" => multi.needs_memory,
+        Some(_) if ["discard", "quit", "reset"].contains(&row.name) => false,
         Some(_) => true,
         None => row.flags.has(Flags::DENYOOM),
     }
