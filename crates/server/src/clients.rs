@@ -96,14 +96,14 @@ pub(crate) enum State {
     Yielding(Box<LongCommand>),
     /// Its request runs in steps, driven by `core::long`.
     Long,
-    /// An errand runs for it on another thread.
+    /// A job runs for it on another thread.
     Away,
     /// `WAITAOF` waits.
     Waiting(Wait),
     /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
     Saving,
     /// Its wait is over; its next requests run in their turn.
-    LetGo,
+    Resumed,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
 }
@@ -244,7 +244,7 @@ impl Client {
             return;
         }
         self.out.truncate(before);
-        let is_over = matches!(self.state, State::Running | State::LetGo | State::Closing);
+        let is_over = matches!(self.state, State::Running | State::Resumed | State::Closing);
         if self.replies == Replies::Skip && is_over {
             self.replies = Replies::On;
         }

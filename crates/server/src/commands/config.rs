@@ -65,7 +65,7 @@ pub(super) fn rewrite(core: &mut Core, client: &mut Client, _: Args<'_>) {
         client.out.error("ERR The server is running without a config file");
         return;
     };
-    core.do_errand(client, move || match rewrite.run() {
+    core.run_in_background(client, move || match rewrite.run() {
         Ok(()) => {
             log::info!("CONFIG REWRITE executed with success");
             Ok(())

@@ -3,7 +3,7 @@
 use slimio_planted::is_planted;
 
 use super::Core;
-use crate::snapshot::{Means, SnapshotThread};
+use crate::snapshot::{RateInputs, SnapshotThread};
 use crate::wal::Wal;
 
 impl Core {
@@ -39,8 +39,8 @@ impl Core {
     /// Whether somebody waits for the end of the running snapshot, or for what can begin only then.
     fn is_snapshot_awaited(&self) -> bool {
         let snapshots = &self.snapshots;
-        let is_unasked = snapshots.running.as_ref().is_some_and(|running| running.is_unasked);
-        !is_unasked
+        let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
+        !is_automatic
             || snapshots.saves.is_scheduled
             || !snapshots.saving.is_empty()
             || !snapshots.pinning.is_empty()
@@ -54,7 +54,7 @@ impl Core {
         if let Some(running) = &mut self.snapshots.running
             && !is_planted("asked-for-unheard")
         {
-            running.is_unasked = false;
+            running.is_automatic = false;
             self.pace_snapshot();
         }
     }
@@ -67,7 +67,7 @@ impl Core {
         let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_size);
         let log = self.wal.as_ref().map(Wal::stats);
         let used = log.map_or(0, |log| log.capacity_bytes.saturating_sub(log.free_bytes));
-        let means = Means {
+        let inputs = RateInputs {
             data,
             left: (data as f64 * untaken) as u64 + waiting + stats.owned_size as u64,
             room: self.rewrite_rule().room_at_ease(used),
@@ -75,7 +75,7 @@ impl Core {
             memory_max: self.snapshot_memory_limit(),
         };
         let growth = self.snapshots.running.as_ref().map(|running| &running.growth);
-        growth.map_or(full, |growth| growth.rate(full, means))
+        growth.map_or(full, |growth| growth.rate(full, inputs))
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
 
     /// Begins a WAL-snapshot that nobody has asked for. Nobody takes its steps, so it does not end.
     fn begin_unasked(core: &mut Core) {
-        core.snapshots.rewrites.is_unasked = true;
+        core.snapshots.rewrites.is_automatic = true;
         core.begin_snapshot(SnapshotKind::Wal).unwrap();
     }
 

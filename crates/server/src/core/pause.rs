@@ -97,7 +97,7 @@ impl Core {
             self.retry(conn);
             // Requests that this client sent behind it run before the next client's, as in Redis.
             if !is_planted("postponed-rest-last") {
-                self.serve_let_go();
+                self.serve_resumed();
             }
             if self.is_turn_over() {
                 break;

@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex, EvictionConfig, EvictionPolicy, Usage};
 
 /// Is told the progress: bytes done, and bytes in all.
-pub type Heard<'a> = &'a mut dyn FnMut(u64, u64);
+pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Count of the keys in all databases.
 pub fn key_count(keyspace: &Keyspace) -> usize {

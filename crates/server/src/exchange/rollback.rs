@@ -9,7 +9,7 @@ use slimio_storage::{
     Error, Policy, RecoverOptions, Report, RootChoice, Storage, recover, superblock,
 };
 
-use super::Heard;
+use super::OnProgress;
 use super::source::Filling;
 use crate::config::Config;
 use crate::explain::explain;
@@ -27,7 +27,7 @@ use crate::explain::explain;
 pub fn roll_back(
     storage: &mut Storage,
     accept_device: bool,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Report, String> {
     let name = storage.name.clone();
     let failed = |error: Error| format!("cannot roll back the volume {name}: {}", explain(&error));
@@ -41,6 +41,6 @@ pub fn roll_back(
         ..RecoverOptions::new(Policy::Always, buffer_count, Instant::now())
     };
     let volume =
-        recover(&mut *storage.media, &options, &mut Filling::new(heard)).map_err(failed)?;
+        recover(&mut *storage.media, &options, &mut Filling::new(on_progress)).map_err(failed)?;
     Ok(volume.report)
 }

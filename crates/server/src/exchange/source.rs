@@ -10,7 +10,7 @@ use slimio_storage::{
 };
 
 use super::export::Exporter;
-use super::{Heard, keep_usage, now_ms, roomy_keyspace};
+use super::{OnProgress, keep_usage, now_ms, roomy_keyspace};
 use crate::explain::explain;
 
 /// Fills a keyspace.
@@ -19,15 +19,15 @@ pub(super) struct Filling<'a> {
     /// Bytes that the keyspace takes without entries.
     empty_size: usize,
     loader: Loader,
-    heard: Heard<'a>,
+    on_progress: OnProgress<'a>,
 }
 
 impl<'a> Filling<'a> {
-    pub(super) fn new(heard: Heard<'a>) -> Self {
+    pub(super) fn new(on_progress: OnProgress<'a>) -> Self {
         let mut keyspace = roomy_keyspace();
         keyspace.set_replay_time(now_ms());
         let empty_size = keyspace.used_bytes();
-        Self { keyspace, empty_size, loader: Loader::new(), heard }
+        Self { keyspace, empty_size, loader: Loader::new(), on_progress }
     }
 
     /// Bytes that the entries take in memory.
@@ -81,7 +81,7 @@ impl RecoverSink for Filling<'_> {
     }
 
     fn progress(&mut self, progress: Progress) {
-        (self.heard)(progress.bytes_done, progress.bytes_total);
+        (self.on_progress)(progress.bytes_done, progress.bytes_total);
     }
 }
 
@@ -92,9 +92,9 @@ impl RecoverSink for Filling<'_> {
 pub fn load_volume(
     storage: &mut Storage,
     root: RootChoice,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Keyspace, String> {
-    let mut filling = Filling::new(heard);
+    let mut filling = Filling::new(on_progress);
     read(&mut *storage.media, root, &mut filling)
         .map_err(|e| format!("cannot read the volume {}: {}", storage.name, explain(&e)))?;
     Ok(filling.keyspace)
@@ -109,7 +109,7 @@ pub fn export_volume(
     storage: &mut Storage,
     root: RootChoice,
     exporter: &mut Exporter,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(), String> {
     let name = &storage.name;
     let failed = |error: Error| format!("cannot read the volume {name}: {}", explain(&error));
@@ -117,10 +117,10 @@ pub fn export_volume(
     read(&mut *storage.media, root, &mut noting).map_err(failed)?;
     let Noting(tail) = noting;
     if !tail.is_known() {
-        let keyspace = load_volume(storage, root, heard)?;
+        let keyspace = load_volume(storage, root, on_progress)?;
         return exporter.add(&keyspace, |db, _| Some(db));
     }
-    let filling = Filling::new(heard);
+    let filling = Filling::new(on_progress);
     let mut kept = roomy_keyspace();
     kept.set_replay_time(filling.keyspace.replay_time());
     let mut passing = Passing { tail, filling, kept, exporter, failed: None };
@@ -227,7 +227,7 @@ impl std::fmt::Debug for SlotSource<'_> {
 pub fn export_slot(
     source: SlotSource<'_>,
     exporter: &mut Exporter,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(), String> {
     let SlotSource { device, volume_id, summary } = source;
     let failed = |error: Error| format!("cannot read the snapshot: {}", explain(&error));
@@ -237,7 +237,7 @@ pub fn export_slot(
     let mut filling = Filling::new(&mut nobody);
     while let Some(chunk) = reader.next_chunk(device).map_err(failed)? {
         filling.load(&chunk).map_err(failed)?;
-        heard(reader.done_bytes(), reader.total_bytes());
+        on_progress(reader.done_bytes(), reader.total_bytes());
         reader.give_back(chunk.into_buffer());
         if filling.size() >= exporter.batch_size {
             exporter.add(&filling.keyspace, |db, _| Some(db))?;

@@ -181,18 +181,18 @@ impl Worker {
         if self.shared.is_memory_wanted.swap(false, Ordering::SeqCst) || is_room_wanted {
             self.wake();
         }
-        self.rest(payload);
+        self.throttle(payload);
     }
 
     /// Sleeps as the rate demands, until the rate changes or the snapshot is no longer wanted.
-    fn rest(&mut self, payload: u64) {
+    fn throttle(&mut self, payload: u64) {
         let rate = self.shared.rate.load(Ordering::Relaxed);
         let cost = self.current.as_mut().map_or(payload, |current| {
             current.payload += payload;
             cost(payload, current.payload, current.writer.written_bytes())
         });
         let mut now = Instant::now();
-        let Some(rest) = self.pace.rest(now, cost, rate) else { return };
+        let Some(rest) = self.pace.pause_after(now, cost, rate) else { return };
         let end = now + rest;
         let is_wanted = || {
             self.round == self.shared.round.load(Ordering::Relaxed)
