@@ -124,7 +124,7 @@ fn blocks(path: &Path) -> u64 {
     fs::metadata(path).expect("it is there").blocks() * 512 / LBA_SIZE as u64
 }
 
-/// Whether a file has so many blocks, or one more of the file system's own, for where they are.
+/// Whether a file has that many blocks, or one more of the file system's own, for where they are.
 fn has_blocks(path: &Path, count: u64) -> bool {
     (count..=count + 1).contains(&blocks(path))
 }

@@ -136,6 +136,6 @@ mod tests {
         assert!(core.pause.in_force.is_some_and(|pause| !pause.is_all), "nothing is left of it");
         core.now = now + Duration::from_secs(1);
         core.resume_postponed();
-        assert!(!core.is_paused(), "its time is over");
+        assert!(!core.is_paused(), "it has ended by itself");
     }
 }
