@@ -46,7 +46,7 @@ use crate::cpu::CpuLap;
 use crate::freeing::Freeing;
 use crate::gate::{Change, Undurable};
 use crate::latency::Latency;
-use crate::net::{ConnId, Filling};
+use crate::net::{ConnId, ReceiveBuffer};
 use crate::slowlog::SlowLog;
 use crate::snapshot::{SavePoint, Snapshots, save_points};
 use crate::stats::Stats;
@@ -66,7 +66,7 @@ const TURN_TIME: Duration = Duration::from_millis(4);
 #[derive(Debug)]
 pub(crate) enum NetRequest {
     /// Receive the next bytes into this memory.
-    Fill(ConnId, Filling),
+    Fill(ConnId, ReceiveBuffer),
     /// Go on reading.
     Receive(ConnId),
     /// Stop reading.

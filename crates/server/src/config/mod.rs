@@ -14,7 +14,7 @@ pub use rewrite::Rewrite;
 pub use table::{
     APPENDFSYNC, Access, DIRECTIVES, Directive, Effect, IO_BACKEND, LOGLEVEL, VOLUME_FALLBACK,
 };
-pub use value::{Kind, OUTPUT_CLASSES, OutputLimit, Value};
+pub use value::{OUTPUT_CLASSES, OutputLimit, Value, ValueKind};
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -61,7 +61,7 @@ impl Default for Config {
             .iter()
             .map(|row| {
                 let words = split(row.default.as_bytes()).unwrap_or_default();
-                let words = if words.is_empty() || matches!(row.kind, Kind::Text) {
+                let words = if words.is_empty() || matches!(row.kind, ValueKind::Text) {
                     vec![row.default.into()]
                 } else {
                     words
@@ -147,12 +147,12 @@ impl Config {
         // Redis reads `--save ""`, `save` alone and a repeated `save 60 1` this way too.
         let mut words = std::borrow::Cow::Borrowed(words);
         if words.is_empty() {
-            if !matches!(row.kind, Kind::SavePoints) {
+            if !matches!(row.kind, ValueKind::SavePoints) {
                 return Err(ConfigError(format!("{} needs a value", row.name)));
             }
             words = vec![Vec::new()].into();
         }
-        if matches!(row.kind, Kind::SavePoints) {
+        if matches!(row.kind, ValueKind::SavePoints) {
             let clears = words.iter().all(Vec::is_empty);
             if std::mem::replace(&mut self.is_save_set, true) && !clears {
                 let old = self.text(row.name).split_whitespace().map(Vec::from);
@@ -279,7 +279,7 @@ impl Config {
     pub fn choice(&self, name: &str) -> &'static str {
         let index = find(name).unwrap_or_else(|| panic!("no row for directive {name}"));
         match (&DIRECTIVES[index].kind, &self.values[index]) {
-            (Kind::Choice(words), Value::Choice(chosen)) => words[*chosen],
+            (ValueKind::Choice(words), Value::Choice(chosen)) => words[*chosen],
             (_, other) => panic!("{name} is no choice: {other:?}"),
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::value::format_memory;
 use super::{
-    Config, DIRECTIVES, Directive, Effect, Kind, OUTPUT_CLASSES, Value, file, find, split,
+    Config, DIRECTIVES, Directive, Effect, OUTPUT_CLASSES, Value, ValueKind, file, find, split,
 };
 
 /// Precedes the first line that is added to the file.
@@ -106,7 +106,7 @@ fn directive_of(line: &[u8]) -> Option<usize> {
 fn lines_of(row: &Directive, value: &Value, default: &Value) -> Vec<(String, bool)> {
     let is_default = value == default;
     let words = match (row.kind, value) {
-        (Kind::OutputLimits, Value::Limits(limits)) => {
+        (ValueKind::OutputLimits, Value::Limits(limits)) => {
             let Value::Limits(defaults) = default else { unreachable!("of the same kind") };
             let line = |(index, class): (usize, &&str)| {
                 let limit = limits[index];
@@ -123,8 +123,8 @@ fn lines_of(row: &Directive, value: &Value, default: &Value) -> Vec<(String, boo
             return Vec::new();
         }
         (_, Value::Bytes(bytes)) => quote(bytes),
-        (Kind::Utf8, Value::Text(text)) => quote(text.as_bytes()),
-        (Kind::Memory(..), Value::Int(bytes)) => format_memory(*bytes),
+        (ValueKind::Utf8, Value::Text(text)) => quote(text.as_bytes()),
+        (ValueKind::Memory(..), Value::Int(bytes)) => format_memory(*bytes),
         _ => row.kind.text_of(value),
     };
     vec![(format!("{} {words}", row.name), is_default)]
@@ -241,20 +241,20 @@ mod tests {
             .filter(|row| !matches!(row.effect, Effect::OnlyDefault(_) | Effect::Once))
         {
             let value = match row.kind {
-                Kind::Text => {
+                ValueKind::Text => {
                     all.set(row.name, b"a \"b\" \\ c\t\x01\xc3\xa9 \xe9").unwrap();
                     continue;
                 }
-                Kind::Int(min, _) => (min.max(0) + 1).to_string(),
-                Kind::Memory(min, _) => (min + 4096).to_string(),
-                Kind::Bool => if row.default == "yes" { "no" } else { "yes" }.into(),
-                Kind::Choice(words) => words[words.len() - 1].into(),
-                Kind::Utf8 => "a \"b\" \\ c\t\u{1}é".into(),
-                Kind::Words => "one two".into(),
-                Kind::Percentiles => "1 2.5".into(),
-                Kind::Octal => "640".into(),
-                Kind::SavePoints => "60 1 30 2".into(),
-                Kind::OutputLimits => "normal 1 2 3 pubsub 4kb 5 6".into(),
+                ValueKind::Int(min, _) => (min.max(0) + 1).to_string(),
+                ValueKind::Memory(min, _) => (min + 4096).to_string(),
+                ValueKind::Bool => if row.default == "yes" { "no" } else { "yes" }.into(),
+                ValueKind::Choice(words) => words[words.len() - 1].into(),
+                ValueKind::Utf8 => "a \"b\" \\ c\t\u{1}é".into(),
+                ValueKind::Words => "one two".into(),
+                ValueKind::Percentiles => "1 2.5".into(),
+                ValueKind::Octal => "640".into(),
+                ValueKind::SavePoints => "60 1 30 2".into(),
+                ValueKind::OutputLimits => "normal 1 2 3 pubsub 4kb 5 6".into(),
             };
             all.set(row.name, &value).unwrap_or_else(|error| panic!("{}: {error}", row.name));
         }

@@ -8,7 +8,7 @@ use slimio_resp::{BlobBuilder, Limits, OwnedRequest, Parser, Protocol, ReplyBuf,
 
 use super::{Core, NetRequest, SPARE_SIZE_MAX};
 use crate::clients::{Client, Replies, State};
-use crate::net::{ConnId, Filling};
+use crate::net::{ConnId, ReceiveBuffer};
 
 /// Bytes that may wait behind a request that can't be run yet, before reading pauses.
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// The network returns the memory into which it received a large argument.
-    pub(crate) fn filled(&mut self, conn: ConnId, filling: Filling) {
+    pub(crate) fn filled(&mut self, conn: ConnId, filling: ReceiveBuffer) {
         let Some(mut client) = self.clients.take(conn) else { return };
         client.last_active = self.now;
         let Some(mut builder) = client.large.take() else {
@@ -352,6 +352,6 @@ fn supply(
     }
     let wanted = builder.wanted();
     let buffer = builder.take_buffer();
-    net_requests.push(NetRequest::Fill(client.conn, Filling { buffer, wanted }));
+    net_requests.push(NetRequest::Fill(client.conn, ReceiveBuffer { buffer, wanted }));
     client.large = Some(builder);
 }

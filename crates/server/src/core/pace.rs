@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::core::Facts;
-    use crate::exchange::Nothing;
+    use crate::exchange::NewVolumeSink;
     use crate::net::{ConnId, Peer};
     use crate::server::make_volume;
     use crate::snapshot::Checked;
@@ -110,7 +110,7 @@ mod tests {
         make_volume(&mut storage, &config, false).unwrap();
         let options =
             RecoverOptions { is_log_on, ..RecoverOptions::new(Policy::Always, 8, Instant::now()) };
-        let volume = recover(&mut *storage.media, &options, &mut Nothing).unwrap();
+        let volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
         let (wal, slot_paths) = Wal::new(volume).unwrap();
         let mut core = Core::new(config, 1, Facts::default());
         core.wal = Some(wal);

@@ -161,7 +161,7 @@ pub fn write_volume(
     make_volume(storage, config, storage.exists)?;
     let buffer_count = config.int("log-buffers") as usize;
     let options = RecoverOptions::new(Policy::Always, buffer_count, Instant::now());
-    let mut volume = recover(&mut *storage.media, &options, &mut Nothing).map_err(failed)?;
+    let mut volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).map_err(failed)?;
     let plan = volume.log.begin_snapshot(SnapshotKind::Wal, now_ms);
     let plan = plan.expect("nothing is under way in a volume that was just made");
     let path = volume.slot_paths.get(plan.slot);
@@ -191,9 +191,9 @@ pub fn write_volume(
 }
 
 /// A sink for a new volume, which holds nothing.
-pub(crate) struct Nothing;
+pub(crate) struct NewVolumeSink;
 
-impl RecoverSink for Nothing {
+impl RecoverSink for NewVolumeSink {
     fn chunk(&mut self, chunk: slimio_storage::Chunk) -> Result<(), Error> {
         let why = "the volume is new".into();
         Err(Error::ChunkRefused { index: Some(chunk.index()), why })

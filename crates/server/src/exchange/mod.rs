@@ -10,7 +10,7 @@ mod source;
 
 pub use export::{ExportOptions, Exporter};
 #[cfg(test)]
-pub(crate) use import::Nothing;
+pub(crate) use import::NewVolumeSink;
 pub use import::{import_file, write_volume};
 pub use rollback::roll_back;
 pub use source::{SlotSource, export_slot, export_volume, load_volume};

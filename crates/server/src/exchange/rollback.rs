@@ -10,7 +10,7 @@ use slimio_storage::{
 };
 
 use super::OnProgress;
-use super::source::Filling;
+use super::source::SnapshotLoad;
 use crate::config::Config;
 use crate::explain::explain;
 
@@ -40,7 +40,7 @@ pub fn roll_back(
         is_log_on: has_log,
         ..RecoverOptions::new(Policy::Always, buffer_count, Instant::now())
     };
-    let volume =
-        recover(&mut *storage.media, &options, &mut Filling::new(on_progress)).map_err(failed)?;
+    let volume = recover(&mut *storage.media, &options, &mut SnapshotLoad::new(on_progress))
+        .map_err(failed)?;
     Ok(volume.report)
 }

@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::exchange::Nothing;
+    use crate::exchange::NewVolumeSink;
     use crate::server::make_volume;
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
             slimio_volume::open(&path, PathOptions::default(), true, u64::MAX).unwrap();
         make_volume(&mut storage, &Config::default(), false).unwrap();
         let options = RecoverOptions::new(Policy::Always, 4, Instant::now());
-        let mut volume = recover(&mut *storage.media, &options, &mut Nothing).unwrap();
+        let mut volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
         let plan = volume.log.begin_snapshot(SnapshotKind::OnDemand, 0).unwrap();
         let options =
             ChunkOptions { compresses: false, eviction: EvictionConfig::default(), now_ms: 0 };
