@@ -141,6 +141,10 @@ impl Watches {
             return;
         }
         client.watching_memory += watch_memory(key);
+        if !is_planted("forgets-too-slowly") {
+            // Two for each, so that who watches and gives up without end is never ahead of it.
+            self.forget_up_to(2);
+        }
         let seen = Seen::now(keyspace, client.db, key, now_ms);
         let watcher = Watcher { conn: client.conn, round: client.watch_round, seen };
         self.keys.entry(watched).or_default().push(watcher);
@@ -162,7 +166,11 @@ impl Watches {
 
     /// Goes on to forget what clients have ceased to watch.
     pub(crate) fn forget_some(&mut self) {
-        for _ in 0..FORGOTTEN_AT_ONCE_MAX {
+        self.forget_up_to(FORGOTTEN_AT_ONCE_MAX);
+    }
+
+    fn forget_up_to(&mut self, count: usize) {
+        for _ in 0..count {
             let Some((round, keys)) = self.ended.front_mut() else { return };
             let round = *round;
             match keys.next() {
@@ -252,5 +260,35 @@ impl Watches {
             watchers.iter().any(|w| w.round == client.watch_round && w.seen != Seen::Expired)
                 && Seen::now(keyspace, watched.0, &watched.1, now_ms) == Seen::Expired
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use slimio_keyspace::Config;
+
+    use super::*;
+    use crate::net::Peer;
+
+    #[test]
+    fn who_watches_and_gives_up_without_end_is_forgotten_as_fast() {
+        let keyspace = Keyspace::new(Config::default(), 1);
+        let peer = Peer { remote: None, local: None };
+        let conn = ConnId { index: 0, generation: 0 };
+        let mut client = Clients::default().add(conn, peer, Instant::now());
+        let mut watches = Watches::default();
+        for _ in 0..100 {
+            for key in 0..300u32 {
+                watches.add(&mut client, &key.to_le_bytes(), &keyspace, 0);
+            }
+            watches.clear(&mut client);
+            assert!(watches.ended.len() <= 2, "{} rounds wait", watches.ended.len());
+        }
+        while watches.has_ended() {
+            watches.forget_some();
+        }
+        assert!(watches.is_empty());
     }
 }
