@@ -161,6 +161,10 @@ impl<L: Layer> Device for Layered<L> {
         self.layer.fill_holes(&mut *self.path, range)
     }
 
+    fn free_space(&self) -> Option<u64> {
+        self.path.free_space()
+    }
+
     fn empty_holes(&mut self, filled: &FilledHoles) {
         self.layer.empty_holes(&mut *self.path, filled);
     }

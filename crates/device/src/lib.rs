@@ -310,6 +310,12 @@ pub trait Device {
         Ok(FilledHoles::default())
     }
 
+    /// Bytes that files of this kind could still get from their file system; `None` where that is unknown, or
+    /// where space does not come from a file system.
+    fn free_space(&self) -> Option<u64> {
+        None
+    }
+
     /// Makes holes again of those that were [filled](Self::fill_holes) and not written to since, where
     /// that can be done. Blocks the caller. Nothing may be in flight there.
     fn empty_holes(&mut self, filled: &FilledHoles) {

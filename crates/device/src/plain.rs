@@ -204,6 +204,10 @@ impl Device for PlainPath {
         self.target.fill_holes(range)
     }
 
+    fn free_space(&self) -> Option<u64> {
+        self.target.free_space()
+    }
+
     fn empty_holes(&mut self, filled: &FilledHoles) {
         self.target.empty_holes(filled);
     }

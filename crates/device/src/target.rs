@@ -162,6 +162,12 @@ impl Target {
         Ok(())
     }
 
+    /// See [`Device::free_space`](crate::Device::free_space).
+    pub(crate) fn free_space(&self) -> Option<u64> {
+        let is_file = self.kind != TargetKind::BlockDevice;
+        is_file.then(|| sys::free_space(&self.file).ok().flatten()).flatten()
+    }
+
     /// See [`Device::shrink`](crate::Device::shrink).
     pub(crate) fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         let old = self.lba_count.load(Ordering::Relaxed);

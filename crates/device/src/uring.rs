@@ -306,6 +306,10 @@ impl Device for UringPath {
         self.target.fill_holes(range)
     }
 
+    fn free_space(&self) -> Option<u64> {
+        self.target.free_space()
+    }
+
     fn empty_holes(&mut self, filled: &FilledHoles) {
         self.target.empty_holes(filled);
     }

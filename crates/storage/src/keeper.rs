@@ -59,6 +59,8 @@ pub enum Job {
     Adopt(Adoption),
     /// The log ends here: nothing behind it counts.
     EndLog(Lsn),
+    /// Give back the space of slots that hold nothing: somebody else lacks it.
+    GiveBack,
 }
 
 /// A complete snapshot, and how the log goes on with it.
@@ -111,6 +113,8 @@ pub enum Outcome {
         /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
+    /// Slots that hold nothing have no space of their own any more.
+    GivenBack,
     /// The superblock could not be updated: the log must be latched.
     SuperblockFailed(DeviceError),
 }
@@ -136,6 +140,7 @@ impl Keeper {
             Job::Release(start) => self.release(paths, start),
             Job::Adopt(adoption) => self.adopt(paths, adoption),
             Job::EndLog(lsn) => self.end_log(paths, lsn),
+            Job::GiveBack => self.give_back_free(&mut *paths.wal),
         }
     }
 
@@ -288,8 +293,19 @@ impl Keeper {
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);
             free.drain(..free.len().min(kept));
         }
-        let runs = free.chunk_by(|a, b| a + 1 == *b);
-        runs.filter_map(|run| Some(*run.first()?..*run.last()? + 1)).collect()
+        runs(&free)
+    }
+
+    /// The superblock in force says that these slots hold nothing, so nothing needs to be written first.
+    /// On a device their extents are free already.
+    fn give_back_free(&mut self, wal: &mut dyn Device) -> Outcome {
+        let slots = (0..).zip(&self.superblock.wal_slots).zip(&self.written_slots);
+        let free = slots.filter(|((_, segment), is_written)| segment.is_none() && **is_written);
+        let free: Vec<u64> = free.map(|((slot, _), _)| slot).collect();
+        if self.pool.is_none() && !is_planted("unused-space-kept") {
+            self.give_back(wal, &runs(&free));
+        }
+        Outcome::GivenBack
     }
 
     /// Gives the space of slots back: extents to their pool, blocks of a file to the file system.
@@ -361,6 +377,12 @@ impl Keeper {
         }
         self.superblock.write(device)
     }
+}
+
+/// Slots in order, as ranges as long as possible.
+fn runs(slots: &[u64]) -> Vec<Range<u64>> {
+    let runs = slots.chunk_by(|a, b| a + 1 == *b);
+    runs.filter_map(|run| Some(*run.first()?..*run.last()? + 1)).collect()
 }
 
 /// Zeroes blocks whose data will have `lifetime`, and makes them stable.

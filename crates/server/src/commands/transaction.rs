@@ -27,14 +27,18 @@ pub(super) fn discard(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-/// Most keys in one request: each takes time, and no other client is served meanwhile.
+/// Most keys in one request, and most bytes of them: each takes time, and no other client is served
+/// meanwhile.
 const WATCHED_AT_ONCE_MAX: usize = 2048;
+const WATCHED_SIZE_MAX: usize = 1 << 20;
 
 pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    if args.len() > 1 + WATCHED_AT_ONCE_MAX {
+    let size: usize = args.iter().skip(1).map(|arg| arg.size()).sum();
+    let is_alone = args.len() == 2;
+    if args.len() > 1 + WATCHED_AT_ONCE_MAX || size > WATCHED_SIZE_MAX && !is_alone {
         client.out.error(&format!(
-            "ERR too many keys for 'watch' command: no more than {WATCHED_AT_ONCE_MAX} at once, and \
-             further ones by another WATCH"
+            "ERR too many keys for 'watch' command: no more than {WATCHED_AT_ONCE_MAX} at once, of \
+             {WATCHED_SIZE_MAX} bytes together, and further ones by another WATCH"
         ));
         return;
     }

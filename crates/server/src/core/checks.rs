@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// LBAs that the data set fills in memory: no snapshot of it is longer.
-    fn memory_lbas(&self) -> u64 {
+    pub(super) fn memory_lbas(&self) -> u64 {
         self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
@@ -100,16 +100,35 @@ impl Core {
     /// On a device, the log may hold the room that a `BGSAVE` lacks, and releases it when it is
     /// rewritten: postpones the failed snapshot until then, once. Returns whether it did.
     pub(super) fn goes_behind_rewrite(&mut self, error: &Error) -> bool {
-        let lacks_room = matches!(error, Error::Device { error: DeviceError::NoSpace, .. });
         let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
         let is_first =
             self.snapshots.runs(SnapshotKind::OnDemand) && !self.snapshots.is_behind_rewrite;
-        if !(lacks_room && is_on_device && is_first && self.is_log_on()) {
+        if !(lacks_space(error) && is_on_device && is_first && self.is_log_on()) {
             return false;
         }
         self.give_up("the log has its room, and is rewritten first");
         self.snapshots.is_behind_rewrite = true;
         self.snapshots.rewrites.is_scheduled = true;
+        true
+    }
+
+    /// The running snapshot found no space. The log keeps that of segments that it does not use, so
+    /// that it need not be zeroed again; once that is given back, the snapshot is tried once more.
+    /// Returns whether it will be.
+    pub(super) fn goes_with_more_space(&mut self, error: &Error) -> bool {
+        let Some(running) = &self.snapshots.running else { return false };
+        let kind = running.kind;
+        let is_short = lacks_space(error);
+        let history = self.snapshots.of_mut(kind);
+        let is_second = std::mem::take(&mut history.is_second_try);
+        let Some(wal) = self.wal.as_mut().filter(|_| is_short && !is_second) else { return false };
+        if !wal.log_mut().give_back_space() {
+            return false;
+        }
+        self.give_up("it lacks space on the volume; the log gives back what it does not use");
+        let history = self.snapshots.of_mut(kind);
+        history.is_second_try = true;
+        history.is_scheduled = true;
         true
     }
 
@@ -161,4 +180,9 @@ impl Core {
         let root = self.wal.as_ref().and_then(|wal| wal.log().snapshots().root());
         root.is_some_and(|root| self.snapshots.checks.damage(root).is_some())
     }
+}
+
+/// Whether a snapshot has failed because there is no space for it on the volume.
+fn lacks_space(error: &Error) -> bool {
+    matches!(error, Error::Device { error: DeviceError::NoSpace, .. })
 }

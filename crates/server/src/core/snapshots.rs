@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{CaptureBudget, CaptureKind, CaptureState, ChunkOptions, DbIndex};
 use slimio_planted::is_planted;
-use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind};
+use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind, WriterOptions};
 
 use super::{Core, Shutdown};
 use crate::clients::{Client, State};
@@ -42,6 +42,11 @@ impl Core {
     /// Begins a snapshot of what is in memory now.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
         let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
+        let writer = WriterOptions {
+            reserve_lbas: self.memory_lbas(),
+            must_reserve: !self.snapshots.of(kind).is_second_try,
+            ..WriterOptions::default()
+        };
         let (Some(thread), Some(wal)) = (&self.snapshots.thread, &mut self.wal) else {
             return Err(NotBegun::Never);
         };
@@ -78,7 +83,7 @@ impl Core {
             eviction: *self.keyspace.eviction(),
             now_ms: self.now_ms,
         };
-        thread.begin(plan, options, sizes);
+        thread.begin(plan, options, writer, sizes);
         log::info!("{} begun at LSN {}", kind.name(), plan.lsn);
         let changes = self.snapshots.changes;
         let history = self.snapshots.of_mut(kind);
@@ -269,6 +274,7 @@ impl Core {
                 }
             }
             Answer::Failed(error) if self.goes_behind_rewrite(&error) => {}
+            Answer::Failed(error) if self.goes_with_more_space(&error) => {}
             Answer::Failed(error) => {
                 let why = crate::explain::explain(&error);
                 self.snapshot_failed(&why);
@@ -301,6 +307,7 @@ impl Core {
         history.count += 1;
         history.failures = 0;
         history.failed = None;
+        history.is_second_try = false;
         history.took = Some(took);
         history.memory_max = running.memory_max;
         if kind == SnapshotKind::OnDemand {

@@ -151,8 +151,8 @@ mod tests {
         let before = growth.rate(FULL, INPUTS);
         let now = growth.looked_at + Duration::from_millis(50);
         growth.look(now, Lsn(growth.appended.0 + 10 * MB));
-        assert!(growth.rate(FULL, INPUTS) > 4 * before, "200 MB a second, and not 10");
+        assert!(2 * growth.rate(FULL, INPUTS) > 5 * before, "200 MB a second, and not 10");
         growth.look(now + Duration::from_millis(50), growth.appended);
-        assert!(growth.rate(FULL, INPUTS) > 3 * before, "a pause may be short");
+        assert!(growth.rate(FULL, INPUTS) > 2 * before, "a pause may be short");
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct History {
     pub(crate) failed: Option<String>,
     /// One is to begin as soon as that is possible.
     pub(crate) is_scheduled: bool,
+    /// It found no space, and is tried again with what the log has given back.
+    pub(crate) is_second_try: bool,
     /// Nobody has asked for that one.
     pub(crate) is_automatic: bool,
 }

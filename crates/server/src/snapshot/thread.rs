@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::event::{EventfdFlags, eventfd};
 use slimio_keyspace::{Captured, ChunkOptions, DbIndex};
 use slimio_planted::is_planted;
-use slimio_storage::{Error, SlotCheck, SlotName, SlotPaths, SlotSummary, SnapshotPlan};
+use slimio_storage::{
+    Error, SlotCheck, SlotName, SlotPaths, SlotSummary, SnapshotPlan, WriterOptions,
+};
 
 use super::check::Checked;
 use super::turns::TurnThreads;
@@ -24,13 +26,22 @@ pub(super) const WAITING_SIZE_MIN: u64 = 1 << 20;
 
 /// What the thread is told.
 pub(super) enum Order {
-    Begin { plan: SnapshotPlan, options: ChunkOptions, sizes: Vec<DbSize>, round: u64 },
+    Begin {
+        plan: SnapshotPlan,
+        options: ChunkOptions,
+        writer: WriterOptions,
+        sizes: Vec<DbSize>,
+        round: u64,
+    },
     Batch(Captured, u64),
     Finish,
     Cancel,
     Check(Box<SlotCheck>),
     CheckRate(u64),
-    Reserve { slot: SlotName, need_lbas: u64 },
+    Reserve {
+        slot: SlotName,
+        need_lbas: u64,
+    },
 }
 
 /// How many keys a database has, and how many of them expire.
@@ -113,10 +124,16 @@ impl SnapshotThread {
     }
 
     /// Begins a snapshot. The one before must have been answered for.
-    pub(crate) fn begin(&self, plan: SnapshotPlan, options: ChunkOptions, sizes: Vec<DbSize>) {
+    pub(crate) fn begin(
+        &self,
+        plan: SnapshotPlan,
+        options: ChunkOptions,
+        writer: WriterOptions,
+        sizes: Vec<DbSize>,
+    ) {
         self.shared.written.store(0, Ordering::Relaxed);
         let round = self.shared.round.fetch_add(1, Ordering::Relaxed) + 1;
-        self.tell(Order::Begin { plan, options, sizes, round });
+        self.tell(Order::Begin { plan, options, writer, sizes, round });
     }
 
     /// Hands over captured entries.

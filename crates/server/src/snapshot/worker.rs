@@ -126,9 +126,9 @@ impl Worker {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Begin { plan, options, sizes, round } => {
+            Order::Begin { plan, options, writer, sizes, round } => {
                 self.round = round;
-                self.begin(plan, options, &sizes);
+                self.begin(plan, options, writer, &sizes);
             }
             Order::Batch(batch, round) => self.batch(batch, round),
             Order::Finish => self.is_finish_due = true,
@@ -152,7 +152,13 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, plan: SnapshotPlan, options: ChunkOptions, sizes: &[DbSize]) {
+    fn begin(
+        &mut self,
+        plan: SnapshotPlan,
+        options: ChunkOptions,
+        writer: WriterOptions,
+        sizes: &[DbSize],
+    ) {
         let mut encoder = ChunkEncoder::new(options);
         for size in sizes {
             encoder.resize_db(size.db, size.keys, size.expiring);
@@ -160,7 +166,7 @@ impl Worker {
         self.give_up_check_of(plan.slot);
         self.surplus.forget(plan.slot);
         let path = self.paths.get(plan.slot);
-        match SlotWriter::begin(path, plan, WriterOptions::default()) {
+        match SlotWriter::begin(path, plan, writer) {
             Ok(writer) => self.current = Some(Current { writer, encoder, payload: 0 }),
             Err(error) => self.answer(Answer::Failed(error)),
         }
@@ -308,7 +314,8 @@ mod tests {
         let mut worker =
             Worker::new(volume.slot_paths, received, shared, wake, answer, channel().0);
 
-        orders.send(Order::Begin { plan, options, sizes: Vec::new(), round: 1 }).unwrap();
+        let (writer, sizes) = (WriterOptions::default(), Vec::new());
+        orders.send(Order::Begin { plan, options, writer, sizes, round: 1 }).unwrap();
         orders.send(Order::Finish).unwrap();
         assert!(worker.work(|worker| worker.is_paced()), "the nice thread lends it");
         assert!(worker.work(|worker| !worker.is_paced()), "the idle thread gives it back");

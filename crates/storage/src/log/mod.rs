@@ -42,6 +42,15 @@ use tail::Tail;
 /// A fragment of a record has at least this much payload, unless the record is shorter.
 const FRAGMENT_SIZE_MIN: usize = 256;
 
+/// What becomes of the space of segments that hold nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnusedSpace {
+    /// The log will use them again, and need not zero them then.
+    Kept,
+    /// A snapshot lacks space: the keeper gives it back.
+    Wanted,
+}
+
 /// The log, open for appending. Plain state: the device and the time are arguments.
 ///
 /// A turn of the caller's loop: [`reap`](Self::reap), then check [`room`](Self::room) and
@@ -105,6 +114,7 @@ pub struct Log {
     release_to: Lsn,
     snapshots: SnapshotStage,
     prepare_failed: Option<(DeviceError, Instant)>,
+    unused_space: UnusedSpace,
     /// Bytes of room that a record waits for.
     wanted: u64,
     stats: LogStats,
@@ -246,6 +256,7 @@ impl Log {
             release_to: Lsn(0),
             snapshots: SnapshotStage::new(&seed.snapshots),
             prepare_failed: None,
+            unused_space: UnusedSpace::Kept,
             wanted: 0,
             stats: LogStats::default(),
         }

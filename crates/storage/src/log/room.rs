@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_planted::is_planted;
 
-use super::{Log, LogState, OpenBatch};
+use super::{Log, LogState, OpenBatch, UnusedSpace};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 
@@ -174,6 +174,17 @@ impl Log {
         self.log_state() == LogState::On && self.segments.start_behind(self.release_to).is_some()
     }
 
+    /// A snapshot lacks space on the volume: what the log's area has and does not use goes back to the
+    /// file system before the next snapshot can be begun. Returns whether there may be any: on a device
+    /// the log keeps none.
+    pub fn give_back_space(&mut self) -> bool {
+        let may_have = self.pool.is_none() && self.latch.is_none();
+        if may_have {
+            self.unused_space = UnusedSpace::Wanted;
+        }
+        may_have
+    }
+
     /// The keeper's next job. Returns nothing more until [`job_done`](Self::job_done).
     pub fn next_job(&mut self, now: Instant) -> Option<Job> {
         if self.is_job_running || self.latch.is_some() {
@@ -186,6 +197,8 @@ impl Log {
             Some(Job::Adopt(adoption))
         } else if is_release_safe && self.is_release_due() {
             self.segments.start_behind(self.release_to).map(Job::Release)
+        } else if self.unused_space == UnusedSpace::Wanted {
+            Some(Job::GiveBack)
         } else {
             self.prepare_due(now).then_some(Job::Prepare)
         };
@@ -234,6 +247,10 @@ impl Log {
                 self.ended();
                 self.snapshots_changed(&snapshots);
                 self.superblock_sequence = superblock_sequence;
+            }
+            Outcome::GivenBack => {
+                self.unused_space = UnusedSpace::Kept;
+                self.prepare_failed = None;
             }
             Outcome::SuperblockFailed(error) => self.latch(LatchCause::Superblock, error),
         }

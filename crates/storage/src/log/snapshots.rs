@@ -7,7 +7,7 @@
 
 use slimio_planted::is_planted;
 
-use super::Log;
+use super::{Log, UnusedSpace};
 use crate::keeper::Adoption;
 use crate::snapshot::SnapshotPlan;
 use crate::{Lsn, SlotCheck, SlotName, SlotSummary, SnapshotKind, Snapshots};
@@ -88,11 +88,14 @@ impl Log {
     /// at a time. `created_ms` is the time now, in milliseconds since 1970.
     ///
     /// `None` when a snapshot is under way already, when all reserves are [pinned](Self::pin), or
-    /// when the log has latched; also for a WAL-snapshot while a log that is to be resumed is still
-    /// ending: it would not turn the log on.
+    /// when the log has latched or [gives back space](Self::give_back_space); also for a WAL-snapshot
+    /// while a log that is to be resumed is still ending: it would not turn the log on.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
+            return None;
+        }
+        if self.unused_space == UnusedSpace::Wanted {
             return None;
         }
         let is_too_early = self.log_state() == LogState::Ending && stage.is_log_wanted;
@@ -190,7 +193,10 @@ impl Log {
     /// Whether only pins keep a snapshot from being begun.
     pub fn lacks_pinned(&self) -> bool {
         let stage = &self.snapshots;
-        let is_idle = stage.running.is_none() && stage.finished.is_none() && self.latch.is_none();
+        let is_idle = stage.running.is_none()
+            && stage.finished.is_none()
+            && self.latch.is_none()
+            && self.unused_space == UnusedSpace::Kept;
         let mut reserves =
             SlotName::ALL.into_iter().filter(|&slot| stage.known.get(slot).is_none());
         is_idle && reserves.all(|slot| stage.pins[slot.index()] > 0)

@@ -24,6 +24,11 @@ pub struct WriterOptions {
     /// themselves: the log's next flush has to write out all that the device's cache holds, whoever
     /// wrote it.
     pub flush_lbas: u64,
+    /// Blocks that the snapshot needs at most. Where the file system is short of space the slot gets them
+    /// before anything is written, for the log may take them meanwhile. 0 where that is not known.
+    pub reserve_lbas: u64,
+    /// Whether the snapshot fails at once where it can't get them all.
+    pub must_reserve: bool,
 }
 
 impl Default for WriterOptions {
@@ -34,6 +39,8 @@ impl Default for WriterOptions {
             in_flight: POOLED_COUNT,
             grow_lbas: (64 << 20) / LBA_SIZE as u64,
             flush_lbas: (64 << 20) / LBA_SIZE as u64,
+            reserve_lbas: 0,
+            must_reserve: false,
         }
     }
 }
@@ -75,7 +82,10 @@ impl SlotWriter {
         io::drain(device);
         // From a pool, even the extents that the slot already has may be needed by others.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
-        device.reserve(all).map_err(|error| Error::Device { doing: MAKING_ROOM, error })?;
+        device
+            .reserve(all)
+            .and_then(|()| reserve_for(device, options))
+            .map_err(|error| Error::Device { doing: MAKING_ROOM, error })?;
         let stamp = Stamp::of_plan(&plan);
         let mut header = [0; slot_header::SIZE];
         let header_checksum = stamp.write_header(&mut header, &plan);
@@ -348,6 +358,23 @@ impl Stream {
 
     fn fail(&mut self, doing: &'static str, error: DeviceError) -> Error {
         self.failed.get_or_insert(Error::Device { doing, error }).clone()
+    }
+}
+
+/// A file system is short of space if it has less than this many times what a snapshot needs.
+const SHORT_BELOW: u64 = 4;
+
+/// Gives a slot of a file what the snapshot needs at most, where somebody else may take it first.
+fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), DeviceError> {
+    let needed = options.reserve_lbas.saturating_mul(LBA_SIZE as u64);
+    let is_short = device.free_space().is_some_and(|free| free / SHORT_BELOW < needed);
+    if !is_short || is_planted("snapshot-unreserved") {
+        return Ok(());
+    }
+    match device.grow(options.reserve_lbas) {
+        // It may need less.
+        Err(DeviceError::NoSpace) if !options.must_reserve => Ok(()),
+        grown => grown,
     }
 }
 

@@ -36,7 +36,7 @@ fn any_size(random: &mut Random, bits: u64) -> u64 {
 }
 
 fn step(random: &mut Random) -> Step {
-    match random.below(24) {
+    match random.below(25) {
         0..=10 => Step::Append(any_size(random, 18) as usize),
         11..=13 => Step::Turn,
         14..=15 => Step::Idle,
@@ -46,6 +46,7 @@ fn step(random: &mut Random) -> Step {
         19 => Step::Release,
         20..=21 => Step::Snapshot(random.coin()),
         22 => Step::CancelSnapshot,
+        23 => Step::GiveBack,
         _ => Step::Resume,
     }
 }

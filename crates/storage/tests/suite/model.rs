@@ -70,6 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Release),
         3 => any::<bool>().prop_map(Step::Snapshot),
         1 => Just(Step::CancelSnapshot),
+        1 => Just(Step::GiveBack),
         1 => Just(Step::End),
         2 => Just(Step::Resume),
     ]

@@ -20,6 +20,8 @@ pub(crate) enum Step {
     Release,
     Snapshot(bool),
     CancelSnapshot,
+    /// A snapshot lacked space.
+    GiveBack,
     End,
     Resume,
 }
@@ -70,6 +72,9 @@ impl Oracle {
                 client.begin(kind);
             }
             Step::CancelSnapshot => client.cancel(),
+            Step::GiveBack => {
+                client.volume.log.give_back_space();
+            }
             Step::End => client.volume.log.end(),
             Step::Resume => {
                 if client.volume.log.log_state() != LogState::On {

@@ -21,8 +21,14 @@ pub(crate) enum Action {
 }
 
 /// Small writes, several of them in flight.
-pub(crate) const SMALL_WRITES: WriterOptions =
-    WriterOptions { write_lbas: 2, in_flight: 3, grow_lbas: 3, flush_lbas: 1000 };
+pub(crate) const SMALL_WRITES: WriterOptions = WriterOptions {
+    write_lbas: 2,
+    in_flight: 3,
+    grow_lbas: 3,
+    flush_lbas: 1000,
+    reserve_lbas: 0,
+    must_reserve: false,
+};
 
 /// Records in a chunk.
 const CHUNK_LEN: usize = 2;
