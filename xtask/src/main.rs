@@ -109,10 +109,10 @@ fn main() -> ExitCode {
 /// What a verb takes that hands its flags on to a program: told before anything is installed or built.
 fn help(verb: &Verb) -> Option<String> {
     let flags = match verb.name {
-        "bench" => include_str!("../../crates/bench/help/compare.txt"),
-        "runtime" => include_str!("../../crates/bench/help/runtime.txt"),
-        "trace" => include_str!("../../crates/bench/help/trace.txt"),
-        "waf" => include_str!("../../crates/bench/help/waf.txt"),
+        "bench" => include_str!("../../lab/help/compare.txt"),
+        "runtime" => include_str!("../../lab/help/runtime.txt"),
+        "trace" => include_str!("../../lab/help/trace.txt"),
+        "waf" => include_str!("../../lab/help/waf.txt"),
         _ => return None,
     };
     Some(format!("cargo x {}: {}\n\n{flags}", verb.name, verb.doc))

@@ -13,7 +13,7 @@ use crate::{clients, lab, lint, peers, planted, setup};
 
 /// Built one by one: together, the server would have what the load generator wants of a library that
 /// both use, and not be the one that `cargo run` starts.
-const BINARIES: &[&str] = &["slimio-cli", "slimio-bench"];
+const BINARIES: &[&str] = &["slimio-cli", "slimio-lab"];
 /// What makes and mounts file systems on a recorded device, and the Debian package each comes in.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
@@ -113,7 +113,7 @@ pub(crate) fn differential(args: &[String]) -> Result<(), Failure> {
     blackbox(&all)
 }
 
-/// `cargo x ledger [flag]…`: with flags, one run of `slimio-bench ledger` with these.
+/// `cargo x ledger [flag]…`: with flags, one run of `slimio-lab ledger` with these.
 pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     build_server()?;
     if args.is_empty() {
@@ -122,7 +122,7 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     run(bench_command("debug", "ledger").args(["--program".into(), program("debug")]).args(args))
 }
 
-/// `cargo x bench [flag]…`: the flags are those of `slimio-bench compare`, and `--stock` also takes the
+/// `cargo x bench [flag]…`: the flags are those of `slimio-lab compare`, and `--stock` also takes the
 /// name of a [peer](peers).
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     setup::install()?;
@@ -150,19 +150,19 @@ fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
     Ok(found)
 }
 
-/// `cargo x trace [flag]…`: the flags are those of `slimio-bench trace`.
+/// `cargo x trace [flag]…`: the flags are those of `slimio-lab trace`.
 pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(bench_command("release", "trace").args(args))
 }
 
-/// `cargo x waf [flag]…`: the flags are those of `slimio-bench waf`.
+/// `cargo x waf [flag]…`: the flags are those of `slimio-lab waf`.
 pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(waf_command("release", "waf").args(args))
 }
 
-/// `cargo x runtime [flag]…`: the flags are those of `slimio-bench runtime`.
+/// `cargo x runtime [flag]…`: the flags are those of `slimio-lab runtime`.
 pub(crate) fn runtime(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(runtime_command("release", "runtime").args(args))
@@ -239,7 +239,7 @@ fn build(flags: &[&str]) -> Result<(), Failure> {
 }
 
 fn bench_command(profile: &str, verb: &str) -> Command {
-    let mut bench = command(target_dir().join(profile).join("slimio-bench"));
+    let mut bench = command(target_dir().join(profile).join("slimio-lab"));
     bench.arg(verb);
     bench
 }

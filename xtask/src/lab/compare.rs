@@ -33,12 +33,12 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     };
     let tools = tools::install()?;
     let release = target_dir().join("release");
-    let build = ["build", "--release", "--package", "slimio-cli", "--package", "slimio-bench"];
+    let build = ["build", "--release", "--package", "slimio-cli", "--package", "slimio-lab"];
     run(&mut cargo(build))?;
     let build = ["build", "--release", "--package", "slimio-device", "--example", "write_time"];
     run(&mut cargo(build))?;
     let mut guest = Guest::new(&tools)?;
-    for program in ["slimio", "slimio-bench", "examples/write_time"] {
+    for program in ["slimio", "slimio-lab", "examples/write_time"] {
         guest.program(&release.join(program))?;
     }
     for program in ["redis-server", "redis-cli", "mkfs.xfs"] {

@@ -20,7 +20,7 @@ dead() { ! kill -0 "$server" 2>/dev/null; }
 # load CLIENTS SECONDS, at most three times: the host may have stood still.
 load() {
     for try in 1 2 3; do
-        slimio-bench load --clients "$1" --value-size 100 --keys 10000 --warmup 0.3 \
+        slimio-lab load --clients "$1" --value-size 100 --keys 10000 --warmup 0.3 \
             --seconds "$2" --server-pid "$server" >/tmp/load && return 0
     done
     return 1
@@ -44,7 +44,7 @@ measure() {
     # Counting costs time, so it has a load of its own.
     echo 'hist:keys=common_pid' >$calls/trigger
     echo 'hist:keys=dev' >$commands/trigger
-    slimio-bench load --clients "$2" --value-size 100 --keys 10000 --warmup 0 \
+    slimio-lab load --clients "$2" --value-size 100 --keys 10000 --warmup 0 \
         --requests "$3" >/tmp/load &&
         echo "calls $1 $2 $(calls_of_server) $(hits $commands dev) $(value requests)"
     echo '!hist:keys=common_pid' >$calls/trigger
@@ -56,7 +56,7 @@ profile() {
     echo >$tracing/trace
     ls "/proc/$server/task" >$tracing/set_ftrace_pid
     echo function >$tracing/current_tracer
-    slimio-bench load --clients 1 --value-size 100 --keys 10000 --warmup 0 --requests 100 >/tmp/load
+    slimio-lab load --clients 1 --value-size 100 --keys 10000 --warmup 0 --requests 100 >/tmp/load
     echo 0 >$tracing/tracing_on
     awk '$NF ~ /^<-/ { count[$(NF - 1)]++ } END { for (name in count) print count[name], name }' \
         $tracing/trace >/results/"$1".functions

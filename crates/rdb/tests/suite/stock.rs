@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use slimio_bench::client::{Client, Reply};
-use slimio_bench::server::{Policy, Server, ServerConfig, ServerKind, find_program};
+use slimio_lab::client::{Client, Reply};
+use slimio_lab::server::{Policy, Server, ServerConfig, ServerKind, find_program};
 use slimio_rdb::{
     Attributes, Checksum, Encoder, FileReader, FileWriter, Item, Key, StreamEntry, StreamId,
     StreamPart, Value, ValueType, Version,

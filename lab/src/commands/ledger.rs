@@ -1,4 +1,4 @@
-//! `slimio-bench ledger`: does a server keep what it acknowledged?
+//! `slimio-lab ledger`: does a server keep what it acknowledged?
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `slimio-bench runtime`: throughput over time on an emulated SSD, with and without data placement, as
+//! `slimio-lab runtime`: throughput over time on an emulated SSD, with and without data placement, as
 //! a table and pictures.
 
 use std::fs;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use common::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
-use slimio_bench::proc::{children, deleted_files};
-use slimio_bench::recorder::Workload;
-use slimio_bench::server::{Policy, Server};
+use slimio_lab::proc::{children, deleted_files};
+use slimio_lab::recorder::Workload;
+use slimio_lab::server::{Policy, Server};
 
 /// Log bytes per SET, at most: a value of 4096 bytes and the rest of its record.
 const RECORD_BYTES: u64 = 4096 + 64;

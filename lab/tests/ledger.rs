@@ -4,9 +4,9 @@
 mod common;
 
 use common::Scratch;
-use slimio_bench::error::BenchError;
-use slimio_bench::ledger::{Death, LedgerConfig, LedgerReport, Sabotage, run};
-use slimio_bench::server::Policy;
+use slimio_lab::error::BenchError;
+use slimio_lab::ledger::{Death, LedgerConfig, LedgerReport, Sabotage, run};
+use slimio_lab::server::Policy;
 
 fn ledger(
     policy: Policy,

@@ -1,4 +1,4 @@
-//! `slimio-bench trace`: records what a server writes to its device.
+//! `slimio-lab trace`: records what a server writes to its device.
 
 use std::path::{Path, PathBuf, absolute};
 

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use common::Scratch;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
-use slimio_bench::recorder::{
+use slimio_lab::recorder::{
     FileSystemKind, Place, RecordedDisk, Recording, Workload, can_record, drive_bytes,
 };
-use slimio_bench::server::Policy;
+use slimio_lab::server::Policy;
 use slimio_ssd::trace::{
     ByteRange, Tape, TraceError, TraceEvent, TraceHeader, TraceReader, TraceRecord,
 };
@@ -199,7 +199,7 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
 /// Starts a process that records stock Redis on ext4, and waits until its file system is mounted.
 /// The trace file is made only after an earlier mount is gone.
 fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
-    let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     recording.args(["trace", "--size", "360", "--redis"]).arg(redis);
     recording.arg("--folder").arg(&scratch.path).arg("--out").arg(trace);
     let mounted = |_| scratch.path.join("slimio-trace/mounted");
@@ -267,7 +267,7 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
 
     let next = start_recording(&scratch, &stock.program, &second);
     // While it runs, nobody else gets its folder.
-    let mut other = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    let mut other = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     other.args(["trace", "--size", "360", "--redis"]).arg(&stock.program);
     other.arg("--folder").arg(&scratch.path).arg("--out").arg(scratch.path.join("other"));
     let other = other.output().unwrap();
@@ -290,7 +290,7 @@ fn a_runtime_experiment_that_is_asked_to_end_leaves_nothing() {
         return;
     }
     let Some(stock) = scratch.stock(Policy::EverySec) else { return };
-    let mut runtime = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    let mut runtime = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     runtime.args(["runtime", "--drive", "paper", "--host", "stock", "--policy", "everysec"]);
     runtime.args(["--size", "384", "--ru", "8", "--slimio", "slimio", "--redis"]);
     runtime.arg(&stock.program).arg("--folder").arg(&scratch.path);

@@ -9,20 +9,20 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::Scratch;
-use slimio_bench::address::Address;
-use slimio_bench::client::Reply;
-use slimio_bench::compare::{CompareConfig, RUNS_FILE, compare};
-use slimio_bench::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
-use slimio_bench::markdown;
-use slimio_bench::measure::Window;
-use slimio_bench::mix::Mix;
-use slimio_bench::plot;
-use slimio_bench::request::RequestWriter;
-use slimio_bench::run::preload;
-use slimio_bench::scenario::{self, Scale};
-use slimio_bench::server::{Policy, Server, ServerKind};
-use slimio_bench::syscalls::SyscallCounter;
-use slimio_bench::values::ValuePool;
+use slimio_lab::address::Address;
+use slimio_lab::client::Reply;
+use slimio_lab::compare::{CompareConfig, RUNS_FILE, compare};
+use slimio_lab::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
+use slimio_lab::markdown;
+use slimio_lab::measure::Window;
+use slimio_lab::mix::Mix;
+use slimio_lab::plot;
+use slimio_lab::request::RequestWriter;
+use slimio_lab::run::preload;
+use slimio_lab::scenario::{self, Scale};
+use slimio_lab::server::{Policy, Server, ServerKind};
+use slimio_lab::syscalls::SyscallCounter;
+use slimio_lab::values::ValuePool;
 
 const KEY_COUNT: u64 = 500;
 
@@ -72,7 +72,7 @@ fn servers_do_not_outlive_their_handles() {
     stopped.stop().unwrap();
     assert!(!is_there(pid));
 
-    let refused = Server::start(&slimio_bench::server::ServerConfig {
+    let refused = Server::start(&slimio_lab::server::ServerConfig {
         extra: vec!["--no-such-directive".into(), "1".into()],
         ..config
     });
@@ -112,7 +112,7 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         return;
     }
     let directory = scratch.path.join("ledger");
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_slimio-bench"))
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_slimio-lab"))
         .args(["ledger", "--server", "stock", "--lives", "1000000", "--dir"])
         .arg(&directory)
         .stderr(Stdio::null())
@@ -218,7 +218,7 @@ fn measurements_agree_with_what_is_known() {
     let cores = metrics["server_cores_busy"];
     assert!(cores > 0.0 && cores < 2.0, "{cores}");
 
-    let count = |counter: slimio_bench::error::Result<SyscallCounter>,
+    let count = |counter: slimio_lab::error::Result<SyscallCounter>,
                  generator: &mut Generator| {
         let counter = counter.inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()?;
         let report = generator.run(Until::Requests(2000)).unwrap();

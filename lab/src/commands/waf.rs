@@ -1,4 +1,4 @@
-//! `slimio-bench waf`: the write amplification of stock Redis and SlimIO on one drive, as a table and
+//! `slimio-lab waf`: the write amplification of stock Redis and SlimIO on one drive, as a table and
 //! a picture.
 
 mod table;

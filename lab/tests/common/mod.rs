@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use slimio_bench::run::fresh_directory;
-use slimio_bench::server::{Policy, ServerConfig, ServerKind, find_program};
+use slimio_lab::run::fresh_directory;
+use slimio_lab::server::{Policy, ServerConfig, ServerKind, find_program};
 
 /// A directory that is removed when this is dropped.
 pub(crate) struct Scratch {
@@ -17,7 +17,7 @@ impl Scratch {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("slimio-bench-test-{}-{number}", std::process::id());
+        let name = format!("slimio-lab-test-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fresh_directory(&path).expect("a temporary directory can be made");
         Self { path }

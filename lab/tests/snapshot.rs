@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::Scratch;
-use slimio_bench::client::{Client, Reply};
-use slimio_bench::compare::{CompareConfig, Comparison, RUNS_FILE, compare};
-use slimio_bench::load::{Arrival, Generator, LoadConfig, Until};
-use slimio_bench::mix::Mix;
-use slimio_bench::plot;
-use slimio_bench::proc;
-use slimio_bench::request::RequestWriter;
-use slimio_bench::run::preload;
-use slimio_bench::scenario::{self, Scale};
-use slimio_bench::server::{Policy, Server, ServerKind};
-use slimio_bench::snapshot::{Kind, take};
-use slimio_bench::values::ValuePool;
-use slimio_bench::watch::Watch;
-use slimio_bench::{markdown, targets};
+use slimio_lab::client::{Client, Reply};
+use slimio_lab::compare::{CompareConfig, Comparison, RUNS_FILE, compare};
+use slimio_lab::load::{Arrival, Generator, LoadConfig, Until};
+use slimio_lab::mix::Mix;
+use slimio_lab::plot;
+use slimio_lab::proc;
+use slimio_lab::request::RequestWriter;
+use slimio_lab::run::preload;
+use slimio_lab::scenario::{self, Scale};
+use slimio_lab::server::{Policy, Server, ServerKind};
+use slimio_lab::snapshot::{Kind, take};
+use slimio_lab::values::ValuePool;
+use slimio_lab::watch::Watch;
+use slimio_lab::{markdown, targets};
 
 /// Large enough that a snapshot is seen running more than once.
 const PAYLOAD_BYTES: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! `slimio-bench load`: drives one running server.
+//! `slimio-lab load`: drives one running server.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `slimio-bench compare`: stock and SlimIO side by side.
+//! `slimio-lab compare`: stock and SlimIO side by side.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! `slimio-bench`: the benchmark and the ledger on the command line.
+//! `slimio-lab`: the benchmark and the ledger on the command line.
 #![expect(clippy::print_stdout, reason = "a command-line program prints")]
 
 use std::process::ExitCode;
 
-use slimio_bench::args::Args;
-use slimio_bench::commands::{compare, ledger, load, runtime, trace, waf};
-use slimio_bench::error::{BenchError, Result};
+use slimio_lab::args::Args;
+use slimio_lab::commands::{compare, ledger, load, runtime, trace, waf};
+use slimio_lab::error::{BenchError, Result};
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("slimio-bench: {error}");
+            eprintln!("slimio-lab: {error}");
             ExitCode::from(if matches!(error, BenchError::Usage(_)) { 2 } else { 1 })
         }
     }
@@ -58,5 +58,5 @@ fn help() -> String {
 /// This command, as it can be given again.
 fn command_line() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    format!("slimio-bench {}", words.join(" "))
+    format!("slimio-lab {}", words.join(" "))
 }

@@ -1,4 +1,4 @@
-//! Tables and the picture of `slimio-bench waf`.
+//! Tables and the picture of `slimio-lab waf`.
 
 use std::fmt::Write as _;
 

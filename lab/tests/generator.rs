@@ -11,13 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use slimio_bench::address::Address;
-use slimio_bench::error::BenchError;
-use slimio_bench::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
-use slimio_bench::mix::{Mix, Op};
-use slimio_bench::request::RequestWriter;
-use slimio_bench::rng::Rng;
-use slimio_bench::values::ValuePool;
+use slimio_lab::address::Address;
+use slimio_lab::error::BenchError;
+use slimio_lab::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
+use slimio_lab::mix::{Mix, Op};
+use slimio_lab::request::RequestWriter;
+use slimio_lab::rng::Rng;
+use slimio_lab::values::ValuePool;
 
 const STALL: Duration = Duration::from_secs(1);
 /// Longer than a busy machine delays a request outside the [`STALL`].
@@ -129,7 +129,7 @@ fn a_reply_of_the_wrong_kind_ends_the_run() {
 fn a_generator_that_was_stopped_for_a_while_goes_on() {
     let (address, server) = serve(b"+OK\r\n", 500);
     let Address::Tcp(place) = address else { unreachable!("it is a TCP server") };
-    let mut load = Command::new(env!("CARGO_BIN_EXE_slimio-bench"));
+    let mut load = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     load.args(["load", "--host", &place.to_string(), "--clients", "4", "--requests", "1000"]);
     let mut load = load.args(["--value-size", "64", "--keys", "100"]).spawn().unwrap();
     let pid = Pid::from_child(&load);
