@@ -3,18 +3,12 @@
 //! What CI runs is what these verbs run: nothing there that cannot be had here.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
-mod apt;
 mod clients;
 mod crash_demo;
-mod lab;
 mod lint;
 mod peers;
 mod planted;
-mod process;
-mod programs;
-mod report;
 mod sanitize;
-mod server;
 mod setup;
 mod sim;
 mod suites;
@@ -22,15 +16,7 @@ mod tidy;
 
 use std::process::ExitCode;
 
-/// Why a verb did not succeed, as a sentence for the person who typed it.
-#[derive(Debug)]
-struct Failure(String);
-
-impl<T: Into<String>> From<T> for Failure {
-    fn from(sentence: T) -> Self {
-        Self(sentence.into())
-    }
-}
+use slimio_host::Failure;
 
 struct Verb {
     name: &'static str,
@@ -55,7 +41,7 @@ const VERBS: &[Verb] = &[
         suites::ledger,
     ),
     verb("sim", "random lives on simulated disks, for so many minutes", sim::verb),
-    verb("lab", "a real Linux with real NVMe namespaces, in QEMU", lab::verb),
+    verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("peers", "newer servers for `bench --stock`; --clean removes them", peers::verb),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),

@@ -8,9 +8,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
-use crate::apt::Apt;
-use crate::process::{command, target_dir};
+use slimio_host::Failure;
+use slimio_host::apt::Apt;
+use slimio_host::process::{command, target_dir};
 
 const SUITE: &str = "unstable";
 /// Within each folder: starts the server.

@@ -4,16 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Failure;
-use crate::process::{
+use slimio_host::Failure;
+use slimio_host::process::{
     cargo, command, cores, is_installed, root, run, run_all, run_seeing, target_dir,
 };
-use crate::report::Report;
-use crate::{clients, lab, lint, peers, planted, setup};
+use slimio_host::programs::{FEATURE, build_binaries, build_server};
+use slimio_host::report::Report;
 
-/// Built one by one: together, the server would have what the load generator wants of a library that
-/// both use, and not be the one that `cargo run` starts.
-const BINARIES: &[&str] = &["slimio-cli", "slimio-lab"];
+use crate::{clients, lint, peers, planted, setup};
+
 /// What makes and mounts file systems on a recorded device, and the Debian package each comes in.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
@@ -64,7 +63,7 @@ fn test_steps(report: &mut Report) {
     report.step("cargo test", |report| {
         // With the planted bugs built in, so that they need no build of their own; none is chosen. Its
         // own output shows what a passing test skipped.
-        let args = ["test", "--workspace", "--no-fail-fast", "--features", planted::FEATURE];
+        let args = ["test", "--workspace", "--no-fail-fast", "--features", FEATURE];
         let mut tests = cargo(args);
         // More at a time than there are cores, for many a test waits.
         tests.env("RUST_TEST_THREADS", (2 * cores()).to_string()).args(["--", "--show-output"]);
@@ -73,7 +72,7 @@ fn test_steps(report: &mut Report) {
     report.step("planted bugs", |_| planted::verb(&[]));
     let mut suite = None;
     report.step("build for the lab", |report| {
-        suite = lab::prepare(report)?;
+        suite = slimio_machine::prepare(report)?;
         Ok(())
     });
     if !report.step("build the server", |_| build_server()) {
@@ -127,7 +126,7 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     setup::install()?;
     let args = with_peer(args)?;
-    build(&["--release"])?;
+    build_binaries(&["--release"])?;
     let slimio = ["--slimio".into(), program("release")];
     run(bench_command("release", "compare").args(slimio).args(args))
 }
@@ -195,7 +194,7 @@ fn prepare_recorder() -> Result<(), Failure> {
             "install e2fsprogs, xfsprogs, f2fs-tools, mount and util-linux",
         )?;
     }
-    build(&["--release"])
+    build_binaries(&["--release"])
 }
 
 /// Each policy, each death; with and without snapshots in the middle. Several at a time: each waits for
@@ -222,18 +221,6 @@ pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     for (package, test) in DOCUMENT_TESTS {
         run(cargo(["test", "--quiet", "--package", package, "--tests", test])
             .env("UPDATE_EXPECT", "1"))?;
-    }
-    Ok(())
-}
-
-/// Builds the server and the load generator, as they are tested.
-pub(crate) fn build_server() -> Result<(), Failure> {
-    build(&[])
-}
-
-fn build(flags: &[&str]) -> Result<(), Failure> {
-    for package in BINARIES {
-        run(cargo(["build", "--package", package]).args(flags))?;
     }
     Ok(())
 }

@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::namespaces::Namespace;
-use super::record::{self, Entry, Survivors};
-use crate::Failure;
-use crate::process::command;
-use crate::server::Server;
+use slimio_host::Failure;
+use slimio_host::process::command;
+use slimio_host::server::Server;
+
+use crate::namespaces::Namespace;
+use crate::record::{self, Entry, Survivors};
 
 /// Cuts that are tried, spread over the record; three images each.
 const CUTS: usize = 10;

@@ -5,18 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
 use crate::process::{command, is_installed, run};
-use crate::setup::{NoServiceStarts, is_root};
+use crate::{Failure, NoServiceStarts, is_root};
 
 /// Lists of packages in a folder of their own.
-pub(crate) struct Apt {
+#[derive(Debug)]
+pub struct Apt {
     dir: PathBuf,
 }
 
 impl Apt {
     /// Reads what `suites` have, from the mirror that the machine's own sources name; `dir` keeps it.
-    pub(crate) fn new(dir: PathBuf, suites: &[&str]) -> Result<Self, Failure> {
+    pub fn new(dir: PathBuf, suites: &[&str]) -> Result<Self, Failure> {
         if !is_installed("apt-get") || !is_installed("dpkg-deb") {
             return Err("this machine has no apt-get and dpkg-deb".into());
         }
@@ -51,7 +51,7 @@ impl Apt {
     }
 
     /// Installs packages, those of `suite` where one is named.
-    pub(crate) fn install(&self, packages: &[&str], suite: Option<&str>) -> Result<(), Failure> {
+    pub fn install(&self, packages: &[&str], suite: Option<&str>) -> Result<(), Failure> {
         if !is_root() {
             return Err(
                 format!("{} missing, and only root can install", packages.join(", ")).into()
@@ -65,14 +65,14 @@ impl Apt {
     }
 
     /// What `apt-cache` says.
-    pub(crate) fn cache(&self, args: &[&str]) -> Result<String, Failure> {
+    pub fn cache(&self, args: &[&str]) -> Result<String, Failure> {
         let said = self.command("apt-cache").args(args).output();
         let said = said.map_err(|error| format!("apt-cache did not start: {error}"))?;
         Ok(String::from_utf8_lossy(&said.stdout).into_owned())
     }
 
     /// Unpacks packages into the folder `place`, which holds nothing else afterwards.
-    pub(crate) fn unpack(
+    pub fn unpack(
         &self,
         packages: &[&str],
         suite: Option<&str>,
@@ -101,7 +101,7 @@ impl Apt {
 }
 
 /// The name of the Debian that this machine runs.
-pub(crate) fn codename() -> Option<String> {
+pub fn codename() -> Option<String> {
     os_release("VERSION_CODENAME")
 }
 

@@ -98,7 +98,7 @@ impl Cpio {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{command, is_installed};
+    use slimio_host::process::{command, is_installed};
     use std::io::Write;
     use std::process::Stdio;
 

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::cpio::Cpio;
-use super::tools::{Tools, find, lab_dir};
-use crate::Failure;
-use crate::process::{command, run, succeeds};
+use slimio_host::Failure;
+use slimio_host::process::{command, run, succeeds};
+
+use crate::cpio::Cpio;
+use crate::tools::{Tools, find, lab_dir};
 
 const INIT: &str = include_str!("init.sh");
 const STEER: &str = include_str!("steer.sh");

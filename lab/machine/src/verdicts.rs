@@ -1,6 +1,6 @@
 //! What a session reports of itself, and whether that proves anything.
 
-use crate::report::{Counts, SKIP_MARK};
+use slimio_host::report::{Counts, SKIP_MARK};
 
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {

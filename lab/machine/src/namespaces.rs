@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::guest::said;
-use crate::Failure;
+use slimio_host::Failure;
+
+use crate::guest::said;
 
 /// A kind of namespace. Each has a controller of its own, whose serial number is the name.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
 //! `cargo x lab`: a real Linux with real NVMe namespaces, in QEMU, and what is run in it.
+#![expect(clippy::print_stdout, reason = "for a program of the terminal")]
 
 mod compare;
 mod cpio;
@@ -12,7 +13,7 @@ mod running;
 mod steer;
 mod suite;
 mod tables;
-pub(crate) mod tools;
+pub mod tools;
 mod trace;
 mod verdicts;
 
@@ -20,14 +21,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::Failure;
-use crate::process::target_dir;
-use crate::report::Report;
-use crate::setup::is_ci;
+use slimio_host::process::target_dir;
+use slimio_host::report::Report;
+use slimio_host::{Failure, is_ci};
+
 use guest::{Guest, Task, quoted, said};
 use machine::Plan;
 use namespaces::{KINDS, Namespace};
-use suite::Suite;
+pub use suite::Suite;
 use tools::{Tools, lab_dir};
 
 const USAGE: &str =
@@ -39,7 +40,7 @@ const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
 
 /// `cargo x lab [word]…`, `cargo x lab run …`, `cargo x lab shell …`.
-pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
+pub fn verb(args: &[String]) -> Result<(), Failure> {
     match args.split_first() {
         Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
@@ -54,7 +55,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
 }
 
 /// All sessions, for a longer run. Where there is no lab they are skipped, except in CI.
-pub(crate) fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
+pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install() {
         Ok(tools) => Suite::prepare(tools, &[]).map(Some),
         Err(Failure(why)) if !is_ci() => {

@@ -1,9 +1,10 @@
 //! What the guest may ask of the host while it runs: to make a namespace fail, to heal it, to take
 //! it away. Below `disk-NAME` stands either the image itself or a driver that injects errors.
 
-use super::namespaces::KINDS;
-use super::qmp::Qmp;
-use crate::Failure;
+use slimio_host::Failure;
+
+use crate::namespaces::KINDS;
+use crate::qmp::Qmp;
 
 /// What a request changes, and for which namespace.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::guest::said;
-use crate::Failure;
+use slimio_host::Failure;
+
+use crate::guest::said;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLAG_FLUSH: u64 = 1;

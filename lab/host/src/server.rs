@@ -17,7 +17,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LOG: &str = "server.log";
 
 /// A running server, killed on drop.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     child: Child,
     /// A socket of its own: another process might take a port before the server asks for it.
     socket: PathBuf,
@@ -26,7 +27,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it over a volume, which may be a copy of another device's, and waits until it answers.
     /// What it says goes to a file in `folder`.
-    pub(crate) fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
+    pub fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
         let socket = free_socket();
         let mut serve: Command = command(target_dir().join("debug/slimio"));
         serve.args(["serve", "--port", "0", "--appendfsync", policy, "--unixsocket"]).arg(&socket);
@@ -50,12 +51,13 @@ impl Server {
         Ok(server)
     }
 
-    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
+    /// A new connection.
+    pub fn connect(&self) -> Result<UnixStream, Failure> {
         UnixStream::connect(&self.socket).map_err(|error| error.to_string().into())
     }
 
     /// The value of a string, if the key is there.
-    pub(crate) fn get(&self, key: &str) -> Result<Option<String>, Failure> {
+    pub fn get(&self, key: &str) -> Result<Option<String>, Failure> {
         let mut stream = BufReader::new(self.connect()?);
         let request = format!("GET {key}\r\n");
         stream.get_mut().write_all(request.as_bytes()).map_err(|error| error.to_string())?;
@@ -63,7 +65,7 @@ impl Server {
     }
 
     /// SIGKILL, without waiting for its end.
-    pub(crate) fn kill(&mut self) -> Result<(), Failure> {
+    pub fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill().map_err(|error| error.to_string().into())
     }
 
@@ -85,7 +87,7 @@ impl Drop for Server {
 }
 
 /// Reads a bulk string or null.
-pub(crate) fn read_value(stream: &mut impl BufRead) -> Result<Option<String>, Failure> {
+pub fn read_value(stream: &mut impl BufRead) -> Result<Option<String>, Failure> {
     let header = read_line(stream)?;
     match header.as_str() {
         "$-1" => Ok(None),

@@ -10,20 +10,23 @@ use std::thread;
 
 use crate::Failure;
 
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+/// The root of the workspace.
+pub fn root() -> &'static Path {
+    // This is `lab/host` in it.
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("it lies in the workspace")
 }
 
-pub(crate) fn target_dir() -> PathBuf {
+/// Where cargo builds.
+pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
         None => root().join("target"),
     }
 }
 
-/// A command to run in the root. The environment that cargo sets for xtask itself is taken away:
+/// A command to run in the root. The environment that cargo sets for `cargo x` itself is taken away:
 /// inherited, it would make nested builds differ from those a person starts.
-pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -35,7 +38,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+/// A command of the cargo that started this, as [`command`].
+pub fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = command(program);
     command.args(args);
@@ -43,7 +47,7 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
 }
 
 /// Runs to the end; anything but success is a failure that names the command.
-pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+pub fn run(command: &mut Command) -> Result<(), Failure> {
     eprintln!("$ {}", line_of(command));
     let status = command
         .status()
@@ -57,7 +61,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
 
 /// Runs each command as [`run`] does, as many at a time as there are cores, in no certain order.
 /// Their output is mixed. Returns the first failure.
-pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
+pub fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     let failed = Mutex::new(None);
     side_by_side(commands, 1, |mut command| {
         if let Err(failure) = run(&mut command) {
@@ -67,12 +71,13 @@ pub(crate) fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
 }
 
-pub(crate) fn cores() -> usize {
+/// Cores that this process may use.
+pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Does the work on each item, in order, on `per_core` items at a time for each core.
-pub(crate) fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
+pub fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
 where
     I: IntoIterator<IntoIter: Send>,
 {
@@ -88,7 +93,7 @@ where
 }
 
 /// As [`run`], and shows each line of stdout to `see` after echoing it.
-pub(crate) fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(), Failure> {
+pub fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(), Failure> {
     eprintln!("$ {}", line_of(command));
     let mut child = command
         .stdout(Stdio::piped())
@@ -110,7 +115,7 @@ pub(crate) fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Re
 }
 
 /// Whether the command runs and succeeds; what it prints is dropped.
-pub(crate) fn succeeds(command: &mut Command) -> bool {
+pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -119,7 +124,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 }
 
 /// Whether a program of this name is on the path.
-pub(crate) fn is_installed(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

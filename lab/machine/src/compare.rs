@@ -5,14 +5,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::guest::{Guest, Task, said, unpack_results};
-use super::machine::{self, Plan, RESULTS};
-use super::namespaces::Namespace;
-use super::tables::{self, Measured};
-use super::tools::{self, lab_dir};
-use super::{MEMORY_MIB, folder, names};
-use crate::Failure;
-use crate::process::{cargo, root, run, target_dir};
+use slimio_host::Failure;
+use slimio_host::process::{cargo, root, run, target_dir};
+
+use crate::guest::{Guest, Task, said, unpack_results};
+use crate::machine::{self, Plan, RESULTS};
+use crate::namespaces::Namespace;
+use crate::tables::{self, Measured};
+use crate::tools::{self, lab_dir};
+use crate::{MEMORY_MIB, folder, names};
 
 const SCRIPT: &str = include_str!("compare.sh");
 const TIME_LIMIT: Duration = Duration::from_secs(1200);

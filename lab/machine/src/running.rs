@@ -6,19 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::guest::{Guest, Task, quoted, said, unpack_results};
-use super::machine::{self, Ended, Plan, RESULTS};
-use super::power_cut;
-use super::suite::{FOLDER, LIBRARIES, Session};
-use super::tools::{self, Tools, lab_dir};
-use super::verdicts::Verdicts;
-use super::{MEMORY_MIB, built_or_given, folder, names};
-use crate::Failure;
-use crate::planted::{FEATURE, VARIABLE};
-use crate::process::{cargo, root, run, target_dir};
-use crate::programs;
-use crate::report::Report;
-use crate::suites;
+use slimio_host::Failure;
+use slimio_host::process::{cargo, root, run, target_dir};
+use slimio_host::programs::{self, FEATURE, VARIABLE};
+use slimio_host::report::Report;
+
+use crate::guest::{Guest, Task, quoted, said, unpack_results};
+use crate::machine::{self, Ended, Plan, RESULTS};
+use crate::power_cut;
+use crate::suite::{FOLDER, LIBRARIES, Session};
+use crate::tools::{self, Tools, lab_dir};
+use crate::verdicts::Verdicts;
+use crate::{MEMORY_MIB, built_or_given, folder, names};
 
 /// No session takes as long even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(420);
@@ -29,6 +28,7 @@ const SERVER: &str = "slimio";
 
 /// What cargo builds for sessions, before the first of them begins: the server with bugs takes the place
 /// of the ordinary one for a while.
+#[derive(Debug)]
 pub(super) struct Built {
     /// The server with all bugs in it, each asleep, if one is wanted.
     planted: Option<PathBuf>,
@@ -41,7 +41,7 @@ impl Built {
         let is_wanted = sessions.iter().any(|session| !session.planted.is_empty());
         let planted = is_wanted.then(build_planted).transpose()?;
         if sessions.iter().any(|session| !session.programs.is_empty()) {
-            suites::build_server()?;
+            programs::build_server()?;
         }
         let mut tests = BTreeMap::new();
         for test in sessions.iter().flat_map(|session| &session.tests) {

@@ -16,13 +16,14 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::guest::said;
-use super::namespaces::Namespace;
-use super::qmp::Qmp;
-use super::steer;
-use super::tools::Tools;
-use crate::Failure;
-use crate::process::command;
+use slimio_host::Failure;
+use slimio_host::process::command;
+
+use crate::guest::said;
+use crate::namespaces::Namespace;
+use crate::qmp::Qmp;
+use crate::steer;
+use crate::tools::Tools;
 
 /// Between two looks at whether QEMU still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 
 /// Lines that start with this, in the output of any test, are repeated at the end of the run.
-pub(crate) const SKIP_MARK: &str = "SKIPPED";
+pub const SKIP_MARK: &str = "SKIPPED";
 
 /// A failed step does not keep the next from running.
-#[derive(Default)]
-pub(crate) struct Report {
+#[derive(Debug, Default)]
+pub struct Report {
     steps: Vec<Step>,
     skips: Vec<String>,
     counts: Counts,
 }
 
-pub(crate) type Run<'a> = Box<dyn FnOnce(&mut Report) -> Result<(), Failure> + Send + 'a>;
+/// A step that [`Report::together`] runs.
+pub type Run<'a> = Box<dyn FnOnce(&mut Report) -> Result<(), Failure> + Send + 'a>;
 
+#[derive(Debug)]
 struct Step {
     name: String,
     took: Duration,
@@ -27,15 +29,17 @@ struct Step {
 
 /// Sums over the `test result:` lines that cargo and the black-box runner print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
+pub struct Counts {
+    /// Tests that passed.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
     ignored: u64,
 }
 
 impl Report {
     /// Runs a step and remembers how it went. Returns whether it succeeded.
-    pub(crate) fn step(
+    pub fn step(
         &mut self,
         name: &str,
         run: impl FnOnce(&mut Self) -> Result<(), Failure>,
@@ -53,7 +57,7 @@ impl Report {
 
     /// Runs steps at the same time, and waits for all. For steps that leave the processor idle for
     /// much of their time. Their output is mixed.
-    pub(crate) fn together<'a>(&mut self, steps: Vec<(&'a str, Run<'a>)>) {
+    pub fn together<'a>(&mut self, steps: Vec<(&'a str, Run<'a>)>) {
         let one = |name, run| {
             let mut part = Self::default();
             part.step(name, run);
@@ -74,11 +78,12 @@ impl Report {
     }
 
     /// Remembers that something was not tested, and why.
-    pub(crate) fn skip(&mut self, what: &str) {
+    pub fn skip(&mut self, what: &str) {
         self.skips.push(what.to_owned());
     }
 
-    pub(crate) fn see(&mut self, line: &str) {
+    /// Looks at a line of output for counts of tests and for what was skipped.
+    pub fn see(&mut self, line: &str) {
         if let Some(what) = line.strip_prefix(SKIP_MARK) {
             self.skip(what.trim_start_matches(':').trim());
         }
@@ -88,7 +93,7 @@ impl Report {
     }
 
     /// Prints the summary; fails when any step failed.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
+    pub fn finish(self) -> Result<(), Failure> {
         println!("\n=== summary");
         for step in &self.steps {
             let verdict = if step.failure.is_none() { "ok" } else { "FAILED" };
@@ -124,7 +129,7 @@ impl Counts {
     }
 
     /// `test result: ok. 12 passed; 0 failed; 1 ignored; …`
-    pub(crate) fn parse(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut counts = Self::default();
         for part in numbers.split("; ") {

@@ -1,23 +1,47 @@
-//! The test programs that cargo builds.
+//! The programs that cargo builds: the binaries, and tests.
 
 use std::path::PathBuf;
 
 use crate::Failure;
-use crate::process::{cargo, target_dir};
+use crate::process::{cargo, run, target_dir};
+
+/// The feature that builds planted bugs in, all of them inactive.
+pub const FEATURE: &str = "slimio-planted/bugs";
+/// The variable of the environment that activates the bug it names.
+pub const VARIABLE: &str = "SLIMIO_PLANTED";
+
+/// Built one by one: together, the server would have what the load generator wants of a library that
+/// both use, and not be the one that `cargo run` starts.
+const BINARIES: &[&str] = &["slimio-cli", "slimio-lab"];
 
 /// A test target, built.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Program {
-    pub(crate) package: String,
+pub struct Program {
+    /// Of this package.
+    pub package: String,
     /// Name of the integration test file, or `lib` for unit tests.
-    pub(crate) target: String,
+    pub target: String,
     /// Where cargo would run it: the package's folder.
-    pub(crate) folder: PathBuf,
-    pub(crate) path: PathBuf,
+    pub folder: PathBuf,
+    /// Where it lies.
+    pub path: PathBuf,
+}
+
+/// Builds the server and the laboratory, as they are tested.
+pub fn build_server() -> Result<(), Failure> {
+    build_binaries(&[])
+}
+
+/// Builds the server and the laboratory, with further flags of `cargo build`.
+pub fn build_binaries(flags: &[&str]) -> Result<(), Failure> {
+    for package in BINARIES {
+        run(cargo(["build", "--package", package]).args(flags))?;
+    }
+    Ok(())
 }
 
 /// Builds the test targets that the arguments of `cargo test` choose.
-pub(crate) fn build(chosen: &[&str]) -> Result<Vec<Program>, Failure> {
+pub fn build(chosen: &[&str]) -> Result<Vec<Program>, Failure> {
     let args = ["test", "--no-run", "--message-format=json-render-diagnostics", "--quiet"];
     let output = cargo(args).args(chosen).output();
     let output = output.map_err(|error| format!("cargo did not start: {error}"))?;

@@ -6,9 +6,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::Failure;
-use crate::apt::{self, Apt};
-use crate::process::{command, target_dir};
+use slimio_host::Failure;
+use slimio_host::apt::{self, Apt};
+use slimio_host::process::{command, target_dir};
 
 const QEMU: &str = "qemu-system-x86_64";
 /// The first that knows FDP.
@@ -35,15 +35,17 @@ pub(crate) fn lab_dir() -> PathBuf {
 
 /// What a machine is started with.
 #[derive(Clone, Debug)]
-pub(crate) struct Tools {
-    pub(crate) qemu: PathBuf,
-    pub(crate) kernel: PathBuf,
+pub struct Tools {
+    /// The emulator.
+    pub qemu: PathBuf,
+    /// The kernel's image.
+    pub kernel: PathBuf,
     /// The folder `kernel/` of the kernel's modules, each compressed with xz.
-    pub(crate) modules: PathBuf,
+    pub modules: PathBuf,
 }
 
 /// Installs what is missing, says what can't be.
-pub(crate) fn install() -> Result<Tools, Failure> {
+pub fn install() -> Result<Tools, Failure> {
     let programs: Vec<&str> = PROGRAMS
         .iter()
         .filter(|(program, _)| find(program).is_none())

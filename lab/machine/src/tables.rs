@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::guest::said;
-use super::trace::{self, Busy};
-use crate::Failure;
+use slimio_host::Failure;
+
+use crate::guest::said;
+use crate::trace::{self, Busy};
 
 /// The bases of the ratios: of servers, of ways to write, of snapshots.
 const BASE: &str = "stock-ext4";

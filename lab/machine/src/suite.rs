@@ -16,14 +16,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::guest::said;
-use super::names;
-use super::namespaces::Namespace;
-use super::running::{Built, Run};
-use super::tools::Tools;
-use crate::Failure;
-use crate::process::{root, side_by_side};
-use crate::report::Report;
+use slimio_host::Failure;
+use slimio_host::process::{root, side_by_side};
+use slimio_host::report::Report;
+
+use crate::guest::said;
+use crate::names;
+use crate::namespaces::Namespace;
+use crate::running::{Built, Run};
+use crate::tools::Tools;
 
 pub(super) const FOLDER: &str = "tests/lab";
 /// What sessions source: functions for every one, those for a server, and a load.
@@ -48,7 +49,8 @@ pub(super) struct Session {
 }
 
 /// Sessions with what is built for them.
-pub(crate) struct Suite {
+#[derive(Debug)]
+pub struct Suite {
     sessions: Vec<Session>,
     tools: Tools,
     built: Built,
@@ -69,7 +71,7 @@ impl Suite {
     }
 
     /// Runs as many at a time as there are cores.
-    pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
+    pub fn run(&self, report: &mut Report) -> Result<(), Failure> {
         let (report, failed) = (Mutex::new(report), Mutex::new(Vec::new()));
         side_by_side(&self.sessions, 1, |session| {
             let run = Run { session, tools: &self.tools, built: &self.built, report: &report };

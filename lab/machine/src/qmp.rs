@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::Failure;
+use slimio_host::Failure;
 
 /// An answer that takes longer means that QEMU hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
