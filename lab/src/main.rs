@@ -3,8 +3,12 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
 use slimio_lab::args::Args;
-use slimio_lab::commands::{compare, ledger, load, runtime, trace, waf};
+use slimio_lab::commands::map::Map;
+use slimio_lab::commands::tenants::Tenants;
+use slimio_lab::commands::validate::Validate;
+use slimio_lab::commands::{compare, ledger, load, map, runtime, tenants, trace, validate, waf};
 use slimio_lab::error::{BenchError, Result};
 
 fn main() -> ExitCode {
@@ -22,12 +26,34 @@ fn main() -> ExitCode {
     }
 }
 
-const VERBS: [(&str, &str); 6] = [
+/// What needs no server but a drive in memory, or its file.
+#[derive(Debug, Parser)]
+#[command(disable_help_subcommand = true, disable_help_flag = true)]
+enum Picture {
+    Map(Map),
+    Tenants(Tenants),
+    Validate(Validate),
+}
+
+impl Picture {
+    fn run(&self) -> Result<String> {
+        match self {
+            Self::Map(map) => map.run(),
+            Self::Tenants(tenants) => tenants.run(),
+            Self::Validate(validate) => validate.run(),
+        }
+    }
+}
+
+const VERBS: [(&str, &str); 9] = [
     ("compare", compare::HELP),
     ("ledger", ledger::HELP),
     ("load", load::HELP),
+    ("map", map::HELP),
     ("runtime", runtime::HELP),
+    ("tenants", tenants::HELP),
     ("trace", trace::HELP),
+    ("validate", validate::HELP),
     ("waf", waf::HELP),
 ];
 
@@ -43,6 +69,7 @@ fn run(verb: &str, words: impl Iterator<Item = String>) -> Result<String> {
         "compare" => compare::run(Args::parse(words, compare::SWITCHES)?, &command_line()),
         "ledger" => ledger::run(Args::parse(words, ledger::SWITCHES)?),
         "load" => load::run(Args::parse(words, load::SWITCHES)?),
+        "map" | "tenants" | "validate" => Picture::parse().run(),
         "runtime" => runtime::run(Args::parse(words, runtime::SWITCHES)?),
         "trace" => trace::run(Args::parse(words, trace::SWITCHES)?),
         "waf" => waf::run(Args::parse(words, waf::SWITCHES)?),

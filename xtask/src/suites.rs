@@ -155,8 +155,15 @@ pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", "trace").args(args))
 }
 
-/// `cargo x waf [flag]…`: the flags are those of `slimio-lab waf`.
+/// `cargo x waf [flag]…`: the flags are those of `slimio-lab waf`; `cargo x waf validate`, `tenants` and
+/// `map` are verbs of it that need neither servers nor root.
 pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
+    if let Some((verb, rest)) = args.split_first()
+        && matches!(verb.as_str(), "map" | "tenants" | "validate")
+    {
+        run(&mut cargo(["build", "--quiet", "--release", "--package", "slimio-lab"]))?;
+        return run(bench_command("release", verb).args(rest));
+    }
     prepare_recorder()?;
     run(waf_command("release", "waf").args(args))
 }

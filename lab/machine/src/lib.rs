@@ -45,7 +45,7 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
         Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
         Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
-        Some((flag, _)) if flag.starts_with('-') => Err(format!("{USAGE}\n\n{}", kinds()).into()),
+        Some((flag, _)) if flag.starts_with('-') => Err(help().into()),
         _ => {
             let mut report = Report::default();
             report.step("lab", |report| Suite::prepare(tools::install()?, args)?.run(report));
@@ -66,10 +66,11 @@ pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     }
 }
 
-fn kinds() -> String {
+/// What the words and flags mean.
+pub fn help() -> String {
     let lines = KINDS.iter().map(|kind| format!("  {:<11} {}\n", kind.name, kind.doc));
     format!(
-        "namespaces (all of them where none is named, 1 GiB each):\n{}",
+        "{USAGE}\n\nnamespaces (all of them where none is named, 1 GiB each):\n{}",
         lines.collect::<String>()
     )
 }

@@ -1,4 +1,4 @@
-//! `slimio waf tenants`: machines that come and go on one drive, with TRIM at their end and without.
+//! `slimio-lab tenants`: machines that come and go on one drive, with TRIM at their end and without.
 
 use std::fmt::Write as _;
 
@@ -6,11 +6,11 @@ use clap::Args;
 use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
 use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo};
 use slimio_ssd::workload::population::{Population, Stay, Stretch, schedule, stretches};
-use slimio_ssd::workload::{Moment, Tenants as Stream, run_tenants};
+use slimio_ssd::workload::{Moment, Tenants as Stream, on_all_cores, run_tenants};
 use slimio_ssd::{Config, Ftl, Victims};
 
-use super::{OutArg, on_all_cores};
-use crate::tools::say;
+use super::out::OutArg;
+use crate::error::{BenchError, Result};
 
 /// YCSB to DLRM.
 const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
@@ -22,9 +22,12 @@ const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
 const FULL: f64 = 0.999;
 const UNIT_PAGES: u32 = 32;
 
+/// What the flags of `tenants` mean.
+pub const HELP: &str = include_str!("../../help/tenants.txt");
+
 /// The arguments.
 #[derive(Debug, Args)]
-pub(super) struct Tenants {
+pub struct Tenants {
     #[command(flatten)]
     out: OutArg,
     /// Machines of the formulas' table
@@ -72,8 +75,8 @@ struct Saved {
 }
 
 impl Tenants {
-    /// Simulates, and writes the tables and pictures.
-    pub(super) fn run(&self) -> Result<(), String> {
+    /// Simulates, and writes the tables and pictures. Returns what there is to say.
+    pub fn run(&self) -> Result<String> {
         let alpha = self.check()?;
         let folder = self.out.make()?.display();
         let schedules: Vec<(Vec<Stay>, Vec<Stretch>)> = MIXES
@@ -97,7 +100,7 @@ impl Tenants {
             let (stays, stretches) = &schedules[run.mix];
             self.simulate(run, stays, stretches)
         });
-        let mut moments = results.into_iter().collect::<Result<Vec<_>, String>>()?.into_iter();
+        let mut moments = results.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
         let mut pairs = Vec::new();
         while let (Some(with), Some(without)) = (moments.next(), moments.next()) {
             pairs.push(Pair { with, without });
@@ -110,29 +113,31 @@ impl Tenants {
             rows.push_str(&row(name, alpha, stretches, by_age, greedy));
         }
         self.out.write("tenants.md", &self.text(alpha, &rows))?;
-        say(&format!("wrote tenants.md and two pictures to {folder}"));
-        Ok(())
+        Ok(format!("wrote tenants.md and two pictures to {folder}\n"))
     }
 
     /// Checks the arguments; returns alpha.
-    fn check(&self) -> Result<f64, String> {
-        let alpha = alpha_of_spare(self.spare).map_err(|error| error.to_string())?;
+    fn check(&self) -> Result<f64> {
+        let alpha = alpha_of_spare(self.spare).map_err(|error| refused(&error))?;
         if self.load <= 0.0 || self.load > 1.0 || self.load.is_nan() {
-            return Err(format!(
+            return Err(refused(&format!(
                 "--load {}: a part of the drive, above 0 and 1 at most",
                 self.load
-            ));
+            )));
         }
         if !(self.run_minutes.is_finite() && self.run_minutes > 0.0) {
-            return Err(format!("--run-minutes {}: give a time above 0", self.run_minutes));
+            return Err(refused(&format!(
+                "--run-minutes {}: give a time above 0",
+                self.run_minutes
+            )));
         }
         if self.simulated < 2 || self.simulated > self.machines {
-            return Err(format!(
+            return Err(refused(&format!(
                 "--simulated {}: give 2 at least, and no more than there are --machines ({})",
                 self.simulated, self.machines
-            ));
+            )));
         }
-        self.config(Victims::Fifo).check().map_err(|error| error.to_string())?;
+        self.config(Victims::Fifo).check().map_err(|error| refused(&error))?;
         Ok(alpha)
     }
 
@@ -146,22 +151,17 @@ impl Tenants {
         Population { count, ycsb_share, run_s: run_minutes * 60.0, load }
     }
 
-    fn simulate(
-        &self,
-        run: &Run,
-        stays: &[Stay],
-        stretches: &[Stretch],
-    ) -> Result<Vec<Moment>, String> {
+    fn simulate(&self, run: &Run, stays: &[Stay], stretches: &[Stretch]) -> Result<Vec<Moment>> {
         let config = self.config(run.victims);
         let mut stream = Stream::new(stays, config.lba_count, run.with_trim, self.seed);
-        let mut drive = Ftl::new(config).map_err(|error| error.to_string())?;
-        run_tenants(&mut drive, &mut stream, stretches).map_err(|error| error.to_string())
+        let mut drive = Ftl::new(config).map_err(|error| refused(&error))?;
+        run_tenants(&mut drive, &mut stream, stretches).map_err(|error| refused(&error))
     }
 
     fn text(&self, alpha: f64, rows: &str) -> String {
         let mut text = format!(
             "# Machines that come and go, with TRIM at their end and without\n\n\
-             Made by `slimio waf tenants --machines {} --simulated {} --run-minutes {} --load {} --spare {} \
+             Made by `cargo x waf tenants --machines {} --simulated {} --run-minutes {} --load {} --spare {} \
              --units {} --seed {}`. Machines share a drive of 22.75 GiB with a spare factor of {}. Each \
              writes its memory once and then at random in it, by the traffic table of the paper, until its \
              end; with TRIM, its memory is deallocated then. Without, the drive keeps it as data until \
@@ -221,6 +221,10 @@ impl Tenants {
         }
         text
     }
+}
+
+fn refused(why: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Usage(why.to_string())
 }
 
 /// A line of the first table.

@@ -1,4 +1,4 @@
-//! `slimio waf validate`: the formulas against simulation over spare factors and trim ratios.
+//! `slimio-lab validate`: the formulas against simulation over spare factors and trim ratios.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use clap::Args;
 use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
 use slimio_ssd::Victims;
 use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo, greedy};
-use slimio_ssd::workload::{Case, Compared, compare};
+use slimio_ssd::workload::{Case, CompareError, Compared, Size, compare, on_all_cores};
 
-use super::{OutArg, SizeArgs, on_all_cores};
-use crate::tools::say;
+use super::out::OutArg;
+use crate::error::{BenchError, Result};
 
 const SPARES: [f64; 8] = [0.05, 0.07, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40];
 const RATIOS: [(f64, Ink); 5] = [
@@ -29,13 +29,23 @@ const KINDS: [(Victims, Trims); 4] = [
 /// Points of a drawn curve.
 const CURVE_POINTS: u32 = 140;
 
+/// What the flags of `validate` mean.
+pub const HELP: &str = include_str!("../../help/validate.txt");
+
 /// The arguments.
 #[derive(Debug, Args)]
-pub(super) struct Validate {
+pub struct Validate {
     #[command(flatten)]
     out: OutArg,
-    #[command(flatten)]
-    size: SizeArgs,
+    /// Units of each simulated drive that data may lie in
+    #[arg(long, default_value_t = Size::DEFAULT.unit_count)]
+    units: u32,
+    /// Pages of each unit
+    #[arg(long, default_value_t = Size::DEFAULT.unit_pages)]
+    unit_pages: u32,
+    /// The seed of all that is random: the same one gives the same numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 /// One cell of a table.
@@ -45,8 +55,8 @@ struct Cell {
 }
 
 impl Validate {
-    /// Simulates, and writes the table and the picture.
-    pub(super) fn run(&self) -> Result<(), String> {
+    /// Simulates, and writes the table and the picture. Returns what there is to say.
+    pub fn run(&self) -> Result<String> {
         let folder = self.out.make()?.display();
         let cases: Vec<Case> = KINDS
             .iter()
@@ -57,28 +67,29 @@ impl Validate {
                 })
             })
             .collect();
-        let results = on_all_cores(&cases, |case| compare(case, self.size.size(), self.size.seed));
+        let size = Size { unit_count: self.units, unit_pages: self.unit_pages };
+        let results = on_all_cores(&cases, |case| compare(case, size, self.seed));
+        let failed = |error: CompareError| BenchError::Usage(error.to_string());
         let mut cells = Vec::with_capacity(cases.len());
         for (case, result) in cases.into_iter().zip(results) {
-            cells.push(Cell { case, compared: result.map_err(|error| error.to_string())? });
+            cells.push(Cell { case, compared: result.map_err(failed)? });
         }
-        self.out.draw("validation.png", &chart(&cells, self.size.unit_pages))?;
+        self.out.draw("validation.png", &chart(&cells, self.unit_pages))?;
         self.out.write("validation.md", &self.table(&cells))?;
-        say(&format!(
+        Ok(format!(
             "{} drives: formula and simulation differ by {:.2} % at most; wrote validation.md and \
-             validation.png to {folder}",
+             validation.png to {folder}\n",
             cells.len(),
             worst(&cells) * 100.0
-        ));
-        Ok(())
+        ))
     }
 
     fn table(&self, cells: &[Cell]) -> String {
-        let SizeArgs { units, unit_pages, seed } = self.size;
+        let Self { units, unit_pages, seed, .. } = self;
         let settled = cells.iter().map(|cell| cell.compared.steady.settled_after).max();
         let mut text = format!(
             "# Write amplification: formula against simulation\n\n\
-             Made by `slimio waf validate --units {units} --unit-pages {unit_pages} --seed {seed}`: \
+             Made by `cargo x waf validate --units {units} --unit-pages {unit_pages} --seed {seed}`: \
              uniform writes of single pages to {units} units of {unit_pages} pages, of which the spare \
              factor S is not exported, with D trims per write. Each drive is filled in sequence; the \
              state counts as steady when three times in a row the WAF of writing the capacity once was \
