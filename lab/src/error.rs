@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use slimio_testing::error::ServerError;
+
 /// Why a run has no result.
 #[derive(Debug)]
 pub enum BenchError {
@@ -21,6 +23,16 @@ pub enum BenchError {
     Usage(String),
     /// The ledger found that a promise was broken.
     Broken(String),
+}
+
+impl From<ServerError> for BenchError {
+    fn from(error: ServerError) -> Self {
+        match error {
+            ServerError::Io { what, source } => Self::Io { what, source },
+            ServerError::Server(text) => Self::Server(text),
+            ServerError::Reply(text) => Self::Reply(text),
+        }
+    }
 }
 
 /// Result of this crate.

@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{BenchError, Result};
-use crate::rng::Rng;
+use crate::rng::for_part;
 use crate::server::{Server, ServerConfig};
 use worker::{Account, Stop};
 
@@ -126,11 +126,11 @@ fn live(
 ) -> Result<()> {
     let server = Server::start(&config.server)?;
     let address = server.address().clone();
-    let mut rng = Rng::for_part(config.seed, u64::from(life) + 1_000_000);
+    let mut rng = for_part(config.seed, u64::from(life) + 1_000_000);
     // Short lives often, so that deaths right after a start are among them.
-    let longest = 1 + rng.below(config.units_per_life_max.max(1));
-    let units = 1 + rng.below(longest);
-    let hesitation = Duration::from_micros(rng.below(HESITATION_US_MAX));
+    let longest = 1 + rng.u64(..config.units_per_life_max.max(1));
+    let units = 1 + rng.u64(..longest);
+    let hesitation = Duration::from_micros(rng.u64(..HESITATION_US_MAX));
 
     let observed: Vec<AtomicU64> =
         accounts.iter().map(|account| AtomicU64::new(account.observed())).collect();
@@ -152,7 +152,7 @@ fn live(
             threads.push(scope.spawn(move || worker::write_until_death(account, &life)));
         }
         if config.snapshots {
-            let rng = Rng::for_part(config.seed, u64::from(life) + 2_000_000);
+            let rng = for_part(config.seed, u64::from(life) + 2_000_000);
             let (address, dying, begun) = (&address, &dying, &snapshots);
             scope.spawn(move || snapshots::ask_until_death(address, rng, dying, begun));
         }
@@ -174,7 +174,7 @@ fn live(
                 format!("clients got fewer than {units} replies in {} s", LIFE_MAX.as_secs());
             outcomes.push(Err(BenchError::Server(text)));
         }
-        outcomes.push(death);
+        outcomes.push(death.map_err(BenchError::from));
         outcomes.into_iter().collect::<Result<Vec<()>>>()
     });
     ended?;
@@ -205,9 +205,10 @@ fn check(config: &LedgerConfig, accounts: &mut [Account], report: &mut LedgerRep
     drop(client);
     match config.death {
         // Killing it here too makes two deaths in a row without a write between them.
-        Death::Kill => server.kill(),
-        Death::Terminate => server.stop(),
+        Death::Kill => server.kill()?,
+        Death::Terminate => server.stop()?,
     }
+    Ok(())
 }
 
 fn spin(duration: Duration) {

@@ -2,10 +2,8 @@
 //! promised. Invariant: it knows the servers only by their sockets, files and `/proc`, so whatever
 //! it says of one it would say of the other.
 
-pub mod address;
 pub mod args;
 pub mod block;
-pub mod client;
 pub mod commands;
 pub mod compare;
 pub mod environment;
@@ -29,11 +27,13 @@ pub mod run;
 pub mod runtime;
 pub mod scenario;
 pub mod series;
-pub mod server;
 pub mod slowest;
 pub mod snapshot;
 pub mod stalls;
 pub mod syscalls;
 pub mod targets;
+pub mod tree;
 pub mod values;
 pub mod watch;
+
+pub use slimio_testing::{address, client, server};

@@ -8,8 +8,9 @@ use crate::block::{BlockDevice, DeviceCounters, sync_file_system};
 use crate::error::Result;
 use crate::load::PhaseReport;
 use crate::proc::{self, CpuTime};
-use crate::server::{Server, ServerKind, tree_size};
+use crate::server::{Server, ServerKind};
 use crate::stalls::StallMeter;
+use crate::tree::tree_size;
 
 /// CPU time comes in steps of 10 ms: less than ten of them say nothing.
 pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);

@@ -11,7 +11,7 @@ pub(crate) struct Persistence(BTreeMap<String, String>);
 
 impl Persistence {
     pub(crate) fn of(client: &mut Client) -> Result<Self> {
-        client.info("persistence").map(Self)
+        Ok(Self(client.info("persistence")?))
     }
 
     /// A field that is a number; flags are 0 or 1.

@@ -15,8 +15,9 @@ use crate::measure::Metrics;
 use crate::replay::{evict, start_with_keys};
 use crate::request::RequestWriter;
 use crate::run::{RunResult, preload};
-use crate::server::{Server, ServerConfig, tree_files};
+use crate::server::{Server, ServerConfig};
 use crate::snapshot::{Kind, take};
+use crate::tree::tree_files;
 
 /// Reads in flight when the device's own speed is measured.
 const READER_COUNT: usize = 8;

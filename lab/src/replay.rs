@@ -14,7 +14,8 @@ use crate::error::{BenchError, Doing, Result};
 use crate::measure::{LogSize, Metrics};
 use crate::request::RequestWriter;
 use crate::run::{RunResult, preload};
-use crate::server::{Server, ServerConfig, ServerKind, tree_files};
+use crate::server::{Server, ServerConfig, ServerKind};
+use crate::tree::tree_files;
 
 /// Share of the files' bytes that may still be in memory for a start to count as cold.
 const RESIDENT_SHARE_MAX: f64 = 0.01;

@@ -207,13 +207,13 @@ impl Setup {
         folder: &Path,
         extra: &[&str],
     ) -> Result<Server> {
-        Server::start(&ServerConfig {
+        Ok(Server::start(&ServerConfig {
             kind,
             program: program.to_owned(),
             directory: folder.join("server"),
             policy: self.policy,
             extra: extra.iter().map(|&word| word.to_owned()).collect(),
-        })
+        })?)
     }
 
     fn serve(&self, server: Server, meter: Meter) -> Result<(Driven, Samples)> {

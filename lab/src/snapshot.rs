@@ -75,7 +75,7 @@ impl Kind {
 
 /// By how much the log grows, in percent, before the server rewrites it; "0": it never does.
 fn set_growth(client: &mut Client, percent: &str) -> Result<Reply> {
-    client.expect(&["CONFIG", "SET", "auto-aof-rewrite-percentage", percent])
+    Ok(client.expect(&["CONFIG", "SET", "auto-aof-rewrite-percentage", percent])?)
 }
 
 impl fmt::Display for Kind {

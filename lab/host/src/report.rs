@@ -39,11 +39,7 @@ pub struct Counts {
 
 impl Report {
     /// Runs a step and remembers how it went. Returns whether it succeeded.
-    pub fn step(
-        &mut self,
-        name: &str,
-        run: impl FnOnce(&mut Self) -> Result<(), Failure>,
-    ) -> bool {
+    pub fn step(&mut self, name: &str, run: impl FnOnce(&mut Self) -> Result<(), Failure>) -> bool {
         eprintln!("\n=== {name}");
         let started = Instant::now();
         let failure = run(self).err();

@@ -55,7 +55,8 @@ fn config(args: &mut Args) -> Result<LedgerConfig> {
     let program = program
         .filter(|program| program.is_file())
         .ok_or_else(|| BenchError::Usage(format!("the program of {kind} is not there")))?;
-    let policy = Policy::named(&args.value("policy", "always".to_owned())?)?;
+    let policy =
+        Policy::named(&args.value("policy", "always".to_owned())?).map_err(BenchError::Usage)?;
     if policy == Policy::Off {
         return Err(BenchError::Usage("without a log nothing is promised".into()));
     }

@@ -87,7 +87,11 @@ pub fn run(mut args: Args) -> Result<String> {
     let (spare, fill) = (args.optional("spare")?, args.optional("fill")?);
     let background = args.optional("background")?;
     let unit_mib = args.optional::<u64>("ru")?.or(is_quick.then_some(8));
-    let only_policy = args.text("policy").map(|name| Policy::named(&name)).transpose()?;
+    let only_policy = args
+        .text("policy")
+        .map(|name| Policy::named(&name))
+        .transpose()
+        .map_err(BenchError::Usage)?;
     let only_policy = only_policy.or_else(|| is_quick.then_some(Policy::EverySec));
     let words = args.value("host", String::new())?;
     let rounds = args.value("rounds", 1)?;

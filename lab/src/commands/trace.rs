@@ -20,7 +20,8 @@ const OWN_FOLDER: &str = "slimio-trace";
 pub fn run(mut args: Args) -> Result<String> {
     let kind = FileSystemKind::named(&args.value("file-system", "ext4".to_owned())?)?;
     let discard = args.switch("discard");
-    let policy = Policy::named(&args.value("policy", "everysec".to_owned())?)?;
+    let policy =
+        Policy::named(&args.value("policy", "everysec".to_owned())?).map_err(BenchError::Usage)?;
     let device_bytes = drive_bytes(args.value("size", 1440u64)?)?;
     let redis = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
     let (program, place) = match (args.text("slimio"), redis) {

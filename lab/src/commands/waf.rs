@@ -105,7 +105,11 @@ pub fn run(mut args: Args) -> Result<String> {
     // A server works in a folder of its own.
     let out = absolute(&out).doing(format!("finding {}", out.display()))?;
     let size = args.value("size", 1440u64)?;
-    let only = args.text("policy").map(|name| Policy::named(&name)).transpose()?;
+    let only = args
+        .text("policy")
+        .map(|name| Policy::named(&name))
+        .transpose()
+        .map_err(BenchError::Usage)?;
     let (reuse, is_quick) = (args.switch("reuse"), args.switch("quick"));
     let is_full = args.switch("full");
     args.finish()?;

@@ -4,7 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use crate::error::{BenchError, Doing, Result};
-use crate::server::{ServerConfig, ServerKind, tree_files};
+use crate::server::{ServerConfig, ServerKind};
+use crate::tree::tree_files;
 
 /// What is done to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

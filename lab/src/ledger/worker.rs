@@ -11,7 +11,7 @@ use super::workload::{Action, Unit, choose, read_stamp};
 use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::error::{BenchError, Result};
-use crate::rng::Rng;
+use crate::rng::for_part;
 
 /// Most units sent before their replies are read.
 const BATCH_LEN_MAX: u64 = 12;
@@ -126,13 +126,13 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
 
 fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
     let part = (u64::from(life.number) << 32) | account.index as u64;
-    let mut rng = Rng::for_part(account.seed, part);
+    let mut rng = for_part(account.seed, part);
     let mut client = Client::connect(life.address)?;
     let mut requests = Vec::new();
     loop {
         requests.clear();
         let sent_ms = now_ms();
-        for _ in 0..=rng.below(BATCH_LEN_MAX) {
+        for _ in 0..=rng.u64(..BATCH_LEN_MAX) {
             account.sent += 1;
             let clients = life.observed.len();
             let unit = choose(&mut rng, account.index, clients, account.sent, sent_ms);
@@ -169,7 +169,7 @@ fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
 /// The reply of a unit; of a transaction, that of EXEC.
 fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
     if !unit.transaction {
-        return client.receive();
+        return Ok(client.receive()?);
     }
     let mut words = vec!["OK"];
     words.resize(1 + unit.actions.len(), "QUEUED");
@@ -179,7 +179,7 @@ fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
             return Err(BenchError::Broken(format!("{reply:?} in a transaction, not {word}")));
         }
     }
-    client.receive()
+    Ok(client.receive()?)
 }
 
 /// The unit that a value of another client comes from; 0 for no value.

@@ -151,7 +151,7 @@ impl Recording {
         let mark =
             |what: &str| disk.tape().record(&TraceEvent::Mark(what.into())).doing("recording");
         self.workload.drive(&server, &mark)?;
-        server.stop()
+        Ok(server.stop()?)
     }
 
     /// The trace's header, to which a server that names streams adds those.

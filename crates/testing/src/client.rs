@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::address::Address;
-use crate::error::{BenchError, Doing, Result};
+use crate::error::{Doing, Result, ServerError};
 
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest string or array accepted, in bytes or elements.
@@ -57,7 +57,7 @@ impl Client {
     pub fn expect(&mut self, words: &[&str]) -> Result<Reply> {
         let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match self.call(&bytes)? {
-            Reply::Error(text) => Err(BenchError::Reply(format!("{}: {text}", words.join(" ")))),
+            Reply::Error(text) => Err(ServerError::Reply(format!("{}: {text}", words.join(" ")))),
             reply => Ok(reply),
         }
     }
@@ -95,7 +95,7 @@ impl Client {
     /// The fields of INFO's `section`.
     pub fn info(&mut self, section: &str) -> Result<BTreeMap<String, String>> {
         let Reply::Bulk(bytes) = self.expect(&["INFO", section])? else {
-            return Err(BenchError::Reply("INFO is not a string".into()));
+            return Err(ServerError::Reply("INFO is not a string".into()));
         };
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -107,7 +107,7 @@ impl Client {
         self.reader.read_until(b'\n', &mut bytes).doing("receiving a reply")?;
         match bytes.strip_suffix(b"\r\n") {
             Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
-            None => Err(BenchError::Server("the server closed the connection".into())),
+            None => Err(ServerError::Server("the server closed the connection".into())),
         }
     }
 }
@@ -130,6 +130,6 @@ fn length(digits: &str, line: &str) -> Result<Option<usize>> {
     length.map(Some).ok_or_else(|| not_a_reply(line))
 }
 
-fn not_a_reply(line: &str) -> BenchError {
-    BenchError::Reply(format!("not a reply: {line:?}"))
+fn not_a_reply(line: &str) -> ServerError {
+    ServerError::Reply(format!("not a reply: {line:?}"))
 }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::address::{Address, free_port};
 use crate::client::{Client, Reply};
-use crate::error::{BenchError, Doing, Result};
+use crate::error::{Doing, Result, ServerError};
 
 /// How long a server may take to answer PING, loading included.
 const READY_MAX: Duration = Duration::from_secs(600);
@@ -56,15 +56,16 @@ pub enum Policy {
 
 impl Policy {
     /// Reads the word that `appendfsync` takes, or `off`.
-    pub fn named(name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn named(name: &str) -> std::result::Result<Self, String> {
         match name {
             "always" => Ok(Self::Always),
             "everysec" => Ok(Self::EverySec),
             "no" => Ok(Self::No),
             "off" => Ok(Self::Off),
-            _ => Err(BenchError::Usage(format!(
-                "unknown policy {name}; there are always, everysec, no, off"
-            ))),
+            _ => Err(format!("unknown policy {name}; there are always, everysec, no, off")),
         }
     }
 
@@ -159,7 +160,7 @@ impl Server {
                 return Ok(server);
             }
         }
-        Err(BenchError::Server(format!("no port stayed free in {PORT_TRIES_MAX} tries")))
+        Err(ServerError::Server(format!("no port stayed free in {PORT_TRIES_MAX} tries")))
     }
 
     /// `None` when another process took the port first.
@@ -184,11 +185,11 @@ impl Server {
                 if tail.contains("Address already in use") {
                     return Ok(None);
                 }
-                return Err(BenchError::Server(format!("{} ended:\n{tail}", config.kind)));
+                return Err(ServerError::Server(format!("{} ended:\n{tail}", config.kind)));
             }
             if started.elapsed() > READY_MAX {
                 let tail = server.log_tail();
-                return Err(BenchError::Server(format!("{} is not ready:\n{tail}", config.kind)));
+                return Err(ServerError::Server(format!("{} is not ready:\n{tail}", config.kind)));
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -255,7 +256,7 @@ impl Server {
         while self.child.try_wait().doing("waiting for the server to stop")?.is_none() {
             if begun.elapsed() > STOP_MAX {
                 let tail = self.log_tail();
-                return Err(BenchError::Server(format!("the server does not stop:\n{tail}")));
+                return Err(ServerError::Server(format!("the server does not stop:\n{tail}")));
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -305,28 +306,4 @@ fn bound_to_our_life(program: &Path) -> Command {
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
-}
-
-/// Total size of the files below `directory`, in bytes.
-pub fn tree_size(directory: &Path) -> Result<u64> {
-    let mut size = 0;
-    for path in tree_files(directory)? {
-        size += path.metadata().doing(format!("looking at {}", path.display()))?.len();
-    }
-    Ok(size)
-}
-
-/// The files below `directory`.
-pub fn tree_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let what = || format!("listing {}", directory.display());
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).doing(what())? {
-        let entry = entry.doing(what())?;
-        if entry.file_type().doing(what())?.is_dir() {
-            files.extend(tree_files(&entry.path())?);
-        } else {
-            files.push(entry.path());
-        }
-    }
-    Ok(files)
 }
