@@ -1,6 +1,8 @@
 //! Which key comes next: uniform, zipfian as in YCSB, latest, or in sequence.
 
-use crate::rng::{Rng, mix64};
+use fastrand::Rng;
+
+use crate::rng::mix64;
 
 /// YCSB's skew constant.
 const ZIPFIAN_THETA: f64 = 0.99;
@@ -48,7 +50,7 @@ impl KeyPicker {
     /// The next key number.
     pub fn pick(&mut self, rng: &mut Rng) -> u64 {
         match self.distribution {
-            KeyDistribution::Uniform => rng.below(self.count),
+            KeyDistribution::Uniform => rng.u64(..self.count),
             KeyDistribution::Zipfian => mix64(self.zipf.rank(rng)) % self.count,
             KeyDistribution::Latest => self.count - 1 - self.zipf.rank(rng),
             KeyDistribution::Sequential => {
@@ -92,7 +94,7 @@ impl Zipf {
     }
 
     fn rank(&self, rng: &mut Rng) -> u64 {
-        let unit = rng.unit();
+        let unit = rng.f64();
         let scaled = unit * self.zeta;
         if scaled < 1.0 {
             return 0;
@@ -116,7 +118,7 @@ mod tests {
     fn zipfian_ranks_follow_the_formula() {
         let count = 1000;
         let zipf = Zipf::new(count);
-        let mut rng = Rng::new(3);
+        let mut rng = Rng::with_seed(3);
         let draws = 400_000;
         let mut seen = vec![0u32; count as usize];
         for _ in 0..draws {
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn scrambling_spreads_the_hot_keys() {
         let mut picker = KeyPicker::new(KeyDistribution::Zipfian, 1000);
-        let mut rng = Rng::new(3);
+        let mut rng = Rng::with_seed(3);
         let mut seen = vec![0u32; 1000];
         for _ in 0..100_000 {
             seen[picker.pick(&mut rng) as usize] += 1;
@@ -156,14 +158,14 @@ mod tests {
         for _ in 0..900 {
             picker.insert();
         }
-        let mut rng = Rng::new(4);
+        let mut rng = Rng::with_seed(4);
         let recent = (0..10_000).filter(|_| picker.pick(&mut rng) >= 900).count();
         assert!(recent > 5_000, "the newest tenth takes most draws, got {recent}");
     }
 
     #[test]
     fn uniform_and_sequential_cover_the_range() {
-        let mut rng = Rng::new(5);
+        let mut rng = Rng::with_seed(5);
         let mut sequential = KeyPicker::new(KeyDistribution::Sequential, 3);
         let in_order: Vec<u64> = (0..7).map(|_| sequential.pick(&mut rng)).collect();
         assert_eq!(in_order, [0, 1, 2, 0, 1, 2, 0]);

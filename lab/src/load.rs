@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
@@ -27,7 +28,7 @@ use crate::error::{BenchError, Doing, Result};
 use crate::mix::{Mix, Op};
 use crate::reply::Seen;
 use crate::request::{MARK_SIZE, RequestWriter};
-use crate::rng::Rng;
+use crate::rng::for_part;
 use connection::{Connection, InFlight};
 use schedule::Schedule;
 
@@ -132,7 +133,7 @@ impl Generator {
             connections.push(Connection::open(&config.address, &epoll, index as u64)?);
         }
         Ok(Self {
-            rng: Rng::for_part(config.seed, 0),
+            rng: for_part(config.seed, 0),
             mix,
             writer,
             epoll,

@@ -15,9 +15,10 @@
 //! sorted set for that; with strings alone the neighbours are known by their numbers, and `MGET`
 //! reads as many values as the scan would.
 
+use fastrand::Rng;
+
 use crate::error::{BenchError, Result};
 use crate::keys::{KeyDistribution, KeyPicker};
-use crate::rng::Rng;
 
 /// Longest scan, in keys, as in YCSB.
 const SCAN_LEN_MAX: u64 = 100;
@@ -113,7 +114,7 @@ impl Mix {
             Verb::Insert => Op::Set { key: self.keys.insert() },
             Verb::ReadModifyWrite => Op::ReadModifyWrite { key: self.keys.pick(rng) },
             Verb::MSet { len } => Op::MSet { key: self.keys.pick(rng), len },
-            Verb::Scan => Op::MGet { key: self.keys.pick(rng), len: 1 + rng.below(SCAN_LEN_MAX) },
+            Verb::Scan => Op::MGet { key: self.keys.pick(rng), len: 1 + rng.u64(..SCAN_LEN_MAX) },
         }
     }
 
@@ -121,7 +122,7 @@ impl Mix {
         if let [(_, only)] = self.weights[..] {
             return only;
         }
-        let mut ticket = rng.below(self.weight_sum);
+        let mut ticket = rng.u64(..self.weight_sum);
         for &(weight, verb) in &self.weights {
             if ticket < weight {
                 return verb;
@@ -172,7 +173,7 @@ mod tests {
 
     fn share(name: &str, is: impl Fn(Op) -> bool) -> f64 {
         let mut mix = Mix::named(name, 1000, None).unwrap();
-        let mut rng = Rng::new(9);
+        let mut rng = Rng::with_seed(9);
         let draws = 20_000;
         let hits = (0..draws).filter(|_| is(mix.pick(&mut rng))).count();
         hits as f64 / f64::from(draws)
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn inserts_make_new_keys() {
         let mut mix = Mix::named("ycsb-d", 10, None).unwrap();
-        let mut rng = Rng::new(9);
+        let mut rng = Rng::with_seed(9);
         for _ in 0..1000 {
             mix.pick(&mut rng);
         }

@@ -242,8 +242,7 @@ mod tests {
 
     #[test]
     fn a_deleted_file_is_there_until_it_is_closed() {
-        let path =
-            std::env::temp_dir().join(format!("slimio-lab-deleted-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("slimio-lab-deleted-{}", std::process::id()));
         let file = fs::File::create(&path).unwrap();
         let is_deleted = || deleted_files(std::process::id()).unwrap().contains(&path);
         assert!(!is_deleted());

@@ -1,7 +1,8 @@
 //! Operations as bytes: templates are copied, key digits and value patched in.
 
+use fastrand::Rng;
+
 use crate::mix::Op;
-use crate::rng::Rng;
 use crate::values::ValuePool;
 
 /// Digits of a key number; `key:000000000042` as `redis-benchmark` writes it.
@@ -119,7 +120,7 @@ mod tests {
     fn written(op: Op, value_size: usize) -> Vec<u8> {
         let writer = RequestWriter::new(ValuePool::new(value_size, 1.0, 1));
         let mut out = Vec::new();
-        writer.write(op, 10, &mut Rng::new(1), &mut out);
+        writer.write(op, 10, &mut Rng::with_seed(1), &mut out);
         out
     }
 

@@ -4,7 +4,7 @@
 //! what a compressor can save. A value is the pool from a random byte on, so two requests
 //! practically never send the same bytes, and nothing is generated while the clock runs.
 
-use crate::rng::Rng;
+use fastrand::Rng;
 
 /// Random starting points in the pool. Small enough to stay in a core's cache.
 const START_COUNT: usize = 1 << 20;
@@ -30,7 +30,7 @@ impl ValuePool {
         let unit_size = UNIT_SIZE.min(value_size.max(1));
         let random_size = (unit_size as f64 * (1.0 - compressible)).round() as usize;
         let mut bytes = vec![FILLER; START_COUNT + value_size];
-        let mut rng = Rng::new(seed);
+        let mut rng = Rng::with_seed(seed);
         for unit in bytes.chunks_mut(unit_size) {
             let random_size = random_size.min(unit.len());
             rng.fill(&mut unit[..random_size]);
@@ -45,7 +45,7 @@ impl ValuePool {
 
     /// The next value.
     pub fn pick(&self, rng: &mut Rng) -> &[u8] {
-        let start = rng.below(START_COUNT as u64) as usize;
+        let start = rng.u64(..START_COUNT as u64) as usize;
         &self.bytes[start..start + self.value_size]
     }
 }
@@ -57,7 +57,7 @@ mod tests {
 
     fn compressed_share(value_size: usize, compressible: f64) -> f64 {
         let pool = ValuePool::new(value_size, compressible, 1);
-        let mut rng = Rng::new(2);
+        let mut rng = Rng::with_seed(2);
         let rounds = 100;
         let compressed: usize =
             (0..rounds).map(|_| lz4_flex::compress(pool.pick(&mut rng)).len()).sum();
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn no_two_values_are_equal() {
         let pool = ValuePool::new(64, 0.5, 1);
-        let mut rng = Rng::new(2);
+        let mut rng = Rng::with_seed(2);
         let different: HashSet<&[u8]> = (0..1000).map(|_| pool.pick(&mut rng)).collect();
         assert!(different.len() > 990, "{} of 1000", different.len());
     }

@@ -10,13 +10,13 @@ use std::sync::{Arc, RwLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use slimio_lab::address::Address;
 use slimio_lab::error::BenchError;
 use slimio_lab::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use slimio_lab::mix::{Mix, Op};
 use slimio_lab::request::RequestWriter;
-use slimio_lab::rng::Rng;
 use slimio_lab::values::ValuePool;
 
 const STALL: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ fn serve(reply: &'static [u8], stall_at: u64) -> (Address, Arc<Stalling>) {
 
 fn answer(mut socket: TcpStream, server: &Stalling) {
     let mut request = Vec::new();
-    writer().write(Op::Set { key: 0 }, 1, &mut Rng::new(1), &mut request);
+    writer().write(Op::Set { key: 0 }, 1, &mut Rng::with_seed(1), &mut request);
     while socket.read_exact(&mut request).is_ok() {
         if server.seen.fetch_add(1, Ordering::Relaxed) == server.stall_at {
             let mut slept = server.slept.write().unwrap();

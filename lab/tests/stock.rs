@@ -218,8 +218,7 @@ fn measurements_agree_with_what_is_known() {
     let cores = metrics["server_cores_busy"];
     assert!(cores > 0.0 && cores < 2.0, "{cores}");
 
-    let count = |counter: slimio_lab::error::Result<SyscallCounter>,
-                 generator: &mut Generator| {
+    let count = |counter: slimio_lab::error::Result<SyscallCounter>, generator: &mut Generator| {
         let counter = counter.inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()?;
         let report = generator.run(Until::Requests(2000)).unwrap();
         Some(counter.finish().unwrap() as f64 / report.requests as f64)

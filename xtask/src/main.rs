@@ -126,7 +126,7 @@ mod tests {
     fn what_takes_long_to_install_tells_its_flags_before() {
         for (line, flag) in [
             ("bench", "  --out "),
-            ("lab", " --namespace "),
+            ("lab", "--namespace NAME"),
             ("ledger", "  --lives "),
             ("runtime", "  --out "),
             ("trace", "  --out "),

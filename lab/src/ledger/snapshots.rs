@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::error::Result;
-use crate::rng::Rng;
 
 /// Longest pause between two of them.
 const PAUSE_US_MAX: u64 = 2000;
@@ -26,11 +27,11 @@ pub(super) fn ask_until_death(
 fn ask(address: &Address, rng: &mut Rng, dying: &AtomicBool, begun: &AtomicU64) -> Result<()> {
     let mut client = Client::connect(address)?;
     while !dying.load(Ordering::SeqCst) {
-        let command: &[u8] = if rng.below(2) == 0 { b"BGREWRITEAOF" } else { b"BGSAVE" };
+        let command: &[u8] = if rng.u64(..2) == 0 { b"BGREWRITEAOF" } else { b"BGSAVE" };
         if let Reply::Status(_) = client.call(&[command])? {
             begun.fetch_add(1, Ordering::SeqCst);
         }
-        thread::sleep(Duration::from_micros(rng.below(PAUSE_US_MAX)));
+        thread::sleep(Duration::from_micros(rng.u64(..PAUSE_US_MAX)));
     }
     Ok(())
 }

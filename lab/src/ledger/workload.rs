@@ -1,7 +1,8 @@
 //! What the ledger's clients do: commands over a few keys each, chosen by the seed alone.
 
+use fastrand::Rng;
+
 use crate::client::encode;
-use crate::rng::Rng;
 
 /// Keys of a client that hold strings, and that hold numbers. Few, so that most writes overwrite.
 pub(super) const STRING_KEY_COUNT: u64 = 24;
@@ -106,8 +107,8 @@ pub(super) fn choose(
     now_ms: u64,
 ) -> Unit {
     let mut choice = Choice { rng, owner, client_count, sequence, now_ms };
-    let transaction = choice.rng.chance(10);
-    let count = if transaction { 2 + choice.rng.below(GROUP_LEN_MAX - 1) } else { 1 };
+    let transaction = choice.rng.u64(..100) < 10;
+    let count = if transaction { 2 + choice.rng.u64(..GROUP_LEN_MAX - 1) } else { 1 };
     let actions = (0..count).map(|_| choice.action(transaction)).collect();
     Unit { sequence, actions, transaction }
 }
@@ -122,7 +123,7 @@ struct Choice<'a> {
 
 impl Choice<'_> {
     fn action(&mut self, in_transaction: bool) -> Action {
-        match self.rng.below(100) {
+        match self.rng.u64(..100) {
             0..24 => Action::Set { key: self.string(), value: self.value() },
             24..30 => {
                 Action::SetPx { key: self.string(), value: self.value(), ttl_ms: self.ttl_ms() }
@@ -137,7 +138,7 @@ impl Choice<'_> {
             42..46 => Action::GetDel { key: self.string() },
             46..54 => Action::Append { key: self.string(), value: self.value() },
             54..64 => {
-                Action::IncrBy { key: self.counter(), by: self.rng.below(2001) as i64 - 1000 }
+                Action::IncrBy { key: self.counter(), by: self.rng.u64(..2001) as i64 - 1000 }
             }
             64..72 => Action::Del { keys: self.some(Self::any_key) },
             72..80 => Action::MSet { pairs: self.some(|choice| (choice.string(), choice.value())) },
@@ -151,37 +152,37 @@ impl Choice<'_> {
 
     fn peek(&mut self) -> Action {
         let others = self.client_count as u64 - 1;
-        let owner = (self.owner + 1 + self.rng.below(others) as usize) % self.client_count;
-        Action::Peek { owner, key: string_key(owner, self.rng.below(STRING_KEY_COUNT)) }
+        let owner = (self.owner + 1 + self.rng.u64(..others) as usize) % self.client_count;
+        Action::Peek { owner, key: string_key(owner, self.rng.u64(..STRING_KEY_COUNT)) }
     }
 
     fn some<T>(&mut self, mut one: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        (0..=self.rng.below(GROUP_LEN_MAX)).map(|_| one(self)).collect()
+        (0..=self.rng.u64(..GROUP_LEN_MAX)).map(|_| one(self)).collect()
     }
 
     fn string(&mut self) -> Vec<u8> {
-        string_key(self.owner, self.rng.below(STRING_KEY_COUNT))
+        string_key(self.owner, self.rng.u64(..STRING_KEY_COUNT))
     }
 
     fn counter(&mut self) -> Vec<u8> {
-        counter_key(self.owner, self.rng.below(COUNTER_KEY_COUNT))
+        counter_key(self.owner, self.rng.u64(..COUNTER_KEY_COUNT))
     }
 
     fn any_key(&mut self) -> Vec<u8> {
-        if self.rng.chance(20) { self.counter() } else { self.string() }
+        if self.rng.u64(..100) < 20 { self.counter() } else { self.string() }
     }
 
     fn ttl_ms(&mut self) -> u64 {
-        TTL_MS.start + self.rng.below(TTL_MS.end - TTL_MS.start)
+        TTL_MS.start + self.rng.u64(..TTL_MS.end - TTL_MS.start)
     }
 
     /// A value that names the client and the unit that wrote it; mostly small, now and then larger
     /// than a batch of any log.
     fn value(&mut self) -> Vec<u8> {
-        let size = match self.rng.below(200) {
-            0 => self.rng.below(600 << 10),
-            1..20 => self.rng.below(8 << 10),
-            _ => self.rng.below(200),
+        let size = match self.rng.u64(..200) {
+            0 => self.rng.u64(..600 << 10),
+            1..20 => self.rng.u64(..8 << 10),
+            _ => self.rng.u64(..200),
         };
         let mut value = stamp(self.owner, self.sequence);
         let start = value.len();

@@ -1,6 +1,8 @@
 //! When requests are due in the open loop.
 
-use crate::rng::Rng;
+use fastrand::Rng;
+
+use crate::rng::exponential;
 
 /// How requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +47,7 @@ impl Schedule {
 
     /// Moves on to the request after that.
     pub(super) fn advance(&mut self, rng: &mut Rng) {
-        let gaps = if self.poisson { rng.exponential() } else { 1.0 };
+        let gaps = if self.poisson { exponential(rng) } else { 1.0 };
         self.due_ns += gaps * self.mean_gap_ns;
     }
 }
@@ -58,7 +60,7 @@ mod tests {
     fn arrivals_come_at_the_rate_asked_for() {
         for arrival in [Arrival::Fixed { per_s: 1000.0 }, Arrival::Poisson { per_s: 1000.0 }] {
             let mut schedule = Schedule::new(arrival).unwrap();
-            let mut rng = Rng::new(1);
+            let mut rng = Rng::with_seed(1);
             let mut gaps = Vec::new();
             for _ in 0..100_000 {
                 let before = schedule.due_ns();
