@@ -19,10 +19,10 @@ const BUSY_CORES_MAX: f64 = 0.2;
 const UNKNOWN: &str = "unknown";
 
 /// The machine and the place on it where the servers keep their data. All texts are for reading.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// Names and what was found, in the order to show them.
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(String, String)>,
 }
 
 impl Environment {
@@ -37,23 +37,22 @@ impl Environment {
             device.as_ref().map_or_else(|| "no single device".to_owned(), BlockDevice::name);
         let discard = if mount.has_option("discard") { "on" } else { "off" };
         let commit = first_line(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]));
-        Ok(Self {
-            facts: vec![
-                ("kernel", read_line("/proc/sys/kernel/osrelease")),
-                ("cpu", cpu()),
-                ("cores", std::thread::available_parallelism().map_or(0, usize::from).to_string()),
-                ("memory", memory()),
-                ("file_system", mount.kind.clone()),
-                ("journal", mount.journal(&device_name)),
-                ("discard", discard.to_owned()),
-                ("mount_options", mount.options.clone()),
-                ("device", device_name),
-                ("write_cache", queue("write_cache")),
-                ("fua", queue("fua")),
-                ("scheduler", queue("scheduler")),
-                ("commit", commit.unwrap_or_else(|| UNKNOWN.into())),
-            ],
-        })
+        let facts = [
+            ("kernel", read_line("/proc/sys/kernel/osrelease")),
+            ("cpu", cpu()),
+            ("cores", std::thread::available_parallelism().map_or(0, usize::from).to_string()),
+            ("memory", memory()),
+            ("file_system", mount.kind.clone()),
+            ("journal", mount.journal(&device_name)),
+            ("discard", discard.to_owned()),
+            ("mount_options", mount.options.clone()),
+            ("device", device_name),
+            ("write_cache", queue("write_cache")),
+            ("fua", queue("fua")),
+            ("scheduler", queue("scheduler")),
+            ("commit", commit.unwrap_or_else(|| UNKNOWN.into())),
+        ];
+        Ok(Self { facts: facts.map(|(name, text)| (name.to_owned(), text)).into() })
     }
 
     /// Adds how busy the machine is with the work of others. To be called while nothing of ours
@@ -66,18 +65,18 @@ impl Environment {
         if cores > BUSY_CORES_MAX {
             eprintln!("{cores:.1} cores are busy with other work: expect results that scatter");
         }
-        self.facts.push(("other_work_before", format!("{cores:.2} cores busy")));
+        self.facts.push(("other_work_before".to_owned(), format!("{cores:.2} cores busy")));
         Ok(())
     }
 
-    /// Adds the version of a server's program.
-    pub fn add_server(&mut self, name: &'static str, program: &Path) {
+    /// Adds the version of a server's program, as a fact of this name.
+    pub fn add_server(&mut self, name: &str, program: &Path) {
         let version = first_line(Command::new(program).arg("--version"));
-        self.facts.push((name, version.unwrap_or_else(|| UNKNOWN.into())));
+        self.facts.push((name.to_owned(), version.unwrap_or_else(|| UNKNOWN.into())));
     }
 
     /// Names and texts, in the order to show them.
-    pub fn facts(&self) -> &[(&'static str, String)] {
+    pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
 
@@ -85,9 +84,7 @@ impl Environment {
     pub fn to_json(&self) -> Value {
         let facts = self.facts.iter();
         Value::Object(
-            facts
-                .map(|(name, text)| ((*name).to_owned(), text.clone().into()))
-                .collect::<Map<_, _>>(),
+            facts.map(|(name, text)| (name.clone(), text.clone().into())).collect::<Map<_, _>>(),
         )
     }
 }

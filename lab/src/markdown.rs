@@ -4,7 +4,7 @@ mod snapshots;
 
 use std::fmt::Write as _;
 
-use crate::compare::{Comparison, Runs};
+use crate::compare::{Comparison, Contender, Runs};
 use crate::scenario::{Scenario, Work};
 use crate::server::ServerKind;
 use crate::targets::{Verdict, verdicts};
@@ -34,7 +34,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
     );
     environment(comparison, &mut text);
     if comparison.config.servers.len() > 1 {
-        targets(&verdicts(comparison), &mut text);
+        targets(&verdicts(comparison), stock_title(comparison), &mut text);
     }
     overview(comparison, &mut text);
     snapshots::tables(comparison, &mut text);
@@ -94,7 +94,7 @@ fn environment(comparison: &Comparison, text: &mut String) {
     let how_syscalls = note(comparison, "syscalls");
     let _ = writeln!(text, "| system calls counted by | {how_syscalls} |");
     let _ = writeln!(text, "| cold start by | {} |", note(comparison, "cold"));
-    if comparison.config.servers.iter().any(|(kind, _)| *kind == ServerKind::SlimIO) {
+    if comparison.config.servers.iter().any(|server| server.kind == ServerKind::SlimIO) {
         let _ = writeln!(text, "| SlimIO's I/O path | {} |", note(comparison, "io_path"));
     }
     text.push('\n');
@@ -105,8 +105,14 @@ fn note(comparison: &Comparison, name: &str) -> String {
     notes.find_map(|result| result.notes.get(name)).map_or(NOTHING.into(), Clone::clone)
 }
 
-fn targets(verdicts: &[Verdict], text: &mut String) {
-    text.push_str("## Targets\n\n| | stock | SlimIO | ratio | floor | goal | floor met |\n");
+/// What stands above the numbers of the stock server.
+fn stock_title(comparison: &Comparison) -> &'static str {
+    if comparison.stock_count() > 1 { "best of stock" } else { "stock" }
+}
+
+fn targets(verdicts: &[Verdict], stock: &str, text: &mut String) {
+    let _ =
+        writeln!(text, "## Targets\n\n| | {stock} | SlimIO | ratio | floor | goal | floor met |");
     text.push_str("|---|---:|---:|---:|---:|---:|---|\n");
     for verdict in verdicts {
         let met = match verdict.met {
@@ -114,11 +120,13 @@ fn targets(verdicts: &[Verdict], text: &mut String) {
             Some(false) => "**no**",
             None => NOTHING,
         };
+        let best = verdict.best.as_ref().map(|name| format!(" ({name})"));
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {met} |",
+            "| {} | {}{} | {} | {} | {} | {} | {met} |",
             verdict.title,
             number(verdict.stock),
+            best.unwrap_or_default(),
             number(verdict.slimio),
             ratio(verdict.ratio),
             verdict.floor,
@@ -139,9 +147,10 @@ fn overview(comparison: &Comparison, text: &mut String) {
     text.push_str(" system calls/request | log/payload | PSS MiB |\n");
     text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (index, scenario) in rows {
-        for (kind, _) in &comparison.config.servers {
-            let Some(runs) = comparison.runs.get(&(index, *kind)) else { continue };
-            let _ = write!(text, "| {}, {kind} | {} |", scenario.title, scenario.policy);
+        for (server, contender) in comparison.config.servers.iter().enumerate() {
+            let Some(runs) = comparison.runs.get(&(index, server)) else { continue };
+            let name = &contender.name;
+            let _ = write!(text, "| {}, {name} | {} |", scenario.title, scenario.policy);
             for metric in [
                 "requests_per_s",
                 "latency_us_p50",
@@ -171,29 +180,38 @@ fn has_a_table_of_its_own(scenario: &Scenario) -> bool {
 }
 
 fn detail(comparison: &Comparison, index: usize, scenario: &Scenario, text: &mut String) {
-    let of = |kind| comparison.runs.get(&(index, kind));
-    let (stock, slimio) = (of(ServerKind::Stock), of(ServerKind::SlimIO));
-    let _ = writeln!(text, "## {} ({}): {}\n", scenario.title, scenario.policy, scenario.name);
-    text.push_str("| | stock | SlimIO | ratio |\n|---|---:|---:|---:|\n");
-    let mut names: Vec<&str> =
-        [stock, slimio].into_iter().flatten().flat_map(Runs::metric_names).collect();
+    let servers = comparison.config.servers.iter().enumerate();
+    let runs: Vec<(&Contender, &Runs)> = servers
+        .filter_map(|(server, contender)| Some((contender, comparison.runs.get(&(index, server))?)))
+        .collect();
+    let titles: Vec<&str> = runs.iter().map(|(contender, _)| contender.title()).collect();
+    let to_what = if comparison.stock_count() > 1 { " to the best" } else { "" };
+    let _ = writeln!(
+        text,
+        "## {} ({}): {}\n\n| | {} | ratio{to_what} |\n|---|{}---:|",
+        scenario.title,
+        scenario.policy,
+        scenario.name,
+        titles.join(" | "),
+        "---:|".repeat(titles.len()),
+    );
+    let mut names: Vec<&str> = runs.iter().flat_map(|(_, runs)| runs.metric_names()).collect();
     names.sort_unstable();
     names.dedup();
     for name in names {
-        let cell = |runs: Option<&Runs>| {
-            let value = runs.and_then(|runs| runs.median(name));
-            let spread = runs.and_then(|runs| runs.spread(name)).filter(|&spread| spread > 0.0);
+        let _ = write!(text, "| {name} |");
+        for (_, runs) in &runs {
+            let spread = runs.spread(name).filter(|&spread| spread > 0.0);
             let spread = spread.map(|spread| format!(" [{:.0} %]", spread * 100.0));
-            format!("{}{}", number(value), spread.unwrap_or_default())
-        };
-        let (stock, slimio) = (cell(stock), cell(slimio));
-        let ratio = ratio(comparison.ratio(scenario.name, name));
-        let _ = writeln!(text, "| {name} | {stock} | {slimio} | {ratio} |");
+            let _ = write!(text, " {}{} |", number(runs.median(name)), spread.unwrap_or_default());
+        }
+        let _ = writeln!(text, " {} |", ratio(comparison.ratio(scenario.name, name)));
     }
     text.push('\n');
-    for (kind, runs) in [(ServerKind::Stock, stock), (ServerKind::SlimIO, slimio)] {
-        for error in runs.iter().flat_map(|runs| &runs.errors) {
-            let _ = writeln!(text, "A round of {kind} failed: {}\n", error.replace('\n', " "));
+    for (contender, runs) in runs {
+        for error in &runs.errors {
+            let (name, error) = (&contender.name, error.replace('\n', " "));
+            let _ = writeln!(text, "A round of {name} failed: {error}\n");
         }
     }
 }

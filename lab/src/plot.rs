@@ -5,6 +5,7 @@ use std::path::Path;
 use slimio_plot::{Canvas, Ink};
 
 use crate::compare::Comparison;
+use crate::compare::Contender;
 use crate::error::{Doing, Result};
 use crate::scenario::Work;
 use crate::server::ServerKind;
@@ -68,20 +69,28 @@ pub fn draw(comparison: &Comparison) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn ink(kind: ServerKind) -> Ink {
-    match kind {
-        ServerKind::Stock => Ink::Grey,
+/// The colours of stock servers, of which there are not more in a picture that can be read.
+const STOCK_INKS: &[Ink] = &[Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet];
+
+/// The colour of a server, by its position.
+fn ink(servers: &[Contender], server: usize) -> Ink {
+    match servers[server].kind {
         ServerKind::SlimIO => Ink::Blue,
+        ServerKind::Stock => {
+            let before = servers[..server].iter().filter(|other| other.kind == ServerKind::Stock);
+            STOCK_INKS[before.count() % STOCK_INKS.len()]
+        }
     }
 }
 
 /// One group of bars per row, each scaled to its own longest: rows differ by orders of magnitude.
 fn bars(comparison: &Comparison, metric: &str, title: &str) -> Option<Canvas> {
+    let servers = &comparison.config.servers;
     let mut groups = Vec::new();
     for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
-        let of = |kind| comparison.runs.get(&(index, kind))?.median(metric);
-        let kinds = comparison.config.servers.iter().map(|(kind, _)| *kind);
-        let values: Vec<_> = kinds.filter_map(|kind| Some((kind, of(kind)?))).collect();
+        let of = |server| comparison.runs.get(&(index, server))?.median(metric);
+        let values = (0..servers.len()).filter_map(|server| Some((server, of(server)?)));
+        let values: Vec<_> = values.collect();
         // Rows about log bytes are too short for anything else.
         let is_short = matches!(scenario.work, Work::LogBytes { .. });
         if !values.is_empty() && !is_short {
@@ -91,7 +100,7 @@ fn bars(comparison: &Comparison, metric: &str, title: &str) -> Option<Canvas> {
     if groups.is_empty() {
         return None;
     }
-    let group_height = BAR_HEIGHT * comparison.config.servers.len() as i32 + 14;
+    let group_height = BAR_HEIGHT * servers.len() as i32 + 14;
     let height = HEAD_HEIGHT + group_height * groups.len() as i32 + MARGIN;
     let mut canvas = Canvas::new(WIDTH, height);
     head(&mut canvas, comparison, title);
@@ -99,10 +108,10 @@ fn bars(comparison: &Comparison, metric: &str, title: &str) -> Option<Canvas> {
     for (scenario, values) in groups {
         canvas.text(MARGIN, top, &format!("{}, {}", scenario.title, scenario.policy));
         let longest = values.iter().map(|&(_, value)| value).fold(f64::MIN_POSITIVE, f64::max);
-        for (row, &(kind, value)) in values.iter().enumerate() {
+        for (row, &(server, value)) in values.iter().enumerate() {
             let y = top + row as i32 * BAR_HEIGHT;
             let length = (f64::from(BARS_RIGHT - BARS_LEFT) * value / longest) as i32;
-            canvas.bar((BARS_LEFT, y), (length.max(1), BAR_HEIGHT - 2), ink(kind));
+            canvas.bar((BARS_LEFT, y), (length.max(1), BAR_HEIGHT - 2), ink(servers, server));
             canvas.text(BARS_LEFT + length + 8, y, &number(value));
         }
         top += group_height;
@@ -113,9 +122,10 @@ fn bars(comparison: &Comparison, metric: &str, title: &str) -> Option<Canvas> {
 fn head(canvas: &mut Canvas, comparison: &Comparison, title: &str) {
     canvas.title(MARGIN, 20, title);
     let mut x = MARGIN;
-    for (kind, _) in &comparison.config.servers {
-        canvas.bar((x, 48), (14, 12), ink(*kind));
-        canvas.text(x + 20, 47, &kind.to_string());
+    let servers = &comparison.config.servers;
+    for (server, contender) in servers.iter().enumerate() {
+        canvas.bar((x, 48), (14, 12), ink(servers, server));
+        canvas.text(x + 20, 47, &contender.name);
         x += 110;
     }
 }
@@ -123,15 +133,16 @@ fn head(canvas: &mut Canvas, comparison: &Comparison, title: &str) {
 /// Latency by percentile of the open-loop rows, both axes logarithmic. Of several rounds, the median
 /// at each percentile.
 fn latency(comparison: &Comparison) -> Option<Canvas> {
+    let servers = &comparison.config.servers;
     let mut curves = Vec::new();
     for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
         if !scenario.name.starts_with("open-") {
             continue;
         }
-        for (kind, _) in &comparison.config.servers {
-            let curve = comparison.runs.get(&(index, *kind)).map(crate::compare::Runs::curve);
+        for (server, Contender { name, .. }) in servers.iter().enumerate() {
+            let curve = comparison.runs.get(&(index, server)).map(crate::compare::Runs::curve);
             if let Some(curve) = curve.filter(|curve| !curve.is_empty()) {
-                curves.push((*kind, format!("{kind} {}", scenario.policy), curve));
+                curves.push((server, format!("{name} {}", scenario.policy), curve));
             }
         }
     }
@@ -160,11 +171,11 @@ fn latency(comparison: &Comparison) -> Option<Canvas> {
         canvas.line((left, y_of(us)), (right, y_of(us)), Ink::Pale);
         canvas.text(10, y_of(us) - 6, &format!("{us} us"));
     }
-    for (kind, name, curve) in &curves {
+    for (server, name, curve) in &curves {
         for pair in curve.windows(2) {
             let [from, to] =
                 [pair[0], pair[1]].map(|(percentile, us)| (x_of(percentile), y_of(us)));
-            canvas.line(from, to, ink(*kind));
+            canvas.line(from, to, ink(servers, *server));
         }
         if let Some(&(percentile, us)) = curve.last() {
             canvas.text(x_of(percentile) + 8, y_of(us) - 6, name);

@@ -1,6 +1,6 @@
 //! What SlimIO has to reach against the stock server, and whether a comparison shows it.
 
-use crate::compare::Comparison;
+use crate::compare::{Better, Comparison};
 use crate::server::ServerKind;
 
 /// How a row is judged.
@@ -193,8 +193,10 @@ fn snapshot_targets(scenario: &'static str, plain: &'static str) -> [Target; 6] 
 pub struct Verdict {
     /// The row's name.
     pub title: String,
-    /// Median of the stock server.
+    /// Median of the stock server, the best of several.
     pub stock: Option<f64>,
+    /// Which of several that is.
+    pub best: Option<String>,
     /// Median of SlimIO.
     pub slimio: Option<f64>,
     /// SlimIO / stock.
@@ -225,12 +227,16 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
 }
 
 fn verdict(target: &Target, title: String, comparison: &Comparison) -> Verdict {
-    let median = |kind| {
-        let stock_scenario = target.stock_scenario.filter(|_| kind == ServerKind::Stock);
-        comparison.runs(stock_scenario.unwrap_or(target.scenario), kind)?.median(target.metric)
+    let better = match target.judged {
+        RatioAtLeast | ValueAtLeast => Better::More,
+        RatioAtMost | ValueAtMost => Better::Less,
     };
-    let stock = median(ServerKind::Stock);
-    let slimio = median(ServerKind::SlimIO);
+    let stock_scenario = target.stock_scenario.unwrap_or(target.scenario);
+    let best = comparison.best_stock(stock_scenario, target.metric, better);
+    let stock = best.map(|(_, median)| median);
+    let best = best.filter(|_| comparison.stock_count() > 1);
+    let slimio = comparison.runs(target.scenario, ServerKind::SlimIO);
+    let slimio = slimio.and_then(|runs| runs.median(target.metric));
     let ratio = stock.filter(|&stock| stock > 0.0).zip(slimio).map(|(stock, ours)| ours / stock);
     let in_words = |bound: f64| match target.judged {
         RatioAtLeast => format!("≥ {bound}×"),
@@ -247,6 +253,7 @@ fn verdict(target: &Target, title: String, comparison: &Comparison) -> Verdict {
     Verdict {
         title,
         stock,
+        best: best.map(|(server, _)| server.title().to_owned()),
         slimio,
         ratio,
         floor: target.floor.map_or_else(|| "reported".to_owned(), in_words),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::Scratch;
 use slimio_lab::client::{Client, Reply};
-use slimio_lab::compare::{CompareConfig, Comparison, RUNS_FILE, compare};
+use slimio_lab::compare::{CompareConfig, Comparison, Contender, RUNS_FILE, compare};
 use slimio_lab::load::{Arrival, Generator, LoadConfig, Until};
 use slimio_lab::mix::Mix;
 use slimio_lab::plot;
@@ -137,7 +137,7 @@ fn compared(scratch: &Scratch, names: &[&str], scale: Scale) -> Option<Compariso
     let server = scratch.stock(Policy::Off)?;
     let out = scratch.path.join("results");
     let config = CompareConfig {
-        servers: vec![(ServerKind::Stock, server.program)],
+        servers: vec![Contender::only(ServerKind::Stock, server.program)],
         extra: Vec::new(),
         scenarios: names.iter().map(|name| scenario::named(name).unwrap()).collect(),
         scale,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::Scratch;
 use slimio_lab::address::Address;
 use slimio_lab::client::Reply;
-use slimio_lab::compare::{CompareConfig, RUNS_FILE, compare};
+use slimio_lab::compare::{CompareConfig, Contender, RUNS_FILE, compare};
 use slimio_lab::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use slimio_lab::markdown;
 use slimio_lab::measure::Window;
@@ -243,7 +243,7 @@ fn a_comparison_leaves_its_results() {
     let names = ["set-64-p16", "open-everysec", "log-always-10", "replay"];
     let out = scratch.path.join("results");
     let config = CompareConfig {
-        servers: vec![(ServerKind::Stock, server.program)],
+        servers: vec![Contender::only(ServerKind::Stock, server.program)],
         extra: Vec::new(),
         scenarios: names.iter().map(|name| scenario::named(name).unwrap()).collect(),
         scale: Scale { rounds: 2, ..Scale::QUICK },

@@ -122,7 +122,7 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
 }
 
 /// `cargo x bench [flag]…`: the flags are those of `slimio-lab compare`, and `--stock` also takes the
-/// name of a [peer](peers).
+/// name of a [peer](peers), or `all`.
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     setup::install()?;
     let args = with_peer(args)?;
@@ -131,7 +131,7 @@ pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", "compare").args(slimio).args(args))
 }
 
-/// The same flags with the program of a peer in place of its name.
+/// The same flags with programs in place of the names of peers.
 fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
     let (mut found, mut args) = (Vec::new(), args.iter());
     while let Some(arg) = args.next() {
@@ -143,8 +143,7 @@ fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
             found.push(arg.into());
             continue;
         };
-        let program = peers::named(stock).transpose()?;
-        found.extend(["--stock".into(), program.map_or(stock.into(), PathBuf::into_os_string)]);
+        found.extend(["--stock".into(), peers::stock(stock)?]);
     }
     Ok(found)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::args::Args;
-use crate::compare::{CompareConfig, Comparison, RUNS_FILE, compare};
+use crate::compare::{CompareConfig, Comparison, Contender, RUNS_FILE, compare};
 use crate::error::{BenchError, Doing, Result};
 use crate::markdown;
 use crate::plot;
@@ -73,18 +73,13 @@ fn config(args: &mut Args, scenarios: Option<&str>) -> Result<CompareConfig> {
     })
 }
 
-fn servers(args: &mut Args) -> Result<Vec<(ServerKind, PathBuf)>> {
+fn servers(args: &mut Args) -> Result<Vec<Contender>> {
     let mut servers = Vec::new();
-    let stock = args.text("stock").map(PathBuf::from);
+    let stock = args.text("stock");
     let slimio = PathBuf::from(args.value("slimio", "target/release/slimio".to_owned())?);
     let (stock_only, slimio_only) = (args.switch("stock-only"), args.switch("slimio-only"));
     if !slimio_only {
-        let program = stock.or_else(|| find_program("redis-server")).ok_or_else(|| {
-            BenchError::Usage(
-                "redis-server is not installed (Debian: apt-get install redis-server)".into(),
-            )
-        })?;
-        servers.push((ServerKind::Stock, program));
+        servers.extend(stocks(stock)?);
     }
     if !stock_only {
         if !slimio.is_file() {
@@ -95,12 +90,42 @@ fn servers(args: &mut Args) -> Result<Vec<(ServerKind, PathBuf)>> {
             );
             return Err(BenchError::Usage(text));
         }
-        servers.push((ServerKind::SlimIO, absolute(&slimio)?));
+        servers.push(Contender::only(ServerKind::SlimIO, absolute(&slimio)?));
     }
     if servers.is_empty() {
         return Err(BenchError::Usage("--stock-only and --slimio-only leave nothing".into()));
     }
     Ok(servers)
+}
+
+/// The stock servers that `--stock` names: one by its path, several as `NAME=PATH,NAME=PATH`.
+fn stocks(given: Option<String>) -> Result<Vec<Contender>> {
+    let Some(given) = given else {
+        let program = find_program("redis-server").ok_or_else(|| {
+            BenchError::Usage(
+                "redis-server is not installed (Debian: apt-get install redis-server)".into(),
+            )
+        })?;
+        return Ok(vec![Contender::only(ServerKind::Stock, program)]);
+    };
+    if !given.contains('=') {
+        return Ok(vec![Contender::only(ServerKind::Stock, given.into())]);
+    }
+    let mut all: Vec<Contender> = Vec::new();
+    for one in given.split(',') {
+        let Some((name, path)) = one.split_once('=') else {
+            return Err(BenchError::Usage(format!("--stock {one}: several are NAME=PATH each")));
+        };
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        // A name is a folder's, too.
+        if name.is_empty() || !name.chars().all(is_word) || all.iter().any(|it| it.name == name) {
+            let text = format!("--stock {one}: a name is a word, and another one for each");
+            return Err(BenchError::Usage(text));
+        }
+        let (kind, name, program) = (ServerKind::Stock, name.to_owned(), absolute(path.as_ref())?);
+        all.push(Contender { kind, name, program });
+    }
+    Ok(all)
 }
 
 fn pick(names: Option<&str>) -> Result<Vec<&'static Scenario>> {
@@ -124,4 +149,22 @@ fn list() -> String {
 
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).doing(format!("looking for {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_stock_servers_have_names() {
+        let names = |given: &str| {
+            let all = stocks(Some(given.to_owned()))?;
+            Ok::<_, BenchError>(all.into_iter().map(|it| it.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names("/usr/bin/redis-server").unwrap(), ["stock"]);
+        assert_eq!(names("redis-7=/a,valkey-9=/b").unwrap(), ["redis-7", "valkey-9"]);
+        for wrong in ["a=/a,/b", "a=/a,a=/b", "=/a", "a/b=/a"] {
+            assert!(names(wrong).is_err(), "{wrong}");
+        }
+    }
 }

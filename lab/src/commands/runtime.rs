@@ -140,7 +140,7 @@ fn machine(experiment: &Experiment, is_quick: bool) -> Result<String> {
         environment.add_strangers()?;
     }
     let wanted = ["kernel", "cpu", "cores", "memory", "commit", "redis", "other_work_before"];
-    let facts = environment.facts().iter().filter(|(name, _)| wanted.contains(name));
+    let facts = environment.facts().iter().filter(|(name, _)| wanted.contains(&name.as_str()));
     let facts: Vec<String> = facts.map(|(name, text)| format!("{name}: {text}")).collect();
     Ok(format!("\n{}\n", facts.join("; ")))
 }

@@ -86,9 +86,10 @@ fn table(
     let _ = writeln!(text, "## {title}\n\n| | policy | {} |", titles.join(" | "));
     let _ = writeln!(text, "|---|---|{}", "---:|".repeat(columns.len()));
     for (index, scenario) in rows {
-        for (kind, _) in &comparison.config.servers {
-            let Some(runs) = comparison.runs.get(&(index, *kind)) else { continue };
-            let _ = write!(text, "| {}, {kind} | {} |", scenario.title, scenario.policy);
+        for (server, contender) in comparison.config.servers.iter().enumerate() {
+            let Some(runs) = comparison.runs.get(&(index, server)) else { continue };
+            let name = &contender.name;
+            let _ = write!(text, "| {}, {name} | {} |", scenario.title, scenario.policy);
             for (_, metric) in columns {
                 let _ = write!(text, " {} |", number(runs.median(metric)));
             }

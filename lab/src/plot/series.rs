@@ -6,7 +6,6 @@ use slimio_plot::{Canvas, Ink, grid, rounded};
 use super::{HEAD_HEIGHT, MARGIN, WIDTH, head, ink};
 use crate::compare::Comparison;
 use crate::series::Series;
-use crate::server::ServerKind;
 
 const LEFT: i32 = 90;
 const PANEL_HEIGHT: i32 = 260;
@@ -15,11 +14,12 @@ const GAP: i32 = 50;
 
 /// `None` when the row has no series.
 pub(super) fn panels(comparison: &Comparison, index: usize) -> Option<Canvas> {
-    let mut panels: Vec<(ServerKind, &Series)> = Vec::new();
-    for (kind, _) in &comparison.config.servers {
-        let results = comparison.runs.get(&(index, *kind)).map(|runs| &runs.results);
+    let servers = &comparison.config.servers;
+    let mut panels: Vec<(usize, &Series)> = Vec::new();
+    for server in 0..servers.len() {
+        let results = comparison.runs.get(&(index, server)).map(|runs| &runs.results);
         let series = results.and_then(|results| results.first()?.series.as_ref());
-        panels.extend(series.map(|series| (*kind, series)));
+        panels.extend(series.map(|series| (server, series)));
     }
     let points = || panels.iter().flat_map(|(_, series)| &series.points);
     let time_max = points().map(|&(time, _)| time).fold(0.0, f64::max);
@@ -32,10 +32,10 @@ pub(super) fn panels(comparison: &Comparison, index: usize) -> Option<Canvas> {
     let mut canvas = Canvas::new(WIDTH, height);
     let title = format!("{}, {}: requests per second over time", scenario.title, scenario.policy);
     head(&mut canvas, comparison, &title);
-    for (row, (kind, series)) in panels.iter().enumerate() {
+    for (row, (server, series)) in panels.iter().enumerate() {
         let top = HEAD_HEIGHT + row as i32 * (PANEL_HEIGHT + GAP);
         let panel = Panel { top, time_max, rate_max };
-        panel.draw(&mut canvas, series, ink(*kind));
+        panel.draw(&mut canvas, series, ink(servers, *server));
     }
     Some(canvas)
 }
