@@ -8,7 +8,7 @@ use crate::rng::mix64;
 const ZIPFIAN_THETA: f64 = 0.99;
 
 /// How the keys of a run are drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum KeyDistribution {
     /// Every key equally often.
     Uniform,

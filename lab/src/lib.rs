@@ -2,7 +2,6 @@
 //! promised. Invariant: it knows the servers only by their sockets, files and `/proc`, so whatever
 //! it says of one it would say of the other.
 
-pub mod args;
 pub mod block;
 pub mod commands;
 pub mod compare;

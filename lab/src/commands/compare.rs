@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::args::Args;
+use clap::Args;
+
 use crate::compare::{CompareConfig, Comparison, Contender, RUNS_FILE, compare};
 use crate::error::{BenchError, Doing, Result};
 use crate::markdown;
@@ -11,24 +12,96 @@ use crate::plot;
 use crate::scenario::{self, DEFAULT_SCENARIO_COUNT, SCENARIOS, Scale, Scenario};
 use crate::server::{ServerKind, find_program};
 
-/// Flags without a value.
-pub const SWITCHES: &[&str] = &["quick", "full", "stock-only", "slimio-only"];
-
 /// What the flags of `compare` mean.
 pub const HELP: &str = include_str!("../../help/compare.txt");
 
 const REPORT_FILE: &str = "benchmarks.md";
 
-/// Runs the comparison that `args` describe; the result is the text to print.
-pub fn run(mut args: Args, command: &str) -> Result<String> {
-    let scenarios = args.text("scenarios");
-    if scenarios.as_deref() == Some("list") {
-        return Ok(list());
+/// The flags.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub struct Compare {
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    #[arg(long)]
+    full: bool,
+    #[arg(long)]
+    rounds: Option<u32>,
+    #[arg(long)]
+    seconds: Option<f64>,
+    #[arg(long)]
+    scenarios: Option<String>,
+    #[arg(long, conflicts_with = "slimio_only")]
+    stock_only: bool,
+    #[arg(long)]
+    slimio_only: bool,
+    #[arg(long)]
+    stock: Option<String>,
+    #[arg(long, default_value = "target/release/slimio")]
+    slimio: PathBuf,
+    #[arg(long, default_value = "bench-results")]
+    out: PathBuf,
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    #[arg(long, allow_hyphen_values = true, default_value = "")]
+    extra: String,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Compare {
+    /// Runs the comparison; the result is the text to print. `command` is what can be given again.
+    pub fn run(&self, command: &str) -> Result<String> {
+        if self.scenarios.as_deref() == Some("list") {
+            return Ok(list());
+        }
+        let comparison = compare(self.config()?)?;
+        write_report(&comparison, command)
     }
-    let config = config(&mut args, scenarios.as_deref())?;
-    args.finish()?;
-    let comparison = compare(config)?;
-    write_report(&comparison, command)
+
+    fn config(&self) -> Result<CompareConfig> {
+        let mut scale = match (self.quick, self.full) {
+            (true, _) => Scale::QUICK,
+            (_, true) => Scale::FULL,
+            _ => Scale::NORMAL,
+        };
+        scale.rounds = self.rounds.unwrap_or(scale.rounds);
+        scale.measured_s = self.seconds.unwrap_or(scale.measured_s);
+        if scale.rounds == 0 || !(scale.measured_s > 0.0 && scale.measured_s < 86_400.0) {
+            return Err(BenchError::Usage("a comparison needs rounds and seconds".into()));
+        }
+        let work = self.dir.clone().unwrap_or_else(|| self.out.join("work"));
+        Ok(CompareConfig {
+            servers: self.servers()?,
+            extra: self.extra.split_whitespace().map(str::to_owned).collect(),
+            scenarios: pick(self.scenarios.as_deref())?,
+            scale,
+            // A server runs in a working directory of its own: paths must not depend on ours.
+            work: absolute(&work)?,
+            out: absolute(&self.out)?,
+            seed: self.seed,
+        })
+    }
+
+    fn servers(&self) -> Result<Vec<Contender>> {
+        let mut servers = Vec::new();
+        if !self.slimio_only {
+            servers.extend(stocks(self.stock.as_deref())?);
+        }
+        if !self.stock_only {
+            let slimio = &self.slimio;
+            if !slimio.is_file() {
+                let text = format!(
+                    "{} is not there: build it (cargo build --release) or name it (--slimio PATH), \
+                     or ask for stock alone (--stock-only)",
+                    slimio.display()
+                );
+                return Err(BenchError::Usage(text));
+            }
+            servers.push(Contender::only(ServerKind::SlimIO, absolute(slimio)?));
+        }
+        Ok(servers)
+    }
 }
 
 fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
@@ -46,60 +119,8 @@ fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
     Err(BenchError::Server(text))
 }
 
-fn config(args: &mut Args, scenarios: Option<&str>) -> Result<CompareConfig> {
-    let mut scale = match (args.switch("quick"), args.switch("full")) {
-        (false, false) => Scale::NORMAL,
-        (true, false) => Scale::QUICK,
-        (false, true) => Scale::FULL,
-        (true, true) => return Err(BenchError::Usage("--quick or --full, not both".into())),
-    };
-    scale.rounds = args.value("rounds", scale.rounds)?;
-    scale.measured_s = args.value("seconds", scale.measured_s)?;
-    if scale.rounds == 0 || !(scale.measured_s > 0.0 && scale.measured_s < 86_400.0) {
-        return Err(BenchError::Usage("a comparison needs rounds and seconds".into()));
-    }
-    let out = PathBuf::from(args.value("out", "bench-results".to_owned())?);
-    let work = args.text("dir").map_or_else(|| out.join("work"), PathBuf::from);
-    let extra = args.text("extra").unwrap_or_default();
-    Ok(CompareConfig {
-        servers: servers(args)?,
-        extra: extra.split_whitespace().map(str::to_owned).collect(),
-        scenarios: pick(scenarios)?,
-        scale,
-        // A server runs in a working directory of its own: paths must not depend on ours.
-        work: absolute(&work)?,
-        out: absolute(&out)?,
-        seed: args.value("seed", 1)?,
-    })
-}
-
-fn servers(args: &mut Args) -> Result<Vec<Contender>> {
-    let mut servers = Vec::new();
-    let stock = args.text("stock");
-    let slimio = PathBuf::from(args.value("slimio", "target/release/slimio".to_owned())?);
-    let (stock_only, slimio_only) = (args.switch("stock-only"), args.switch("slimio-only"));
-    if !slimio_only {
-        servers.extend(stocks(stock)?);
-    }
-    if !stock_only {
-        if !slimio.is_file() {
-            let text = format!(
-                "{} is not there: build it (cargo build --release) or name it (--slimio PATH), \
-                 or ask for stock alone (--stock-only)",
-                slimio.display()
-            );
-            return Err(BenchError::Usage(text));
-        }
-        servers.push(Contender::only(ServerKind::SlimIO, absolute(&slimio)?));
-    }
-    if servers.is_empty() {
-        return Err(BenchError::Usage("--stock-only and --slimio-only leave nothing".into()));
-    }
-    Ok(servers)
-}
-
 /// The stock servers that `--stock` names: one by its path, several as `NAME=PATH,NAME=PATH`.
-fn stocks(given: Option<String>) -> Result<Vec<Contender>> {
+fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
     let Some(given) = given else {
         let program = find_program("redis-server").ok_or_else(|| {
             BenchError::Usage(
@@ -158,7 +179,7 @@ mod tests {
     #[test]
     fn several_stock_servers_have_names() {
         let names = |given: &str| {
-            let all = stocks(Some(given.to_owned()))?;
+            let all = stocks(Some(given))?;
             Ok::<_, BenchError>(all.into_iter().map(|it| it.name).collect::<Vec<_>>())
         };
         assert_eq!(names("/usr/bin/redis-server").unwrap(), ["stock"]);

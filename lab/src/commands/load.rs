@@ -1,10 +1,13 @@
 //! `slimio-lab load`: drives one running server.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::{Args, ValueEnum};
+
 use crate::address::Address;
-use crate::args::Args;
 use crate::error::{BenchError, Result};
 use crate::keys::KeyDistribution;
 use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
@@ -14,46 +17,82 @@ use crate::request::RequestWriter;
 use crate::run::{preload, without_errors};
 use crate::values::ValuePool;
 
-/// Flags without a value.
-pub const SWITCHES: &[&str] = &["preload", "check-values", "allow-errors"];
-
 /// What the flags of `load` mean.
 pub const HELP: &str = include_str!("../../help/load.txt");
 
-/// Runs the load that `args` describe; the result is the text to print.
-pub fn run(mut args: Args) -> Result<String> {
-    let address = address(&mut args)?;
-    let key_count = args.value("keys", 1_000_000u64)?.max(1);
-    let seed = args.value("seed", 1)?;
-    let value_size = args.value("value-size", 4096)?;
-    let compressible: f64 = args.value("compressible", 0.5)?;
+/// The flags.
+#[derive(Debug, Args)]
+pub struct Load {
+    #[arg(long, default_value_t = 6379)]
+    port: u16,
+    #[arg(long)]
+    host: Option<SocketAddr>,
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    #[arg(long, default_value_t = 50)]
+    clients: usize,
+    #[arg(long, default_value_t = 1)]
+    pipeline: usize,
+    #[arg(long, default_value = "set")]
+    mix: String,
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    #[arg(long, value_enum)]
+    distribution: Option<KeyDistribution>,
+    #[arg(long, default_value_t = 4096)]
+    value_size: usize,
+    #[arg(long, default_value_t = 0.5)]
+    compressible: f64,
+    #[arg(long)]
+    rate: Option<f64>,
+    #[arg(long, value_enum, default_value_t = ArrivalName::Poisson)]
+    arrival: ArrivalName,
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    #[arg(long)]
+    requests: Option<u64>,
+    #[arg(long, default_value_t = 1.0)]
+    warmup: f64,
+    #[arg(long)]
+    preload: bool,
+    #[arg(long)]
+    check_values: bool,
+    #[arg(long)]
+    allow_errors: bool,
+    #[arg(long)]
+    server_pid: Option<u32>,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ArrivalName {
+    Poisson,
+    Fixed,
+}
+
+/// Runs the load; the result is the text to print.
+pub fn run(args: &Load) -> Result<String> {
+    let &Load { value_size, compressible, seed, server_pid: server, .. } = args;
+    let key_count = args.keys.max(1);
     if !(0.0..=1.0).contains(&compressible) {
         return Err(BenchError::Usage("--compressible is between 0 and 1".into()));
     }
-    let mix_name: String = args.value("mix", "set".to_owned())?;
-    let mix = Mix::named(&mix_name, key_count, distribution(&mut args)?)?;
-    let arrival = arrival(&mut args)?;
-    let fill_first = args.switch("preload");
+    let mix = Mix::named(&args.mix, key_count, args.distribution)?;
     let config = LoadConfig {
-        address,
-        clients: args.value("clients", 50)?,
-        pipeline: args.value("pipeline", 1)?,
-        arrival,
-        check_values: args.switch("check-values"),
+        address: address(args),
+        clients: args.clients,
+        pipeline: args.pipeline,
+        arrival: arrival(args)?,
+        check_values: args.check_values,
         seed,
     };
-    let warmup = seconds(args.value("warmup", 1.0)?)?;
-    let length = seconds(args.value("seconds", 10.0)?)?;
-    let until = match args.optional("requests")? {
-        Some(count) => Until::Requests(count),
-        None => Until::Elapsed(length),
-    };
-    let allow_errors = args.switch("allow-errors");
-    let server = args.optional("server-pid")?;
-    args.finish()?;
+    let warmup = seconds(args.warmup)?;
+    let length = seconds(args.seconds)?;
+    let until = args.requests.map_or(Until::Elapsed(length), Until::Requests);
 
     let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));
-    if fill_first {
+    if args.preload {
         preload(&config.address, key_count, &writer, seed)?;
     }
     let mut generator = Generator::connect(config, mix, writer)?;
@@ -63,7 +102,7 @@ pub fn run(mut args: Args) -> Result<String> {
     let before = Use::now(server)?;
     let report = generator.run(until)?;
     let used = Use::now(server)?.since(before);
-    let report = if allow_errors { report } else { without_errors(report)? };
+    let report = if args.allow_errors { report } else { without_errors(report)? };
     Ok(describe(&report, used))
 }
 
@@ -119,38 +158,23 @@ fn describe(report: &PhaseReport, used: Use) -> String {
     text
 }
 
-fn address(args: &mut Args) -> Result<Address> {
-    if let Some(path) = args.text("socket") {
-        return Ok(Address::Unix(path.into()));
+fn address(args: &Load) -> Address {
+    match (&args.socket, args.host) {
+        (Some(path), _) => Address::Unix(path.clone()),
+        (None, Some(host)) => Address::Tcp(host),
+        (None, None) => Address::local(args.port),
     }
-    if let Some(host) = args.optional("host")? {
-        return Ok(Address::Tcp(host));
-    }
-    Ok(Address::local(args.value("port", 6379)?))
 }
 
-fn distribution(args: &mut Args) -> Result<Option<KeyDistribution>> {
-    let Some(name) = args.text("distribution") else { return Ok(None) };
-    Ok(Some(match name.as_str() {
-        "uniform" => KeyDistribution::Uniform,
-        "zipfian" => KeyDistribution::Zipfian,
-        "latest" => KeyDistribution::Latest,
-        "sequential" => KeyDistribution::Sequential,
-        _ => return Err(BenchError::Usage(format!("unknown distribution {name}"))),
-    }))
-}
-
-fn arrival(args: &mut Args) -> Result<Arrival> {
-    let kind = args.value("arrival", "poisson".to_owned())?;
-    let Some(per_s) = args.optional::<f64>("rate")? else { return Ok(Arrival::Closed) };
-    match kind.as_str() {
-        _ if !(per_s > 0.0 && per_s.is_finite()) => {
-            Err(BenchError::Usage("--rate must be above zero".into()))
-        }
-        "poisson" => Ok(Arrival::Poisson { per_s }),
-        "fixed" => Ok(Arrival::Fixed { per_s }),
-        _ => Err(BenchError::Usage(format!("unknown arrival {kind}"))),
+fn arrival(args: &Load) -> Result<Arrival> {
+    let Some(per_s) = args.rate else { return Ok(Arrival::Closed) };
+    if !(per_s > 0.0 && per_s.is_finite()) {
+        return Err(BenchError::Usage("--rate must be above zero".into()));
     }
+    Ok(match args.arrival {
+        ArrivalName::Poisson => Arrival::Poisson { per_s },
+        ArrivalName::Fixed => Arrival::Fixed { per_s },
+    })
 }
 
 fn seconds(value: f64) -> Result<Duration> {

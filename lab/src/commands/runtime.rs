@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use slimio_plot::write_png;
 
-use crate::args::Args;
 use crate::environment::Environment;
 use crate::error::{BenchError, Doing as _, Result};
 use crate::recorder::{FileSystemKind, can_record};
@@ -14,9 +14,6 @@ use crate::runtime::{
     Drive, Host, Outcome, Setup, chart, folder_in_memory, middle_rounds, remove, table,
 };
 use crate::server::{Policy, find_program};
-
-/// Flags without a value.
-pub const SWITCHES: &[&str] = &["quick"];
 
 /// What the flags of `runtime` mean.
 pub const HELP: &str = include_str!("../../help/runtime.txt");
@@ -64,57 +61,86 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Runs what `args` describe; the result is the text to print.
-pub fn run(mut args: Args) -> Result<String> {
-    let is_quick = args.switch("quick");
+/// The flags.
+#[derive(Debug, Args)]
+pub struct Runtime {
+    #[arg(long)]
+    slimio: Option<PathBuf>,
+    #[arg(long)]
+    redis: Option<PathBuf>,
+    #[arg(long, default_value = "./runtime")]
+    out: PathBuf,
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    #[arg(long)]
+    size: Option<u64>,
+    #[arg(long)]
+    ru: Option<u64>,
+    #[arg(long)]
+    repetitions: Option<u32>,
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    #[arg(long)]
+    drive: Option<String>,
+    #[arg(long)]
+    spare: Option<u32>,
+    #[arg(long)]
+    background: Option<u32>,
+    #[arg(long)]
+    fill: Option<u64>,
+    #[arg(long)]
+    snapshot_rate: Option<String>,
+    #[arg(long, value_parser = Policy::named)]
+    policy: Option<Policy>,
+    #[arg(long, default_value = "")]
+    host: String,
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs it; the result is the text to print.
+pub fn run(args: &Runtime) -> Result<String> {
+    let is_quick = args.quick;
     let missing = || BenchError::Usage("slimio is not installed; name one".into());
-    let slimio = args.text("slimio").map(PathBuf::from).or_else(|| find_program("slimio"));
-    let redis = args.text("redis").map(PathBuf::from).or_else(|| find_program("redis-server"));
-    let folder = args.text("folder").map_or_else(folder_in_memory, PathBuf::from);
+    let slimio = args.slimio.clone().or_else(|| find_program("slimio"));
+    let redis = args.redis.clone().or_else(|| find_program("redis-server"));
+    let folder = args.folder.clone().unwrap_or_else(folder_in_memory);
     let mut experiment = Experiment {
         slimio: slimio.ok_or_else(missing)?,
         redis,
-        out: PathBuf::from(args.value("out", "./runtime".to_owned())?),
+        out: args.out.clone(),
         folder: folder.join(format!("slimio-runtime-{}", std::process::id())),
-        drive_bytes: args.value("size", if is_quick { 384u64 } else { 2880 })? << 20,
-        repetitions: args.value("repetitions", if is_quick { 2 } else { 4 })?,
-        snapshot_rate: args.text("snapshot-rate"),
+        drive_bytes: args.size.unwrap_or(if is_quick { 384 } else { 2880 }) << 20,
+        repetitions: args.repetitions.unwrap_or(if is_quick { 2 } else { 4 }),
+        snapshot_rate: args.snapshot_rate.clone(),
         machine: String::new(),
         outcomes: Vec::new(),
         skipped: None,
     };
-    let only_drive = args.text("drive").or_else(|| is_quick.then(|| "paper".to_owned()));
-    let (spare, fill) = (args.optional("spare")?, args.optional("fill")?);
-    let background = args.optional("background")?;
-    let unit_mib = args.optional::<u64>("ru")?.or(is_quick.then_some(8));
-    let only_policy = args
-        .text("policy")
-        .map(|name| Policy::named(&name))
-        .transpose()
-        .map_err(BenchError::Usage)?;
-    let only_policy = only_policy.or_else(|| is_quick.then_some(Policy::EverySec));
-    let words = args.value("host", String::new())?;
-    let rounds = args.value("rounds", 1)?;
-    args.finish()?;
+    let only_drive = args.drive.as_deref().or(is_quick.then_some("paper"));
+    let unit_mib = args.ru.or(is_quick.then_some(8));
+    let only_policy = args.policy.or(is_quick.then_some(Policy::EverySec));
 
     fs::create_dir_all(&experiment.out).doing(format!("making {}", experiment.out.display()))?;
     experiment.machine = machine(&experiment, is_quick)?;
-    for case in CASES.iter().filter(|case| only_drive.as_ref().is_none_or(|it| it == case.name)) {
+    for case in CASES.iter().filter(|case| only_drive.is_none_or(|it| it == case.name)) {
         let drive = Drive {
             name: case.name,
             size_bytes: experiment.drive_bytes,
             unit_bytes: unit_mib.map(|mib| mib << 20),
-            spare_percent: spare.unwrap_or(case.spare_percent),
-            background_percent: background.unwrap_or(case.background_percent),
-            fill_percent: fill.unwrap_or(case.fill_percent),
+            spare_percent: args.spare.unwrap_or(case.spare_percent),
+            background_percent: args.background.unwrap_or(case.background_percent),
+            fill_percent: args.fill.unwrap_or(case.fill_percent),
         };
         let policies = [Policy::EverySec, Policy::Always];
         for policy in policies.into_iter().filter(|it| only_policy.is_none_or(|only| only == *it)) {
             let hosts = case.hosts.iter().copied();
             let mut hosts: Vec<Host> = hosts
-                .filter(|host| host.to_string().contains(&words) && !(is_quick && host.is_stock()))
+                .filter(|host| {
+                    host.to_string().contains(&args.host) && !(is_quick && host.is_stock())
+                })
                 .collect();
-            for _ in 0..rounds {
+            for _ in 0..args.rounds {
                 for &host in &hosts {
                     experiment.run(host, drive, policy)?;
                 }

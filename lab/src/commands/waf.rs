@@ -7,17 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
+use clap::Args;
 use slimio_plot::write_png;
 use slimio_ssd::workload::PaperRun;
 
 use self::table::{DriveRow, Row, chart, drives_table, points, table};
-use crate::args::Args;
 use crate::error::{BenchError, Doing, Result};
 use crate::recorder::{FileSystemKind, Place, Recording, Workload, can_record, drive_bytes};
 use crate::server::{Policy, find_program};
-
-/// Flags without a value.
-pub const SWITCHES: &[&str] = &["quick", "reuse", "full"];
 
 /// What the flags of `waf` mean.
 pub const HELP: &str = include_str!("../../help/waf.txt");
@@ -93,26 +90,37 @@ impl Subject {
     }
 }
 
-/// Runs what `args` describe; the result is the text to print.
-pub fn run(mut args: Args) -> Result<String> {
-    let program = |given: Option<String>, name: &str| {
+/// The flags.
+#[derive(Debug, Args)]
+pub struct Waf {
+    #[arg(long)]
+    slimio: Option<PathBuf>,
+    #[arg(long)]
+    redis: Option<PathBuf>,
+    #[arg(long, default_value = "./waf")]
+    out: PathBuf,
+    #[arg(long, default_value_t = 1440)]
+    size: u64,
+    #[arg(long, value_parser = Policy::named)]
+    policy: Option<Policy>,
+    #[arg(long)]
+    full: bool,
+    #[arg(long)]
+    reuse: bool,
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs it; the result is the text to print.
+pub fn run(args: &Waf) -> Result<String> {
+    let program = |given: &Option<PathBuf>, name: &str| {
         let missing = || BenchError::Usage(format!("{name} is not installed; name one"));
-        given.map(PathBuf::from).or_else(|| find_program(name)).ok_or_else(missing)
+        given.clone().or_else(|| find_program(name)).ok_or_else(missing)
     };
-    let slimio = program(args.text("slimio"), "slimio")?;
-    let redis = args.text("redis");
-    let out = PathBuf::from(args.value("out", "./waf".to_owned())?);
+    let slimio = program(&args.slimio, "slimio")?;
     // A server works in a folder of its own.
-    let out = absolute(&out).doing(format!("finding {}", out.display()))?;
-    let size = args.value("size", 1440u64)?;
-    let only = args
-        .text("policy")
-        .map(|name| Policy::named(&name))
-        .transpose()
-        .map_err(BenchError::Usage)?;
-    let (reuse, is_quick) = (args.switch("reuse"), args.switch("quick"));
-    let is_full = args.switch("full");
-    args.finish()?;
+    let out = absolute(&args.out).doing(format!("finding {}", args.out.display()))?;
+    let &Waf { size, policy: only, full: is_full, reuse, quick: is_quick, .. } = args;
     let device_bytes = drive_bytes(if is_quick { size / 2 } else { size })?;
     if is_full && !PaperRun::DRIVE_BYTES.is_multiple_of(device_bytes) {
         let text = format!("the paper's 180 GiB are no multiple of {size} MiB: --full wants one");
@@ -128,7 +136,7 @@ pub fn run(mut args: Args) -> Result<String> {
     if is_quick {
         return experiment.quick();
     }
-    let redis = program(redis, "redis-server")?;
+    let redis = program(&args.redis, "redis-server")?;
     let is_wanted = |policy: &Policy| only.is_none_or(|only| only == *policy);
     let policies: Vec<Policy> =
         PAPER.iter().map(|(policy, ..)| *policy).filter(is_wanted).collect();
