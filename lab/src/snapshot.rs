@@ -30,7 +30,7 @@ use crate::values::ValuePool;
 use crate::watch::{Seen, Watch};
 
 /// Distance of the looks at a snapshot that runs.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A snapshot that takes longer ends the run.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(1800);
 
@@ -110,7 +110,7 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
         if took > SNAPSHOT_MAX {
             return Err(BenchError::Server(format!("{kind} takes longer than {SNAPSHOT_MAX:?}")));
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -10,7 +10,7 @@ import unittest
 
 from harness.loop_device import LoopDevice
 from harness.server import Server
-from harness.target import TestCase, slimio_only, stock_is_installed
+from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
 from harness.tool import tool
 from harness.wait import until
 
@@ -135,6 +135,49 @@ class Exchange(TestCase):
         server.start()
         with server.client() as client:
             self.assertEqual(contents(client), before)
+
+    def test_a_terminal_is_told_what_a_running_server_does_for_an_export(self):
+        server = Server()
+        self.addCleanup(server.close)
+        with server.client() as client:
+            client("SET", "k", "v")
+        address = f"127.0.0.1:{server.port}"
+        export = [TARGET.command[0], "export", "--volume", server.volume, "--out", self.path("told.rdb"),
+                  "--server", address]
+        # `--snapshot` takes none.
+        for flags, told in ([], f"exporting: the server at {address} takes a snapshot\r\n"), (["--snapshot"], ""):
+            ours, terminal = os.openpty()
+            done = subprocess.run([*export, *flags], stdout=subprocess.PIPE, stderr=terminal, timeout=60, check=False)
+            os.write(terminal, b"end")
+            said = b""
+            while not said.endswith(b"end"):
+                said += os.read(ours, 1000)
+            for end in (ours, terminal):
+                os.close(end)
+            self.assertEqual((done.returncode, said.decode()), (0, told + "end"))
+            self.assertIn(b"wrote 1 keys", done.stdout)
+
+    def test_a_password_out_of_a_file(self):
+        """Of any bytes, and whatever ends its line."""
+        server = Server()
+        self.addCleanup(server.close)
+        password, file = b"caf\xe9 \xff", self.path("password")
+        with server.client() as client:
+            client("SET", "k", "v")
+            client("CONFIG", "SET", "requirepass", password)
+        export = ["export", "--volume", server.volume, "--out", self.path("secret.rdb"),
+                  "--server", f"127.0.0.1:{server.port}", "--password-file", file]
+        for end in (b"", b"\n", b"\r\n", b"\n\n"):
+            with open(file, "wb") as written:
+                written.write(password + end)
+            code, text = tool(*export)
+            self.assertEqual(code, 0, (end, text))
+            self.assertIn("wrote 1 keys", text)
+        with open(file, "wb") as written:
+            written.write(password[:-1])
+        code, text = tool(*export)
+        self.assertEqual(code, 1, text)
+        self.assertIn("WRONGPASS", text)
 
     def test_out_of_a_running_server_on_a_block_device(self):
         device = LoopDevice(self, self.path("memory"), size=256 << 20, memory_size="200m").path

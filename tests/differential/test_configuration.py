@@ -63,6 +63,31 @@ class Defaults(TestCase):
                 client.close()
 
 
+    def test_numbers_and_names_are_read_as_in_redis(self):
+        pair = ("hash-max-ziplist-entries", "hash-max-listpack-entries")
+        sets = [["timeout", number] for number in ("+1", "01", "-0", "-1", "0", "1", " 1", "1 ", "", "1.0", "0x1", "x")]
+        sets += [
+            ["slowlog-log-slower-than", "-01"], ["slowlog-log-slower-than", "-7"], ["Timeout", "x"], ["TIMEOUT", "-1"],
+            ["Slave-Priority", "x"], ["slave-priority", "-1"], ["Replica-Priority", "x"], ["maxmemory-policy", "x"],
+            # Both names of one directive, and one of them twice.
+            [pair[0], 7, pair[1], 8], [pair[1], 9, pair[0], 10], [pair[0], 7, pair[0].upper(), 8],
+            ["replica-priority", 7, "slave-priority", 8], ["slave-priority", 7, "timeout", 1, "slave-priority", 8],
+            [pair[0], 7, pair[1], "x"], [pair[0], "x", pair[1], 7],
+            # Several things wrong: which of them is said.
+            ["hz", "x", "Databases", 3], ["Databases", 3, "nosuch", 1], ["nosuch", 1, "databases", 3], ["timeout", 5, "dir", "/"],
+            ["timeout", 1, "timeout", 2, "nosuch", 3], ["timeout", "x", "timeout", 2], ["databases", 3, "databases", 3],
+            ["timeout", 5, "hz", "x"], ["appendonly", "maybe", "timeout", "x"],
+        ]
+        with Server() as ours, Server(stock=True) as theirs, ours.client() as one, theirs.client() as other:
+            for words in sets:
+                with self.subTest(words):
+                    self.assertEqual(one.raw("CONFIG", "SET", *words), other.raw("CONFIG", "SET", *words))
+                    for name in ("timeout", "slowlog-log-slower-than", "slave-priority", *pair):
+                        asked = ["CONFIG", "GET", name]
+                        if name not in pair or words[0] in pair:
+                            self.assertEqual(one(*asked), other(*asked))
+
+
 FOR_A_START = re.compile(rb"can't set .* config")
 AT_START = "here for a start only"
 CHECKED = "here what is no value of it is refused"

@@ -196,6 +196,33 @@ class MemoryLimits(TestCase):
                         self.assertEqual(self.number(server, "connected_clients"), 2)
                 server.close()
 
+    def test_what_can_be_in_a_transaction_when_there_is_no_room(self):
+        """And whether EXEC runs behind it. `full` and `room` are what another client makes of the limit."""
+        limits = {"full": 1, "room": 0}
+        servers = self.serve()
+        others = [self.client(server) for server in servers]
+        for script in [
+            "full|MULTI|EXEC", "full|WATCH k|MULTI|DISCARD", "MULTI|full|MULTI|room|EXEC", "MULTI|full|WATCH k|room|EXEC",
+            "MULTI|full|UNWATCH|room|EXEC", "MULTI|full|GET k|room|EXEC", "MULTI|GET k|full|EXEC", "MULTI|SET k w|full|EXEC",
+            "MULTI|SET k w|full|DISCARD|GET k", "MULTI|full|DISCARD|room|EXEC", "MULTI|full|RESET|EXEC",
+            "MULTI|full|NOSUCH|room|EXEC", "MULTI|full|MULTI|EXEC", "MULTI|DEL k|full|EXEC x|EXEC", "MULTI|full|EXEC",
+            "WATCH k|MULTI|full|WATCH|room|EXEC", "MULTI|MULTI|WATCH k|GET k|EXEC", "full|MULTI|MULTI|DISCARD|SET k w",
+            "MULTI|full|WATCH k|DISCARD|MULTI|room|EXEC",
+        ]:
+            replies = []
+            for server, other in zip(servers, others):
+                replies.append([])
+                with server.client() as client:
+                    other("CONFIG", "SET", "maxmemory", 0)
+                    client("SET", "k", "v")
+                    for line in script.split("|"):
+                        if line in limits:
+                            other("CONFIG", "SET", "maxmemory", limits[line])
+                        else:
+                            replies[-1].append((line, client.raw(*line.split())))
+            with self.subTest(script):
+                self.assertEqual(*replies)
+
     @slimio_only
     def test_a_limit_to_what_all_clients_hold_is_refused_with_a_word(self):
         ours, theirs = (self.client(server) for server in self.serve())

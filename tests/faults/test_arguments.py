@@ -62,10 +62,38 @@ class Arguments(TestCase):
         self.assertIn("32768", said)
         self.assertNotIn("panicked", said)
 
+    def test_the_version_is_said_as_redis_server_is_asked_for_it(self):
+        wanted = run("--version")
+        self.assertRegex(wanted[1], r"^slimio \d+\.\d+\.\d+\n$")
+        for words in (["-v"], ["-V"], ["serve", "-v"], ["serve", "--version"]):
+            self.assertEqual(run(*words), wanted, words)
+
+    def test_a_file_is_served_without_a_word_before_it(self):
+        with Server(start=False) as server:
+            for name in ("redis.conf", "settings"):
+                with open(os.path.join(server.folder, name), "w", encoding="utf-8") as file:
+                    file.write("maxclients 77\n")
+                server.command = [TARGET.command[0], name]
+                server.start()
+                with server.client() as client:
+                    self.assertEqual(client("CONFIG", "GET", "maxclients"), [b"maxclients", b"77"])
+                server.kill()
+        for missing in ("nosuch.conf", "/nowhere/settings"):
+            code, said = run(missing, "--port", "0")
+            self.assertEqual(code, 1, said)
+            self.assertIn(f"cannot read the configuration file {missing}: No such file", said)
+        code, said = run("inspekt")
+        self.assertEqual(code, 2, said)
+        self.assertIn("inspect", said)
+        for flag in ("-p", "-port"):
+            code, said = run("serve", flag, "7000")
+            self.assertEqual(code, 1, said)
+            self.assertIn(f"unexpected argument '{flag}': directives are given as --directive value", said)
+
     def test_what_is_not_utf8(self):
-        code, said = run("serve", "--requirepass", b"\xff\xfe")
+        code, said = run("serve", "--volume", b"\xff\xfe")
         self.assertEqual(code, 1, said)
-        self.assertIn("is not UTF-8 text", said)
+        self.assertIn("argument must be UTF-8 text", said)
         code, said = run("inspect", "--volume", b"caf\xe9")
         self.assertNotEqual(code, 0, said)
         self.assertNotIn("panicked", said)

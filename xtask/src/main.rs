@@ -40,7 +40,7 @@ const VERBS: &[Verb] = &[
         "kill the server under load; nothing acknowledged may be missing",
         suites::ledger,
     ),
-    verb("sim", "random lives on simulated disks, for so many minutes", sim::verb),
+    verb("sim", "random lives on simulated disks, for a number of minutes", sim::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("peers", "newer servers for `bench --stock`; --clean removes them", peers::verb),

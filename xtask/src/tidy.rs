@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod paths;
+mod phrases;
 mod planted;
 mod source;
 mod words;
@@ -30,6 +31,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
         source::check(file, &mut complaints);
         words::check(file, &mut complaints);
         paths::check(file, &mut complaints);
+        phrases::check(file, &mut complaints);
     }
     dependencies::check(&files, &mut complaints);
     planted::check(&files, &mut complaints);

@@ -113,9 +113,9 @@ impl Export {
     fn run_beside(&self, path: &Path, options: ExportOptions) -> Result<Exporter, String> {
         let mut server = Connection::open(&self.server)?;
         if let Some(file) = &self.password_file {
-            let password = std::fs::read_to_string(file)
+            let text = std::fs::read(file)
                 .map_err(|e| format!("cannot read the password from {}: {e}", file.display()))?;
-            server.call(&["AUTH", password.trim_end_matches('\n')])?;
+            server.call(&[b"AUTH", without_line_end(&text)])?;
         }
         // First of all: the server might replace its on-demand snapshot though nobody can read one.
         let mut media = slimio_volume::open_beside(path)
@@ -127,9 +127,13 @@ impl Export {
         };
         superblock()?;
         let pinned = if self.snapshot {
-            server.call(&["SLIMIO", "PIN", "LAST"])?
+            server.call(&[b"SLIMIO", b"PIN", b"LAST"])?
         } else {
-            server.call(&["SLIMIO", "PIN"])?
+            if std::io::stderr().is_terminal() {
+                // It may take as long as reading it does, and has no progress that we see.
+                eprintln!("exporting: the server at {} takes a snapshot", self.server);
+            }
+            server.call(&[b"SLIMIO", b"PIN"])?
         };
         let superblock = superblock()?;
         let summary = superblock.snapshots.all().find(|held| is_named(held, &pinned));
@@ -143,11 +147,19 @@ impl Export {
         let source = SlotSource { device: &mut *device, volume_id: superblock.volume_id, summary };
         export_slot(source, &mut exporter, &mut Progress::new("exporting").heard())?;
         // The snapshot stays pinned as long as the connection holds.
-        server.call(&["PING"]).map_err(|why| {
+        server.call(&[b"PING"]).map_err(|why| {
             format!("the server took the snapshot back while it was read ({why}); try again")
         })?;
         Ok(exporter)
     }
+}
+
+/// What is in a file of one line, whose end may be that of another system.
+fn without_line_end(mut text: &[u8]) -> &[u8] {
+    while let Some((b'\n' | b'\r', before)) = text.split_last() {
+        text = before;
+    }
+    text
 }
 
 /// Whether this is the snapshot that the server named: area, number, epoch.
@@ -176,7 +188,7 @@ impl Import {
     pub(crate) fn run(&self) -> Result<(), String> {
         let began = Instant::now();
         let mut config = Config::default();
-        config.set("databases", &self.databases.to_string()).map_err(|e| e.to_string())?;
+        config.set("databases", self.databases.to_string()).map_err(|e| e.to_string())?;
         let opened = File::open(&self.input).and_then(|file| Ok((file.metadata()?.len(), file)));
         let (size, file) =
             opened.map_err(|e| format!("cannot read {}: {e}", self.input.display()))?;
@@ -268,12 +280,15 @@ impl Connection {
     }
 
     /// Sends a request and returns its reply, a status or a string.
-    fn call(&mut self, args: &[&str]) -> Result<String, String> {
-        let words = args.iter().map(|arg| format!("${}\r\n{arg}\r\n", arg.len()));
-        let request = format!("*{}\r\n{}", args.len(), words.collect::<String>());
+    fn call(&mut self, args: &[&[u8]]) -> Result<String, String> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend(format!("${}\r\n", arg.len()).into_bytes());
+            request.extend([arg, &b"\r\n"[..]].concat());
+        }
         let lost =
             |e: std::io::Error| format!("the server at {} does not answer: {e}", self.address);
-        self.stream.get_mut().write_all(request.as_bytes()).map_err(lost)?;
+        self.stream.get_mut().write_all(&request).map_err(lost)?;
         let mut line = String::new();
         self.stream.read_line(&mut line).map_err(lost)?;
         let line = line.trim_end();

@@ -9,11 +9,13 @@ mod tools;
 mod volume;
 mod waf;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use slimio_device::{Purpose, explain_refused_calls};
 
 /// jemalloc returns free memory to the system from threads of its own. mimalloc, which is as fast,
@@ -61,10 +63,13 @@ enum Command {
 fn main() -> ExitCode {
     slimio_device::ignore_file_size_signal();
     slimio_server::set_allocator(allocator::describe());
-    let args: Vec<String> =
-        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if asks_for_version(&args) {
+        tools::say(Cli::command().render_version().trim_end());
+        return ExitCode::SUCCESS;
+    }
     let result = match serve_args(&args) {
-        Some(args) => are_text(std::env::args_os()).and_then(|()| serve::run(args)),
+        Some(args) => serve::run(args),
         None => match tool() {
             Command::Serve { args } => serve::run(&args),
             Command::Format(format) => format.run(),
@@ -92,17 +97,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Refuses arguments that are not UTF-8. The tools' own paths may be anything.
-fn are_text(mut args: impl Iterator<Item = OsString>) -> Result<(), String> {
-    match args.find(|arg| arg.to_str().is_none()) {
-        None => Ok(()),
-        Some(arg) => Err(format!(
-            "the argument {} is not UTF-8 text; a directive with such a value can be set by CONFIG SET",
-            arg.display()
-        )),
-    }
-}
-
 /// Says why the program ends. If that fails, on a full disk for example, there is no need to panic.
 fn say(text: &str) {
     let _: io::Result<()> = writeln!(io::stderr(), "slimio: {text}");
@@ -113,21 +107,36 @@ fn say(text: &str) {
 fn tool() -> Command {
     let command = Cli::parse().command;
     // Without a file, nothing can go wrong with it.
-    drop(slimio_server::logging::init("warning", ""));
+    drop(slimio_server::logging::init("warning", Path::new("")));
     command
+}
+
+/// Whether only the version is wanted, as of redis-server by `-v`.
+fn asks_for_version(args: &[OsString]) -> bool {
+    let behind = usize::from(args.get(1).is_some_and(|arg| arg == "serve")) + 1;
+    matches!(&args[behind.min(args.len())..], [arg] if arg == "-v" || arg == "-V" || arg == "--version")
 }
 
 /// The arguments of `serve`, which have redis-server's form rather than clap's. Without a command,
 /// `serve` is meant.
-fn serve_args(args: &[String]) -> Option<&[String]> {
-    match args.get(1).map(String::as_str) {
-        None => Some(&[]),
-        Some("serve") if args.get(2).is_some_and(|a| a == "--help" || a == "-h") => None,
-        Some("serve") => Some(&args[2..]),
-        Some("--help" | "--version") => None,
-        Some(flag) if flag.starts_with("--") => Some(&args[1..]),
-        Some(_) => None,
+fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
+    let Some(first) = args.get(1) else { return Some(&[]) };
+    match first.as_bytes() {
+        b"serve" if args.get(2).is_some_and(|a| a == "--help" || a == "-h") => None,
+        b"serve" => Some(&args[2..]),
+        b"--help" => None,
+        flag if flag.starts_with(b"--") => Some(&args[1..]),
+        _ if is_configuration(first) => Some(&args[1..]),
+        _ => None,
     }
+}
+
+/// Whether the first argument is a configuration file, as redis-server takes one: a path, also one
+/// that does not exist, or a file that is there. No command is that, whatever files are there.
+fn is_configuration(arg: &OsStr) -> bool {
+    let is_command = || Cli::command().get_subcommands().any(|command| arg == command.get_name());
+    let is_path = arg.as_bytes().contains(&b'/') || arg.as_bytes().ends_with(b".conf");
+    !is_command() && (arg == "-" || is_path || Path::new(arg).is_file())
 }
 
 #[cfg(test)]
@@ -136,23 +145,38 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    fn arguments(line: &str) -> Vec<OsString> {
+        std::iter::once("slimio").chain(line.split_whitespace()).map(OsString::from).collect()
     }
 
     #[test]
     fn serve_is_what_is_meant_without_a_command() {
         let of = |line: &str| {
-            let args: Vec<String> = std::iter::once("slimio")
-                .chain(line.split_whitespace())
-                .map(String::from)
-                .collect();
-            serve_args(&args).map(<[String]>::to_vec)
+            let args = arguments(line);
+            serve_args(&args).map(<[OsString]>::to_vec)
         };
         assert_eq!(of(""), Some(vec![]));
         assert_eq!(of("--port 7"), Some(vec!["--port".into(), "7".into()]));
         assert_eq!(of("serve x.conf --port 7").unwrap().len(), 3);
         assert_eq!(of("inspect --volume x"), None);
-        assert_eq!(of("--version"), None);
+        assert_eq!(of("serve --help"), None);
+        assert_eq!(of("/no/such/file --port 7").unwrap().len(), 3, "serve names what is missing");
+        assert_eq!(of("redis.conf").unwrap().len(), 1);
+        assert_eq!(of("Cargo.toml").unwrap().len(), 1, "a file that is there");
+        assert_eq!(of("-").unwrap().len(), 1, "standard input");
+        assert_eq!(of("inspekt"), None, "clap names the nearest command");
+    }
+
+    #[test]
+    fn the_version_is_asked_for_as_of_redis_server() {
+        for line in ["-v", "-V", "--version", "serve -v", "serve --version"] {
+            assert!(asks_for_version(&arguments(line)), "{line}");
+        }
+        for line in ["", "serve", "--requirepass -v", "serve --requirepass --version", "waf -v"] {
+            assert!(!asks_for_version(&arguments(line)), "{line}");
+        }
     }
 }

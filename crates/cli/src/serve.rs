@@ -1,7 +1,9 @@
 //! `slimio serve`
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -23,22 +25,22 @@ use crate::volume;
 ///
 /// # Errors
 /// A sentence with a remedy.
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
+pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
     slimio_device::ignore_hang_up_signal();
     let mut config = Config::from_args(args).map_err(|e| e.to_string())?;
-    slimio_server::logging::init(config.choice("loglevel"), config.text("logfile"))
-        .map_err(|e| e.to_string())?;
-    let dir = config.text("dir");
-    if dir != "." {
-        std::env::set_current_dir(dir)
-            .map_err(|e| format!("cannot change to the directory {dir}: {e}; check dir"))?;
+    let dir = config.path("dir");
+    if dir != Path::new(".") {
+        std::env::set_current_dir(dir).map_err(|e| {
+            format!("cannot change to the directory {}: {e}; check dir", dir.display())
+        })?;
     }
-    if let Ok(here) = std::env::current_dir()
-        && let Some(here) = here.to_str()
-    {
+    if let Ok(here) = std::env::current_dir() {
         // Shown and written as a path that is the same from everywhere.
-        config.set("dir", here).map_err(|e| e.to_string())?;
+        config.set("dir", here.into_os_string().into_vec()).map_err(|e| e.to_string())?;
     }
+    // Only now: as in Redis, the file is in that directory.
+    slimio_server::logging::init(config.choice("loglevel"), config.path("logfile"))
+        .map_err(|e| e.to_string())?;
     let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
     // Opening may wait for a volume, and nobody looks at the socket meanwhile.
     let is_opening = Arc::new(AtomicBool::new(true));
@@ -51,28 +53,27 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     raise_file_limit(config.int("maxclients") as u64);
     let storage = Some(open_volume(&config)?);
     is_opening.store(false, Ordering::Relaxed);
-    let pidfile = config.text("pidfile").to_owned();
+    let pidfile = config.path("pidfile").to_owned();
     let notifies = matches!(config.choice("supervised"), "systemd" | "auto");
     let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
     server.stop_when_readable(stop.into());
-    if !pidfile.is_empty()
-        && let Err(e) = write_pid(&pidfile)
-    {
-        log::warn!("cannot write the process id to {pidfile}: {e}");
+    let has_pidfile = !pidfile.as_os_str().is_empty();
+    if has_pidfile && let Err(e) = write_pid(&pidfile) {
+        log::warn!("cannot write the process id to {}: {e}", pidfile.display());
     }
     let result = server.run(|| {
         if notifies {
             notify_systemd();
         }
     });
-    if !pidfile.is_empty() {
+    if has_pidfile {
         // It may be gone already.
         let _ = std::fs::remove_file(&pidfile);
     }
     result
 }
 
-fn write_pid(path: &str) -> std::io::Result<()> {
+fn write_pid(path: &Path) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
     writeln!(file, "{}", std::process::id())

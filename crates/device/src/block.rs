@@ -210,7 +210,7 @@ pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio
                                             root";
 
 /// How often to look for the holder of a device that is not free.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens a block device exclusively, with these additional flags. While it is busy and no holder
 /// can be found, waits: the kernel keeps it for operations in flight of a process that has ended.
@@ -221,7 +221,7 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let file = Patience::DEFAULT.wait_for(path, || match options.open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            if looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            if looked_at.is_none_or(|at| at.elapsed() >= POLL_INTERVAL) {
                 refuse_if_held(path)?;
                 looked_at = Some(Instant::now());
             }

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
+use crate::{Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, Token};
 
 /// What [`Layered`] changes about the path below. Each method changes nothing by default.
 pub trait Layer {
@@ -64,8 +64,17 @@ pub trait Layer {
     ///
     /// # Errors
     /// As there.
-    fn fill_holes(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
+    fn fill_holes(
+        &mut self,
+        below: &mut dyn Device,
+        range: LbaRange,
+    ) -> Result<FilledHoles, DeviceError> {
         below.fill_holes(range)
+    }
+
+    /// [`Device::empty_holes`].
+    fn empty_holes(&mut self, below: &mut dyn Device, filled: &FilledHoles) {
+        below.empty_holes(filled);
     }
 }
 
@@ -148,7 +157,11 @@ impl<L: Layer> Device for Layered<L> {
         self.layer.release(&mut *self.path, range)
     }
 
-    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+    fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         self.layer.fill_holes(&mut *self.path, range)
+    }
+
+    fn empty_holes(&mut self, filled: &FilledHoles) {
+        self.layer.empty_holes(&mut *self.path, filled);
     }
 }

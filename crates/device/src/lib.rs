@@ -78,6 +78,7 @@ pub use sys::is_readable;
 pub use whole::{WholeDevice, open_whole};
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -187,6 +188,10 @@ pub struct Completion {
     pub result: Result<(), DeviceError>,
 }
 
+/// What [`Device::fill_holes`] has given space to: zeros, in bytes from the start of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilledHoles(pub(crate) Vec<Range<u64>>);
+
 /// One path to one linear space of blocks.
 ///
 /// Nothing is ordered: completions come in any order, and two overlapping writes in flight are a
@@ -294,10 +299,20 @@ pub trait Device {
     ///
     /// Where there are no holes, or where each write takes new space anyway, nothing happens.
     ///
+    /// Returns what has got space, for a caller who can't go on for another reason to
+    /// [give back](Self::empty_holes).
+    ///
     /// # Errors
-    /// [`DeviceError::NoSpace`] when there is no room for them; some may have got theirs.
-    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+    /// [`DeviceError::NoSpace`] when there is no room for all of them; then none keeps any, where space
+    /// can be given back.
+    fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         let _ = range;
-        Ok(())
+        Ok(FilledHoles::default())
+    }
+
+    /// Makes holes again of those that were [filled](Self::fill_holes) and not written to since, where
+    /// that can be done. Blocks the caller. Nothing may be in flight there.
+    fn empty_holes(&mut self, filled: &FilledHoles) {
+        let _ = filled;
     }
 }

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use slimio_ring::EventFd;
 
 use crate::target::Target;
-use crate::{Completion, Device, DeviceError, Geometry, LbaRange, Op, OpenError, Token};
+use crate::{
+    Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, OpenError, Token,
+};
 
 /// A file or block device through plain system calls.
 pub(crate) struct PlainPath {
@@ -198,8 +200,12 @@ impl Device for PlainPath {
         self.target.shrink(lba_count)
     }
 
-    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+    fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         self.target.fill_holes(range)
+    }
+
+    fn empty_holes(&mut self, filled: &FilledHoles) {
+        self.target.empty_holes(filled);
     }
 }
 

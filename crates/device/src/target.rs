@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,10 @@ use crate::claim::Claim;
 use crate::mapped::write_zeroes;
 use crate::mapped_range::MappedRange;
 use crate::sys::{self, Transfer};
-use crate::{Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache};
+use crate::{
+    Buffer, DeviceError, FilledHoles, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId,
+    WriteCache,
+};
 
 /// Longest transfer of one operation, in blocks: 8 MiB.
 pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
@@ -170,29 +174,74 @@ impl Target {
     }
 
     /// See [`Device::fill_holes`](crate::Device::fill_holes).
-    pub(crate) fn fill_holes(&self, range: LbaRange) -> Result<(), DeviceError> {
+    pub(crate) fn fill_holes(&self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         if self.kind == TargetKind::BlockDevice || !self.overwrites_in_place {
-            return Ok(());
+            return Ok(FilledHoles::default());
         }
+        let holes = match self.holes(range) {
+            // The file system can't tell where holes are.
+            Err(error) if error.raw_os_error().is_some_and(is_lack) => Vec::new(),
+            holes => holes.map_err(|error| of_io(&error))?,
+        };
+        let filled = self.reserve_holes(&holes).and_then(|()| self.zero_holes(&holes));
+        let holes = FilledHoles(holes);
+        if let Err(error) = filled {
+            // Who needs all of it has no use for a part, and others do on a disk that is full.
+            self.empty_holes(&holes);
+            return Err(of_io(&error));
+        }
+        Ok(holes)
+    }
+
+    /// See [`Device::empty_holes`](crate::Device::empty_holes).
+    pub(crate) fn empty_holes(&self, FilledHoles(holes): &FilledHoles) {
+        for hole in holes.iter().filter(|_| !is_planted("filled-holes-kept")) {
+            // They hold zeros, with or without space, so that it is no loss where this fails.
+            drop(sys::allocate(&self.file, DEALLOCATE, hole.start, hole.end - hole.start));
+        }
+    }
+
+    /// The holes of a range, in bytes.
+    fn holes(&self, range: LbaRange) -> io::Result<Vec<Range<u64>>> {
         let lba_count = self.lba_count.load(Ordering::Relaxed);
         let end = byte_offset(range.end.min(Lba(lba_count)));
         let mut at = byte_offset(range.start);
+        let mut holes = Vec::new();
         while at < end {
-            let found = sys::next_data(&self.file, at);
-            if found.as_ref().is_err_and(|error| error.raw_os_error().is_some_and(is_lack)) {
-                // The file system can't tell where holes are.
-                return Ok(());
-            }
-            let (data_start, data_end) =
-                found.map_err(|error| of_io(&error))?.unwrap_or((end, end));
-            // Piece by piece, each stable before the next: see `zero` in storage's keeper.
-            while at < data_start.min(end) {
-                let step = FILL_SIZE_MAX.min(data_start.min(end) - at);
-                write_zeroes(&self.file, at, step).map_err(|error| of_io(&error))?;
-                self.flush()?;
-                at += step;
+            let (data_start, data_end) = sys::next_data(&self.file, at)?.unwrap_or((end, end));
+            if at < data_start.min(end) {
+                holes.push(at..data_start.min(end));
             }
             at = data_end;
+        }
+        Ok(holes)
+    }
+
+    /// Takes the space of holes, all of it before the first is written to: that is quick, and says
+    /// whether there is enough.
+    fn reserve_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
+        for hole in holes {
+            let size = hole.end - hole.start;
+            match sys::allocate(&self.file, libc::FALLOC_FL_KEEP_SIZE, hole.start, size) {
+                // Writing takes it, too.
+                Err(error) if error.raw_os_error().is_some_and(is_lack) => return Ok(()),
+                reserved => reserved?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros into holes, piece by piece, each stable before the next: see `zero` in storage's
+    /// keeper.
+    fn zero_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
+        for hole in holes {
+            let mut at = hole.start;
+            while at < hole.end {
+                let step = FILL_SIZE_MAX.min(hole.end - at);
+                write_zeroes(&self.file, at, step)?;
+                self.file.sync_data()?;
+                at += step;
+            }
         }
         Ok(())
     }

@@ -20,8 +20,8 @@ use crate::target::{
     DEALLOCATE, Target, TargetKind, buffer_of, byte_offset, forgive_unsupported, is_unsupported,
 };
 use crate::{
-    Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, Polling, Token,
-    WriteCache,
+    Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LBA_SIZE, Lba, LbaRange, Op,
+    Polling, Token, WriteCache,
 };
 
 /// A file or block device through io_uring.
@@ -302,8 +302,12 @@ impl Device for UringPath {
         self.target.shrink(lba_count)
     }
 
-    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+    fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         self.target.fill_holes(range)
+    }
+
+    fn empty_holes(&mut self, filled: &FilledHoles) {
+        self.target.empty_holes(filled);
     }
 }
 

@@ -13,6 +13,9 @@ pub const EFFECT_SIZE_BESIDE: u64 = 48;
 /// Size of a `SELECT`, the name of the command, and the count of arguments.
 const DELETION_SIZE: u64 = 19;
 
+/// Arguments up to which each is looked up by its index.
+const FEW_ARGS_MAX: usize = 16;
+
 /// Longest number of extended precision in decimal digits.
 const LONG_DOUBLE_SIZE_MAX: u64 = 5 << 10;
 
@@ -21,7 +24,19 @@ impl<F> Command<F> {
     /// deletion of expired keys. For commands that write; a bound for others is set with
     /// [`Effects::limit`](crate::Effects::limit).
     pub fn log_size_max(&self, args: Args<'_>) -> u64 {
-        EFFECT_SIZE_BESIDE + self.log_size_of(args, 0..args.len())
+        if args.len() <= FEW_ARGS_MAX {
+            return EFFECT_SIZE_BESIDE + self.log_size_of(args, 0..args.len());
+        }
+        let mut keys = self.keys.indices(args.len()).peekable();
+        let (mut request, mut over) = (0, 0);
+        for (index, arg) in args.iter().enumerate() {
+            let size = arg.size();
+            request += arg_size(size);
+            if keys.next_if_eq(&index).is_some() {
+                over += deletion_size_max(size);
+            }
+        }
+        EFFECT_SIZE_BESIDE + self.with_computed(request, over)
     }
 
     /// The share of some of the arguments in [`log_size_max`](Self::log_size_max), which is that of
@@ -29,7 +44,6 @@ impl<F> Command<F> {
     #[inline]
     pub fn log_size_of(&self, args: Args<'_>, range: Range<usize>) -> u64 {
         let request: u64 = range.clone().map(|index| arg_size(args.get(index).size())).sum();
-        let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
         let over: u64 = match self.keys {
             KeyRange { first: 0, .. } => 0,
             // A fast path: most commands have one key, and this is done for every write.
@@ -42,6 +56,13 @@ impl<F> Command<F> {
                 keys.map(|index| deletion_size_max(args.get(index).size())).sum()
             }
         };
+        self.with_computed(request, over)
+    }
+
+    /// Together with what is computed: `over` is what the deletion of expired keys takes.
+    #[inline]
+    fn with_computed(&self, request: u64, over: u64) -> u64 {
+        let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
         let computed = if self.flags.has(Flags::LONG_EFFECT) { LONG_DOUBLE_SIZE_MAX } else { 0 };
         request + finds * over + computed
     }

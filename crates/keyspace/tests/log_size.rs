@@ -129,6 +129,24 @@ fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     }
 }
 
+/// A request with many arguments is counted in one pass, one with few by their indices, and a long one
+/// in parts.
+#[test]
+fn many_arguments_ask_for_what_their_parts_ask_for() {
+    for name in ["mset", "del", "hset", "unlink", "exists"] {
+        let row = command_table().lookup(name.as_bytes()).unwrap();
+        for count in [3, 15, 16, 17, 18, 300] {
+            let mut words = vec![name.as_bytes().to_vec()];
+            words.extend((0..count).map(|n| vec![b'w'; n * 7 % 150]));
+            let request = OwnedRequest::from_args(&words);
+            let args = request.args();
+            let parts = (0..words.len()).map(|n| row.log_size_of(args, n..n + 1));
+            let beside = row.log_size_max(args) - parts.sum::<u64>();
+            assert_eq!(beside, slimio_keyspace::EFFECT_SIZE_BESIDE, "{name} of {count}");
+        }
+    }
+}
+
 /// Also in steps, each of which asks for its own room.
 #[test]
 fn keys_that_are_made_at_once_are_within_what_was_asked_for() {

@@ -209,9 +209,14 @@ impl<'a> Args<'a> {
         self.request.blobs.iter().map(Blob::size).sum()
     }
 
-    /// All arguments, in order.
+    /// All arguments, in order. Quicker than [`get`](Self::get) for each where a part is sealed.
     pub fn iter(self) -> impl Iterator<Item = Arg<'a>> {
-        (0..self.len()).map(move |index| self.get(index))
+        let parts = self.request.sealed.as_ref().map_or(&[][..], |sealed| &sealed.parts);
+        let of = move |items: &'a [Item], bytes: &'a [u8]| {
+            items.iter().map(move |item| self.arg(*item, bytes))
+        };
+        let sealed = parts.iter().flat_map(move |part| of(&part.items, &part.bytes));
+        sealed.chain(of(&self.request.items, self.buffer))
     }
 
     /// A copy that does not depend on the connection's bytes; large strings are shared.

@@ -5,6 +5,9 @@ use slimio_resp::{
     Args, BlobBuilder, LARGE_ARG_SIZE_MIN, Limits, Parser, ProtocolError, Step, reply_size,
 };
 
+/// Complete arguments of an incomplete request are sealed from this many bytes on.
+const SEALED_SIZE_MIN: usize = 40;
+
 /// A connection that receives bytes in parts and keeps the parsed requests.
 #[derive(Default)]
 struct Connection {
@@ -33,7 +36,13 @@ impl Connection {
                     assert!(self.parser.is_idle());
                     self.buffer.drain(..consumed);
                 }
-                Step::NeedMore => return Ok(()),
+                Step::NeedMore => {
+                    let complete = self.parser.sealable();
+                    if complete >= SEALED_SIZE_MIN {
+                        self.parser.seal(self.buffer.drain(..complete).collect());
+                    }
+                    return Ok(());
+                }
                 Step::Error(error) => return Err(error),
                 Step::Large { size, header_end } => {
                     let mut builder = BlobBuilder::new(size);
@@ -52,7 +61,11 @@ impl Connection {
 }
 
 fn words(args: Args<'_>) -> Vec<Vec<u8>> {
-    args.iter().map(|arg| arg.to_bytes().into_owned()).collect()
+    let all: Vec<_> = args.iter().map(|arg| arg.to_bytes().into_owned()).collect();
+    assert_eq!(all.len(), args.len());
+    let is_same = |(index, word): (usize, &Vec<u8>)| *args.bytes(index) == word[..];
+    assert!(all.iter().enumerate().all(is_same), "in order and by index they are the same");
+    all
 }
 
 fn encode(request: &[Vec<u8>]) -> Vec<u8> {

@@ -310,6 +310,6 @@ mod tests {
         assert_eq!(commanded(0x4002), Err(CommandError::Status(status)));
         let gone = CommandError::Os(Errno::new(libc::ENODEV));
         assert_eq!(commanded(-libc::ENODEV), Err(gone));
-        assert!(commanded(0x1_0000).is_err(), "no status has so many bits");
+        assert!(commanded(0x1_0000).is_err(), "no status has that many bits");
     }
 }

@@ -2,7 +2,7 @@
 
 mod held;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ pub(crate) struct Client {
     pub(crate) is_holding: bool,
 
     pub(crate) multi: Option<Box<Multi>>,
-    pub(crate) watching: HashSet<(DbIndex, Box<[u8]>)>,
+    pub(crate) watching: BTreeSet<(DbIndex, Box<[u8]>)>,
     pub(crate) watching_memory: usize,
     pub(crate) watch_round: WatchRound,
     /// A watched key was changed: the transaction will not run.
@@ -96,14 +96,14 @@ pub(crate) enum State {
     Yielding(Box<LongCommand>),
     /// Its request runs in steps, driven by `core::long`.
     Long,
-    /// An errand runs for it on another thread.
+    /// A job runs for it on another thread.
     Away,
     /// `WAITAOF` waits.
     Waiting(Wait),
     /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
     Saving,
     /// Its wait is over; its next requests run in their turn.
-    LetGo,
+    Resumed,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
 }
@@ -177,7 +177,7 @@ impl Client {
             is_dirty: false,
             is_holding: false,
             multi: None,
-            watching: HashSet::new(),
+            watching: BTreeSet::new(),
             watching_memory: 0,
             watch_round: WatchRound::default(),
             is_stale: false,
@@ -196,7 +196,8 @@ impl Client {
     /// limit; values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {
         let received = self.input.capacity() + self.running_size + self.large_received();
-        let received = received + self.parser.request().sealed_memory();
+        let sealed = self.parser.request().sealed_memory();
+        let received = received + if is_planted("sealed-memory-uncounted") { 0 } else { sealed };
         let waiting = match &self.state {
             State::Parked(request) => request.memory(),
             State::Yielding(command) => command.request.memory(),
@@ -243,7 +244,7 @@ impl Client {
             return;
         }
         self.out.truncate(before);
-        let is_over = matches!(self.state, State::Running | State::LetGo | State::Closing);
+        let is_over = matches!(self.state, State::Running | State::Resumed | State::Closing);
         if self.replies == Replies::Skip && is_over {
             self.replies = Replies::On;
         }
@@ -257,7 +258,9 @@ impl Client {
     /// Bytes of the request that is being received, and of those that a transaction has queued.
     pub(crate) fn query_size(&self) -> usize {
         let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
-        self.input.len() + self.parser.request().sealed_size() + self.large_received() + queued
+        let sealed = self.parser.request().sealed_size();
+        let sealed = if is_planted("sealed-uncounted") { 0 } else { sealed };
+        self.input.len() + sealed + self.large_received() + queued
     }
 
     /// `ip:port` of the other end, as Redis writes it.
@@ -310,7 +313,7 @@ impl Client {
             flags.push('N');
         }
         let seconds = |since: Instant| now.saturating_duration_since(since).as_secs();
-        let multi = self.multi.as_ref().map_or(-1, |multi| multi.requests.len() as i64);
+        let multi = self.multi.as_ref().map_or(-1, |multi| multi.len() as i64);
         let (multi_memory, output) =
             (self.multi_memory() + self.watching_memory, self.output_size());
         let memory = self.memory();

@@ -6,7 +6,7 @@
 //!                                        reply ─► held until its LSN may leave ─► net
 //! ```
 //!
-//! Nothing here does I/O on sockets: what the network is to do is noted as a [`Wish`], and replies
+//! Nothing here does I/O on sockets: what the network is to do is noted as a [`NetRequest`], and replies
 //! leave through [`Core::flush`].
 
 mod call;
@@ -37,16 +37,16 @@ use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspa
 use slimio_planted::is_planted;
 use slimio_storage::{Lsn, Progress};
 
+use crate::background::BackgroundJobs;
 use crate::clients::Clients;
 use crate::clock::WallClock;
 use crate::commands::{Entry, table};
 use crate::config::{Config, OutputLimit};
 use crate::cpu::CpuLap;
-use crate::errand::Errands;
 use crate::freeing::Freeing;
 use crate::gate::{Change, Undurable};
 use crate::latency::Latency;
-use crate::net::{ConnId, Filling};
+use crate::net::{ConnId, ReceiveBuffer};
 use crate::slowlog::SlowLog;
 use crate::snapshot::{SavePoint, Snapshots, save_points};
 use crate::stats::Stats;
@@ -64,9 +64,9 @@ const TURN_TIME: Duration = Duration::from_millis(4);
 
 /// Something that the network is to do.
 #[derive(Debug)]
-pub(crate) enum Wish {
+pub(crate) enum NetRequest {
     /// Receive the next bytes into this memory.
-    Fill(ConnId, Filling),
+    Fill(ConnId, ReceiveBuffer),
     /// Go on reading.
     Receive(ConnId),
     /// Stop reading.
@@ -85,7 +85,7 @@ pub(crate) struct Settings {
     pub(crate) query_size_max: usize,
     pub(crate) output_limit: OutputLimit,
     pub(crate) arg_size_max: usize,
-    pub(crate) password: Option<String>,
+    pub(crate) password: Option<Vec<u8>>,
     pub(crate) is_protected: bool,
     pub(crate) cron_every: Duration,
     pub(crate) expire_effort: u32,
@@ -122,7 +122,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     fn of(config: &Config) -> Self {
-        let password = config.text("requirepass");
+        let password = config.bytes("requirepass");
         let timeout = config.int("timeout") as u64;
         let slowlog_from = u64::try_from(config.int("slowlog-log-slower-than")).ok();
         let slowlog_from = slowlog_from.map(Duration::from_micros);
@@ -248,15 +248,15 @@ pub(crate) struct Core {
     /// When a client was last served whose reply did not depend on the log's next write.
     reader_seen: Option<Instant>,
 
-    pub(crate) wishes: Vec<Wish>,
+    pub(crate) net_requests: Vec<NetRequest>,
     dirty: Vec<ConnId>,
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
     parked: VecDeque<ConnId>,
-    /// The turn was over before all of them were retried.
-    is_parked_cut: bool,
+    /// How many of them were not retried because the turn was over.
+    parked_untried: usize,
     pause: pause::Pause,
-    pub(crate) errands: Errands,
+    pub(crate) background_jobs: BackgroundJobs,
     yielding: VecDeque<ConnId>,
     /// Those whose next step waits for room in the log: they do not keep the thread from sleeping.
     short_of_room: VecDeque<ConnId>,
@@ -269,7 +269,7 @@ pub(crate) struct Core {
     held_up: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
     /// Clients whose wait is over, and whose next requests have not run yet.
-    let_go: VecDeque<ConnId>,
+    resumed: VecDeque<ConnId>,
 
     effects: Effects,
     gather: Gather,
@@ -334,13 +334,13 @@ impl Core {
             is_turn_timed: false,
             next_cron: now,
             reader_seen: None,
-            wishes: Vec::new(),
+            net_requests: Vec::new(),
             dirty: Vec::new(),
             holding: Vec::new(),
             parked: VecDeque::new(),
-            is_parked_cut: false,
+            parked_untried: 0,
             pause: pause::Pause::default(),
-            errands: Errands::default(),
+            background_jobs: BackgroundJobs::default(),
             yielding: VecDeque::new(),
             short_of_room: VecDeque::new(),
             behind: VecDeque::new(),
@@ -348,7 +348,7 @@ impl Core {
             long: None,
             held_up: VecDeque::new(),
             waiting: Vec::new(),
-            let_go: VecDeque::new(),
+            resumed: VecDeque::new(),
             effects: Effects::new(),
             gather: Gather::default(),
             payload: Payload::default(),

@@ -7,19 +7,19 @@
 //! ```
 //!
 //! One thread runs commands; [`Server::run`] is that thread. Beside it run the keeper (segments and
-//! superblock of the log), the snapshot thread, one for errands, and one that frees large values.
+//! superblock of the log), the snapshot thread, one for jobs of clients that take long, and one that frees large values.
 
 pub mod config;
 pub mod exchange;
 pub mod logging;
 pub mod net;
 
+mod background;
 mod clients;
 mod clock;
 mod commands;
 mod core;
 mod cpu;
-mod errand;
 mod explain;
 mod freeing;
 mod gate;

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,13 +16,13 @@ use crate::config::ConfigError;
 ///
 /// # Errors
 /// When the file cannot be opened.
-pub fn init(level: &str, file: &str) -> Result<(), ConfigError> {
-    let file = if file.is_empty() {
+pub fn init(level: &str, file: &Path) -> Result<(), ConfigError> {
+    let file = if file.as_os_str().is_empty() {
         None
     } else {
         let mut options = OpenOptions::new();
         let opened = options.create(true).append(true).mode(0o600).open(file).map_err(|e| {
-            ConfigError(format!("cannot open the log file {file}: {e}; check logfile"))
+            ConfigError(format!("cannot open the log file {}: {e}; check logfile", file.display()))
         })?;
         Some(Mutex::new(opened))
     };

@@ -32,8 +32,8 @@ const LOG: WatchId = WatchId(0);
 const KEEPER: WatchId = WatchId(1);
 /// The process is asked to end.
 const STOP: WatchId = WatchId(2);
-/// An errand is done.
-const ERRAND: WatchId = WatchId(3);
+/// A job in the background is done.
+const BACKGROUND: WatchId = WatchId(3);
 /// The snapshot thread has finished something, or can take more.
 const SNAPSHOT: WatchId = WatchId(4);
 
@@ -64,11 +64,11 @@ impl Server {
             net.listen(listener.fd)
                 .map_err(|errno| ConfigError(format!("cannot accept connections: {errno}")))?;
         }
-        let unix_path = config.text("unixsocket");
+        let unix_path = String::from_utf8_lossy(config.bytes("unixsocket"));
         let mut facts = Facts {
             run_id: run_id(),
             port: addresses.first().map_or(0, SocketAddr::port),
-            unix_path: (!unix_path.is_empty()).then(|| unix_path.to_owned()),
+            unix_path: (!unix_path.is_empty()).then(|| unix_path.into_owned()),
             net_name,
             net_why_not_better: why_not,
             io_path: "none".into(),
@@ -139,8 +139,10 @@ impl Server {
                 .watch(fd.as_fd(), STOP)
                 .map_err(|e| explain_system("watch signals", &e.into()))?;
         }
-        if let Some(fd) = self.core.errands.readiness() {
-            self.net.watch(fd, ERRAND).map_err(|e| explain_system("watch a thread", &e.into()))?;
+        if let Some(fd) = self.core.background_jobs.readiness() {
+            self.net
+                .watch(fd, BACKGROUND)
+                .map_err(|e| explain_system("watch a thread", &e.into()))?;
         }
         self.banner();
         if let Some(mut storage) = self.storage.take() {
@@ -223,7 +225,7 @@ impl Server {
 
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
-        // Wishes that came up after the last one, at the end of a snapshot for example, go out
+        // What the network was asked since, at the end of a snapshot for example, goes out
         // before the sockets are polled.
         self.core.grant(&mut *self.net);
         let timeout = self.core.timeout();
@@ -246,7 +248,7 @@ impl Server {
         self.core.resume_yielded();
         self.core.drive_long();
         self.core.run_timers();
-        self.core.serve_let_go();
+        self.core.serve_resumed();
         // With one client, see first whether there is anything to do but wait.
         let is_lone = self.core.clients.len() == 1;
         let only_writers = self.core.only_writers_wait();
@@ -323,11 +325,11 @@ impl Server {
                         thread.woken();
                     }
                 }
-                Event::Ready(ERRAND) => self.core.end_errands(),
+                Event::Ready(BACKGROUND) => self.core.end_background_jobs(),
                 // Their results are taken once per turn.
                 Event::Ready(_) => {}
             }
-            if !self.core.wishes.is_empty() {
+            if !self.core.net_requests.is_empty() {
                 self.core.grant(&mut *self.net);
             }
         }

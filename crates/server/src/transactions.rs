@@ -1,6 +1,6 @@
 //! `MULTI`: queued requests, and who watches which keys.
 
-use std::collections::{HashMap, VecDeque, hash_set};
+use std::collections::{BTreeMap, VecDeque, btree_set};
 
 use slimio_keyspace::{DbIndex, Keyspace, Touched};
 use slimio_planted::is_planted;
@@ -10,15 +10,20 @@ use crate::clients::{Client, Clients};
 use crate::core::Purpose;
 use crate::net::ConnId;
 
+/// Requests of a transaction that lie together in memory. A list in one piece would move as a whole
+/// whenever it grows.
+const PART_LEN: usize = 256;
+
 /// A transaction that is being queued.
 #[derive(Debug, Default)]
 pub(crate) struct Multi {
-    pub(crate) requests: Vec<OwnedRequest>,
+    /// All but the last part have `PART_LEN` requests.
+    parts: Vec<Vec<OwnedRequest>>,
     /// A request could not be queued: `EXEC` will refuse.
     pub(crate) is_broken: bool,
     /// Bytes of the arguments of the queued requests.
     pub(crate) size: usize,
-    /// Bytes of memory that they take, but for their list.
+    /// Bytes of memory that they take.
     memory: usize,
     /// Most bytes of payload that their effects take in the log; `None` if none of them writes.
     pub(crate) log_size_max: Option<u64>,
@@ -33,12 +38,28 @@ pub(crate) struct Multi {
 impl Multi {
     pub(crate) fn push(&mut self, request: OwnedRequest) {
         self.size += request.args().iter().map(|arg| arg.size()).sum::<usize>();
+        if self.parts.last().is_none_or(|part| part.len() == PART_LEN) {
+            self.parts.push(Vec::new());
+        }
+        let Some(part) = self.parts.last_mut() else { return };
+        let capacity = part.capacity();
         self.memory += request.memory() - size_of::<OwnedRequest>();
-        self.requests.push(request);
+        part.push(request);
+        self.memory += (part.capacity() - capacity) * size_of::<OwnedRequest>();
+    }
+
+    /// The queued requests, in order.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &OwnedRequest> {
+        self.parts.iter().flatten()
+    }
+
+    /// How many they are.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.last().map_or(0, |last| (self.parts.len() - 1) * PART_LEN + last.len())
     }
 
     pub(crate) fn memory(&self) -> usize {
-        let list = self.requests.capacity() * size_of::<OwnedRequest>();
+        let list = self.parts.capacity() * size_of::<Vec<OwnedRequest>>();
         size_of::<Self>() + list + self.memory
     }
 }
@@ -55,11 +76,12 @@ type Watched = (DbIndex, Box<[u8]>);
 /// Which connections watch a key.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    keys: HashMap<Watched, Vec<Watcher>>,
+    /// A tree, as no step of it grows with the number of watched keys; a hash table is rebuilt at once.
+    keys: BTreeMap<Watched, Vec<Watcher>>,
     /// The last [`WatchRound`].
     last_round: u64,
     /// Rounds that have ended and are still in `keys`.
-    ended: VecDeque<(WatchRound, hash_set::IntoIter<Watched>)>,
+    ended: VecDeque<(WatchRound, btree_set::IntoIter<Watched>)>,
 }
 
 /// What a client watches from its first `WATCH` until it forgets it all. No two are the same.
@@ -130,7 +152,7 @@ impl Watches {
         client.watching_memory = 0;
         let round = std::mem::take(&mut client.watch_round);
         if client.watching.len() <= FORGOTTEN_AT_ONCE_MAX {
-            for watched in client.watching.drain() {
+            for watched in std::mem::take(&mut client.watching) {
                 self.forget(&watched, round);
             }
         } else {
@@ -203,10 +225,10 @@ impl Watches {
                 }
                 // It was emptied, or swapped with another one.
                 Touched::Db(changed) => {
-                    for ((db, key), watchers) in &mut self.keys {
-                        if *db != changed {
-                            continue;
-                        }
+                    let from = (changed, Box::default());
+                    let of_db =
+                        self.keys.range_mut(from..).take_while(|((db, _), _)| *db == changed);
+                    for ((db, key), watchers) in of_db {
                         let now = Seen::now(keyspace, *db, key, now_ms);
                         for watcher in watchers {
                             let was_there = watcher.seen == Seen::Key;

@@ -5,17 +5,19 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use slimio_server::config::{DIRECTIVES, Directive, Effect, Kind};
+use slimio_server::config::{DIRECTIVES, Directive, Effect, ValueKind};
 
 const HEAD: &str = "# Configuration
 
 Rendered from the table in `crates/server/src/config/table.rs` by a test; change that, then run
 `cargo x docs`.
 
-`slimio serve [CONF] [--directive value]…` reads a file in the form of `redis.conf`, then flags in the
-form of redis-server's, which win. A file has one directive a line: a name, and words between blanks;
-a word with blanks stands in quotes. `#` begins a comment, `include FILE` reads another file in place.
-A directive that is not known is refused, and the nearest known one named.
+`slimio serve [CONF] [--directive value]…`, or the same without `serve`, reads a file in the form of
+`redis.conf`, then flags in the form of redis-server's, which win. A file has one directive a line: a name,
+and words between blanks; a word with blanks stands in quotes. `#` begins a comment, `include FILE` reads
+another file in place, or all that a pattern names, as in `include conf.d/*.conf`: none is no error. `dir`
+counts from its line on, for an `include` too. A directive that is not known is refused, and the nearest
+known one named.
 
 `CONFIG GET` shows what is in force, `CONFIG SET` changes it where the table says so. Sizes take the
 units of Redis: `1k` is 1000 bytes, `1kb` 1024, and so with `m` and `g`.
@@ -96,23 +98,25 @@ fn default(row: &Directive) -> String {
     if row.default.is_empty() { "`\"\"`".into() } else { format!("`{}`", row.default) }
 }
 
-fn values(kind: Kind) -> String {
+fn values(kind: ValueKind) -> String {
     let is_bound = |bound: i64| bound.unsigned_abs() < i32::MAX as u64;
     match kind {
-        Kind::Int(min, max) if is_bound(min) && is_bound(max) => format!("{min} to {max}"),
-        Kind::Int(min, _) if is_bound(min) => format!("{min} or more"),
-        Kind::Int(..) => "a number".into(),
-        Kind::Memory(0, i64::MAX) => "a size".into(),
-        Kind::Memory(min, i64::MAX) => format!("{} or more", size(min)),
-        Kind::Memory(min, max) => format!("{} to {}", size(min), size(max)),
-        Kind::Bool => "yes, no".into(),
-        Kind::Choice(words) => words.join(", "),
-        Kind::Text => "a word".into(),
-        Kind::Words => "words".into(),
-        Kind::Percentiles => "numbers from 0 to 100".into(),
-        Kind::SavePoints => "seconds and changes, once or several times".into(),
-        Kind::Octal => "octal".into(),
-        Kind::OutputLimits => "class, hard size, soft size, seconds; once or several times".into(),
+        ValueKind::Int(min, max) if is_bound(min) && is_bound(max) => format!("{min} to {max}"),
+        ValueKind::Int(min, _) if is_bound(min) => format!("{min} or more"),
+        ValueKind::Int(..) => "a number".into(),
+        ValueKind::Memory(0, i64::MAX) => "a size".into(),
+        ValueKind::Memory(min, i64::MAX) => format!("{} or more", size(min)),
+        ValueKind::Memory(min, max) => format!("{} to {}", size(min), size(max)),
+        ValueKind::Bool => "yes, no".into(),
+        ValueKind::Choice(words) => words.join(", "),
+        ValueKind::Text | ValueKind::Utf8 => "a word".into(),
+        ValueKind::Words => "words".into(),
+        ValueKind::Percentiles => "numbers from 0 to 100".into(),
+        ValueKind::SavePoints => "seconds and changes, once or several times".into(),
+        ValueKind::Octal => "octal".into(),
+        ValueKind::OutputLimits => {
+            "class, hard size, soft size, seconds; once or several times".into()
+        }
     }
 }
 

@@ -18,7 +18,7 @@ const READY_MAX: Duration = Duration::from_secs(600);
 /// How long a server may take to stop before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// Time between two looks at a server that starts or stops.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const PORT_TRIES_MAX: usize = 8;
 /// Lines of a server's log that an error quotes.
 const LOG_TAIL_LEN: usize = 12;
@@ -191,7 +191,7 @@ impl Server {
                 let tail = server.log_tail();
                 return Err(ServerError::Server(format!("{} is not ready:\n{tail}", config.kind)));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         server.ready_after = started.elapsed();
         let info = server.client()?.info("server")?;
@@ -258,7 +258,7 @@ impl Server {
                 let tail = self.log_tail();
                 return Err(ServerError::Server(format!("the server does not stop:\n{tail}")));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

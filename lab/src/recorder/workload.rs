@@ -31,7 +31,7 @@ use crate::snapshot::{Kind, take};
 use crate::values::ValuePool;
 
 /// Time between two looks at the log's length.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Parts of a repetition; between two of them clients may be held back.
 const PARTS: u64 = 64;
 /// A snapshot that takes longer ends the run.
@@ -231,7 +231,7 @@ impl Workload {
                     return Err(BenchError::Reply(format!("BGREWRITEAOF: {text}")));
                 }
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
             let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
             return Err(BenchError::Server(text));
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

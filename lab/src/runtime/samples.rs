@@ -13,7 +13,7 @@ use crate::recorder::{DriveMeter, GO_ON, HELD_BACK};
 use crate::server::Server;
 
 /// Time between two samples.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where the drive's counters come from.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ impl Sampler {
                 let began = Instant::now();
                 let sample = Sample::take(&mut client, pid, &meter, its_own.began)?;
                 its_own.seen().samples.push(sample);
-                std::thread::park_timeout(LOOK_EVERY.saturating_sub(began.elapsed()));
+                std::thread::park_timeout(POLL_INTERVAL.saturating_sub(began.elapsed()));
             }
             let last = Sample::take(&mut client, pid, &meter, its_own.began)?;
             its_own.seen().samples.push(last);

@@ -35,10 +35,15 @@ impl<'a> Context<'a> {
     /// As [`find`](Self::find), in another database.
     pub(super) fn find_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let found = self.peek_in(db, index);
-        if !self.keyspace.is_untouched {
-            self.touch_access(&found);
-        }
+        self.count_use(&found);
         found
+    }
+
+    /// Counts a use of a key, unless the client wants none to count.
+    pub(super) fn count_use(&mut self, found: &Found<'_>) {
+        if !self.keyspace.is_untouched {
+            self.touch_access(found);
+        }
     }
 
     /// As [`find`](Self::find), but does not count as a use of the key.

@@ -36,6 +36,8 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
             return Outcome::Reply;
         }
         context.reply_string(&found);
+        // For Redis it was read, and then written: that is two uses.
+        context.count_use(&found);
         found
     } else {
         context.find(1)
@@ -103,6 +105,8 @@ pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     context.reply_string(&found);
+    // As for `SET` with `GET`.
+    context.count_use(&found);
     context.overwrite(&found, context.args.get(2), None);
     context.log(&[Part::Bytes(b"SET"), Part::Request(1), Part::Request(2)]);
     Outcome::Reply

@@ -62,9 +62,9 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
 pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let mut ids = None;
     if args.len() == 4 && args.get(2).is("type") {
-        match Kind::parse(args.get(3)) {
-            Some(Kind::Normal) => {}
-            Some(Kind::Other) => ids = Some(Vec::new()),
+        match ClientKind::parse(args.get(3)) {
+            Some(ClientKind::Normal) => {}
+            Some(ClientKind::Other) => ids = Some(Vec::new()),
             None => {
                 unknown_type(client, args.get(3));
                 return;
@@ -102,13 +102,13 @@ fn size_of_arguments(args: Args<'_>) -> usize {
 
 /// The clients that a filter's `TYPE` means.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ClientKind {
     Normal,
     /// There are none of these.
     Other,
 }
 
-impl Kind {
+impl ClientKind {
     fn parse(arg: Arg<'_>) -> Option<Self> {
         if arg.is("normal") {
             return Some(Self::Normal);
@@ -176,9 +176,9 @@ pub(super) fn kill(core: &mut Core, client: &mut Client, args: Args<'_>) {
             };
             filter.older_than = Some(age as u64);
         } else if option.is("type") {
-            match Kind::parse(value) {
-                Some(Kind::Normal) => {}
-                Some(Kind::Other) => filter.is_nobody = true,
+            match ClientKind::parse(value) {
+                Some(ClientKind::Normal) => {}
+                Some(ClientKind::Other) => filter.is_nobody = true,
                 None => {
                     unknown_type(client, value);
                     return;

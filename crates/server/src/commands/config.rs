@@ -35,7 +35,7 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
         // A name that was asked for literally is returned as the client wrote it.
         let written = asked.iter().find(|word| word.eq_ignore_ascii_case(name.as_bytes()));
         client.out.bulk(written.map_or(name.as_bytes(), |word| word));
-        client.out.bulk(value.as_bytes());
+        client.out.bulk(&value);
     }
 }
 
@@ -44,9 +44,9 @@ pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR syntax error");
         return;
     }
-    let text = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
-    let pairs: Vec<(String, String)> =
-        (2..args.len()).step_by(2).map(|index| (text(index), text(index + 1))).collect();
+    let name = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
+    let pair = |index| (name(index), args.bytes(index + 1).into_owned());
+    let pairs: Vec<(String, Vec<u8>)> = (2..args.len()).step_by(2).map(pair).collect();
     let had_no_effect = core.config.without_effect().len();
     match core.config.set_pairs(&pairs) {
         Ok(names) => {
@@ -65,7 +65,7 @@ pub(super) fn rewrite(core: &mut Core, client: &mut Client, _: Args<'_>) {
         client.out.error("ERR The server is running without a config file");
         return;
     };
-    core.do_errand(client, move || match rewrite.run() {
+    core.run_in_background(client, move || match rewrite.run() {
         Ok(()) => {
             log::info!("CONFIG REWRITE executed with success");
             Ok(())

@@ -27,10 +27,17 @@ fn bulk(client: &mut Client, arg: Arg<'_>) {
 }
 
 pub(super) fn select(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let Some(number) = args.get(1).to_i64().filter(|n| i32::try_from(*n).is_ok()) else {
+    let Some(number) = args.get(1).to_i64() else {
         client.out.error("ERR value is not an integer or out of range");
         return;
     };
+    if i32::try_from(number).is_err() {
+        let (least, most) = (i32::MIN, i32::MAX);
+        client
+            .out
+            .error(&format!("ERR value is out of range, value must between {least} and {most}"));
+        return;
+    }
     if number < 0 || number as usize >= core.db_count() {
         client.out.error("ERR DB index is out of range");
         return;
@@ -68,7 +75,7 @@ fn log_in(core: &Core, client: &mut Client, user: &[u8], password: &[u8]) -> boo
     let is_right = match &core.settings.password {
         // Without a configured password, any password is accepted.
         None => true,
-        Some(wanted) => is_equal(wanted.as_bytes(), password),
+        Some(wanted) => is_equal(wanted, password),
     };
     client.is_authenticated |= is_right;
     is_right

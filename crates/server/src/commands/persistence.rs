@@ -53,7 +53,7 @@ pub(super) fn bgsave(core: &mut Core, client: &mut Client, args: Args<'_>) {
 
 pub(super) fn bgrewriteaof(core: &mut Core, client: &mut Client, _: Args<'_>) {
     core.snapshot_asked_for();
-    core.snapshots.rewrites.is_unasked = false;
+    core.snapshots.rewrites.is_automatic = false;
     if core.snapshots.runs(SnapshotKind::Wal) {
         client.out.error("ERR Background append only file rewriting already in progress");
         return;

@@ -103,8 +103,8 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
 fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
     let db = client.db;
     core.begin_transaction(db, multi.log_size_max.unwrap_or(0));
-    client.out.array(multi.requests.len());
-    for request in &multi.requests {
+    client.out.array(multi.len());
+    for request in multi.requests() {
         let args = request.args();
         match core.find(args) {
             Ok(row) => core.run_queued(client, row, args),

@@ -53,7 +53,7 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     let lsn = if local > 0 { client.last_write } else { Lsn(0) };
-    let is_there = replicas == 0 && (local == 0 || core.is_kept(lsn) || core.is_latched());
+    let is_there = replicas == 0 && (local == 0 || core.is_recoverable(lsn) || core.is_latched());
     let is_within = core.transaction.is_some() && !is_planted("waits-in-transaction");
     if is_there || is_within {
         reply(core, client);
@@ -71,7 +71,7 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
 /// How many logs, ours and the replicas', have everything that this client wrote.
 fn reply(core: &Core, client: &mut Client) {
     client.out.array(2);
-    client.out.integer(i64::from(core.is_kept(client.last_write)));
+    client.out.integer(i64::from(core.is_recoverable(client.last_write)));
     client.out.integer(0);
 }
 
@@ -167,12 +167,12 @@ impl Core {
     fn is_over(&self, wait: &Wait) -> bool {
         let is_late = wait.deadline.is_some_and(|at: Instant| at <= self.now);
         // A stopped log never gets the records that it lacks: the reply says so.
-        is_late || (!wait.never && (self.is_kept(wait.lsn) || self.is_latched()))
+        is_late || (!wait.never && (self.is_recoverable(wait.lsn) || self.is_latched()))
     }
 
     /// Whether the next start finds everything written up to `lsn`. Not while the log resumes
     /// behind a snapshot that is not adopted yet, and not if it was written without a log.
-    fn is_kept(&self, lsn: Lsn) -> bool {
+    fn is_recoverable(&self, lsn: Lsn) -> bool {
         let log = self.wal.as_ref().map(Wal::log);
         log.is_some_and(|log| {
             let counts = match log.log_state() {

@@ -4,6 +4,7 @@
 //! bounds. Code asks for a value by the directive's name, at start or after a change, never per
 //! request.
 
+mod file;
 mod rewrite;
 mod table;
 mod value;
@@ -13,14 +14,14 @@ pub use rewrite::Rewrite;
 pub use table::{
     APPENDFSYNC, Access, DIRECTIVES, Directive, Effect, IO_BACKEND, LOGLEVEL, VOLUME_FALLBACK,
 };
-pub use value::{Kind, OUTPUT_CLASSES, OutputLimit, Value};
-pub use words::split;
+pub use value::{OUTPUT_CLASSES, OutputLimit, Value, ValueKind};
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// Deepest nesting of `include`.
-const INCLUDE_DEPTH_MAX: usize = 16;
+use words::split;
 
 /// Why a configuration was not accepted: a sentence that says where and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,9 +60,9 @@ impl Default for Config {
         let values = DIRECTIVES
             .iter()
             .map(|row| {
-                let words = split(row.default).unwrap_or_default();
-                let words = if words.is_empty() || matches!(row.kind, Kind::Text) {
-                    vec![row.default.to_owned()]
+                let words = split(row.default.as_bytes()).unwrap_or_default();
+                let words = if words.is_empty() || matches!(row.kind, ValueKind::Text) {
+                    vec![row.default.into()]
                 } else {
                     words
                 };
@@ -84,28 +85,33 @@ impl Config {
     ///
     /// # Errors
     /// The first error, with its place.
-    pub fn from_args(args: &[String]) -> Result<Self, ConfigError> {
+    pub fn from_args(args: &[impl AsRef<OsStr>]) -> Result<Self, ConfigError> {
         let mut config = Self::default();
-        let mut rest = args;
-        if let Some(file) = args.first().filter(|a| !a.starts_with("--")) {
-            config.read_file(file)?;
+        let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_ref().as_bytes()).collect();
+        let mut rest = &args[..];
+        // A single - is standard input.
+        let is_file = |arg: &&&[u8]| !arg.starts_with(b"-") || arg.len() == 1;
+        if let Some(file) = args.first().filter(is_file) {
+            config.read_file(Path::new(OsStr::from_bytes(file)))?;
             rest = &args[1..];
         }
         while let Some((flag, behind)) = rest.split_first() {
-            let Some(flag_text) = flag.strip_prefix("--") else {
+            let Some(flag_text) = flag.strip_prefix(b"--") else {
                 return Err(ConfigError(format!(
-                    "unexpected argument '{flag}': directives are given as --directive value"
+                    "unexpected argument '{}': directives are given as --directive value",
+                    String::from_utf8_lossy(flag)
                 )));
             };
             let (name, mut words) = flag_and_values(flag_text)?;
             let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
             // As in Redis, the argument behind a bare name is its value, even if it begins with
             // `--`, unless it names another directive.
-            let is_value = |a: &&String| a.strip_prefix("--").is_none_or(|a| find(a).is_none());
+            let is_directive = |name: &[u8]| find(&String::from_utf8_lossy(name)).is_some();
+            let is_value = |a: &&&[u8]| !a.strip_prefix(b"--").is_some_and(is_directive);
             let first = behind.first().filter(is_value).filter(|_| words.is_empty());
             let from = usize::from(first.is_some());
             let count = from + behind[from..].iter().take_while(|a| !is_flag(a)).count();
-            words.extend_from_slice(&behind[..count]);
+            words.extend(behind[..count].iter().map(|word| word.to_vec()));
             // A single argument may hold several words, as in --save "60 1".
             config.apply(&name, &words, 0).map_err(place).or_else(|e| config.put_off(&name, e))?;
             rest = &behind[count..];
@@ -117,33 +123,6 @@ impl Config {
             config.set("save", SAVE_WITHOUT_LOG)?;
         }
         Ok(config)
-    }
-
-    fn read_file(&mut self, path: &str) -> Result<(), ConfigError> {
-        let text = if path == "-" {
-            std::io::read_to_string(std::io::stdin())
-        } else {
-            std::fs::read_to_string(path)
-        }
-        .map_err(|e| ConfigError(format!("cannot read the configuration file {path}: {e}")))?;
-        // A configuration that came through a pipe cannot be written back.
-        self.file = std::fs::canonicalize(path).unwrap_or_default();
-        self.read_lines(path, &text, 0)
-    }
-
-    fn read_lines(&mut self, path: &str, text: &str, depth: usize) -> Result<(), ConfigError> {
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let place = |what: &str| ConfigError(format!("{path}:{}: {what}", index + 1));
-            let words = split(line).ok_or_else(|| place("unbalanced quotes"))?;
-            let Some((name, values)) = words.split_first() else { continue };
-            let applied = self.apply(name, values, depth).map_err(|e| place(&e.0));
-            applied.or_else(|e| self.put_off(name, e))?;
-        }
-        Ok(())
     }
 
     /// For a directive that can only have its default, keeps the error until everything is read: a
@@ -158,40 +137,37 @@ impl Config {
         }
     }
 
-    fn include(&mut self, path: &str, depth: usize) -> Result<(), ConfigError> {
-        if depth >= INCLUDE_DEPTH_MAX {
-            return Err(ConfigError(format!("include {path}: nested too deep, or in a circle")));
-        }
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| ConfigError(format!("cannot read the included file {path}: {e}")))?;
-        self.read_lines(path, &text, depth + 1)
-    }
-
     /// One directive of a file or flag.
-    fn apply(&mut self, name: &str, words: &[String], depth: usize) -> Result<(), ConfigError> {
+    fn apply(&mut self, name: &str, words: &[Vec<u8>], depth: usize) -> Result<(), ConfigError> {
         if name.eq_ignore_ascii_case("include") {
-            return words.iter().try_for_each(|path| self.include(path, depth));
+            return self.include(words, depth);
         }
         let index = find(name).ok_or_else(|| ConfigError(unknown(name)))?;
         let row = &DIRECTIVES[index];
         // Redis reads `--save ""`, `save` alone and a repeated `save 60 1` this way too.
         let mut words = std::borrow::Cow::Borrowed(words);
         if words.is_empty() {
-            if !matches!(row.kind, Kind::SavePoints) {
+            if !matches!(row.kind, ValueKind::SavePoints) {
                 return Err(ConfigError(format!("{} needs a value", row.name)));
             }
-            words = vec![String::new()].into();
+            words = vec![Vec::new()].into();
         }
-        if matches!(row.kind, Kind::SavePoints) {
-            let clears = words.iter().all(String::is_empty);
+        if matches!(row.kind, ValueKind::SavePoints) {
+            let clears = words.iter().all(Vec::is_empty);
             if std::mem::replace(&mut self.is_save_set, true) && !clears {
-                let old = row.kind.render(&self.values[index]);
+                let old = self.text(row.name).split_whitespace().map(Vec::from);
                 let new = match &*words {
-                    [one] => one.split(' ').map(str::to_owned).collect(),
+                    [one] => one.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect(),
                     several => several.to_vec(),
                 };
-                *words.to_mut() = old.split_whitespace().map(str::to_owned).chain(new).collect();
+                words = old.chain(new).collect();
             }
+        }
+        if row.name == "dir"
+            && let [dir] = &mut words.to_mut()[..]
+        {
+            // As in Redis, which changes to it at once.
+            *dir = self.in_dir(dir).into_os_string().into_vec();
         }
         self.is_memory_set |= row.name == "maxmemory";
         let value = row
@@ -223,20 +199,17 @@ impl Config {
     ///
     /// # Errors
     /// The text of the error reply, without its `ERR`.
-    pub fn set_pairs(&mut self, pairs: &[(String, String)]) -> Result<Vec<&'static str>, String> {
-        let mut rows = Vec::with_capacity(pairs.len());
+    pub fn set_pairs(&mut self, pairs: &[(String, Vec<u8>)]) -> Result<Vec<&'static str>, String> {
+        let failed = |name: &str, why: &str| {
+            format!("CONFIG SET failed (possibly related to argument '{name}') - {why}")
+        };
+        // As in Redis, an alias is another parameter: of both, the last one counts.
+        let mut found: Vec<(usize, &str)> = Vec::with_capacity(pairs.len());
         for (name, _) in pairs {
             let index = find(name).ok_or_else(|| {
                 format!("Unknown option or number of arguments for CONFIG SET - '{name}'")
             })?;
-            rows.push(index);
-        }
-        let failed = |name: &str, why: &str| {
-            format!("CONFIG SET failed (possibly related to argument '{name}') - {why}")
-        };
-        let mut changed = self.clone();
-        for (i, (name, text)) in pairs.iter().enumerate() {
-            let row = &DIRECTIVES[rows[i]];
+            let row = &DIRECTIVES[index];
             if row.access == Access::Protected && self.choice("enable-protected-configs") == "no" {
                 return Err(failed(name, "can't set protected config"));
             }
@@ -244,25 +217,32 @@ impl Config {
             if is_fixed || matches!(row.effect, Effect::AtStart | Effect::Once) {
                 return Err(failed(name, "can't set immutable config"));
             }
-            if rows[..i].contains(&rows[i]) {
+            let names = [row.name, row.alias];
+            let own = names.into_iter().find(|own| own.eq_ignore_ascii_case(name));
+            let parameter = (index, own.unwrap_or(row.name));
+            if found.contains(&parameter) {
                 return Err(failed(name, "duplicate parameter"));
             }
-            let old = &changed.values[rows[i]];
-            let value = row
+            found.push(parameter);
+        }
+        let mut changed = self.clone();
+        for (&(index, name), (_, value)) in found.iter().zip(pairs) {
+            let old = &changed.values[index];
+            let value = DIRECTIVES[index]
                 .kind
-                .parse(std::slice::from_ref(text), Some(old))
+                .parse(std::slice::from_ref(value), Some(old))
                 .map_err(|why| failed(name, &why))?;
-            changed.put(rows[i], value).map_err(|why| failed(name, &why))?;
+            changed.put(index, value).map_err(|why| failed(name, &why))?;
         }
         *self = changed;
-        Ok(rows.into_iter().map(|index| DIRECTIVES[index].name).collect())
+        Ok(found.into_iter().map(|(index, _)| DIRECTIVES[index].name).collect())
     }
 
     /// `CONFIG GET` of the directives whose name or alias `matches`.
     pub fn get_matching(
         &self,
         mut matches: impl FnMut(&str) -> bool,
-    ) -> Vec<(&'static str, String)> {
+    ) -> Vec<(&'static str, Vec<u8>)> {
         let mut found = Vec::new();
         for (row, value) in DIRECTIVES.iter().zip(&self.values) {
             for name in [row.name, row.alias] {
@@ -299,17 +279,30 @@ impl Config {
     pub fn choice(&self, name: &str) -> &'static str {
         let index = find(name).unwrap_or_else(|| panic!("no row for directive {name}"));
         match (&DIRECTIVES[index].kind, &self.values[index]) {
-            (Kind::Choice(words), Value::Choice(chosen)) => words[*chosen],
+            (ValueKind::Choice(words), Value::Choice(chosen)) => words[*chosen],
             (_, other) => panic!("{name} is no choice: {other:?}"),
         }
     }
 
-    /// Value of a `Text` or `Words` directive.
+    /// Value of a `Utf8`, `Words`, `Percentiles` or `SavePoints` directive.
     pub fn text(&self, name: &str) -> &str {
         match self.value(name) {
             Value::Text(value) => value,
             other => panic!("{name} is no text: {other:?}"),
         }
+    }
+
+    /// Value of a `Text` directive.
+    pub fn bytes(&self, name: &str) -> &[u8] {
+        match self.value(name) {
+            Value::Bytes(value) => value,
+            other => panic!("{name} is no bytes: {other:?}"),
+        }
+    }
+
+    /// The same as a path.
+    pub fn path(&self, name: &str) -> &Path {
+        Path::new(OsStr::from_bytes(self.bytes(name)))
     }
 
     /// The output limit of normal clients.
@@ -333,7 +326,7 @@ impl Config {
     /// Sets `maxmemory` to `size` bytes, unless it was set.
     pub(crate) fn limit_memory(&mut self, size: u64) {
         if !self.is_memory_set {
-            let set = self.set("maxmemory", &size.to_string());
+            let set = self.set("maxmemory", size.to_string());
             set.expect("any size is one that can be set");
         }
     }
@@ -342,28 +335,29 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::from_args`].
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        self.apply(name, &[value.to_owned()], 0)
+    pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), ConfigError> {
+        self.apply(name, &[value.as_ref().to_vec()], 0)
     }
 }
 
 /// The name in a flag, and the values that stand in it: `--name`, `--name=value`, or, in one argument,
 /// `--name value…` as a line of a file.
-fn flag_and_values(flag: &str) -> Result<(String, Vec<String>), ConfigError> {
-    if let Some((name, value)) = flag.split_once('=')
-        && !name.contains(char::is_whitespace)
+fn flag_and_values(flag: &[u8]) -> Result<(String, Vec<Vec<u8>>), ConfigError> {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    if let Some(at) = flag.iter().position(|byte| *byte == b'=')
+        && !flag[..at].iter().any(u8::is_ascii_whitespace)
     {
-        return Ok((name.to_owned(), vec![value.to_owned()]));
+        return Ok((text(&flag[..at]), vec![flag[at + 1..].to_vec()]));
     }
-    let words =
-        split(flag).ok_or_else(|| ConfigError(format!("argument --{flag}: unbalanced quotes")))?;
+    let words = split(flag)
+        .ok_or_else(|| ConfigError(format!("argument --{}: unbalanced quotes", text(flag))))?;
     let mut words = words.into_iter();
-    Ok((words.next().unwrap_or_default(), words.collect()))
+    Ok((text(&words.next().unwrap_or_default()), words.collect()))
 }
 
 /// A flag, as opposed to a value like `-2`.
-fn is_flag(arg: &str) -> bool {
-    arg.strip_prefix("--").is_some_and(|rest| !rest.is_empty())
+fn is_flag(arg: &[u8]) -> bool {
+    arg.strip_prefix(b"--").is_some_and(|rest| !rest.is_empty())
 }
 
 fn find(name: &str) -> Option<usize> {

@@ -3,7 +3,11 @@
 use super::*;
 
 fn args(line: &str) -> Vec<String> {
-    split(line).unwrap()
+    split(line.as_bytes())
+        .unwrap()
+        .into_iter()
+        .map(|word| String::from_utf8(word).unwrap())
+        .collect()
 }
 
 #[test]
@@ -47,7 +51,7 @@ fn flags_override_the_file_and_take_several_words() {
     let config = Config::from_args(&args(&line)).unwrap();
     assert_eq!(config.int("port"), 7001);
     assert_eq!(config.int("timeout"), 7);
-    assert_eq!(config.text("requirepass"), "a b");
+    assert_eq!(config.bytes("requirepass"), b"a b");
     assert_eq!(config.text("bind"), "127.0.0.1 ::1");
     assert_eq!(config.without_effect(), [""; 0]);
     assert_eq!(config.text("save"), "60 1 5 9", "they add up");
@@ -61,7 +65,7 @@ fn arguments_are_those_of_redis_server() {
     };
     let text = |args: &[&str], name: &str| {
         let config = of(args).unwrap();
-        config.get_matching(|found| found == name).remove(0).1
+        String::from_utf8(config.get_matching(|found| found == name).remove(0).1).unwrap()
     };
     for nothing in [
         &["--save"][..],
@@ -132,7 +136,7 @@ fn what_is_wrong_is_named_with_its_place_and_remedy() {
 fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
     let mut config = Config::default();
     let mut set = |pairs: &[(&str, &str)]| {
-        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect();
         config.set_pairs(&pairs)
     };
     assert_eq!(
@@ -159,9 +163,108 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
              can't set immutable config"
             .into())
     );
+    assert_eq!(
+        set(&[("hz", "x"), ("databases", "3")]),
+        Err("CONFIG SET failed (possibly related to argument 'databases') - \
+             can't set immutable config"
+            .into()),
+        "no value is looked at before"
+    );
+    assert_eq!(
+        set(&[("Databases", "3"), ("foo", "1")]),
+        Err("CONFIG SET failed (possibly related to argument 'Databases') - \
+             can't set immutable config"
+            .into()),
+        "the first one that is wrong"
+    );
+    assert_eq!(
+        set(&[("Slave-Priority", "x")]),
+        Err("CONFIG SET failed (possibly related to argument 'slave-priority') - \
+             argument couldn't be parsed into an integer"
+            .into())
+    );
+    assert_eq!(
+        set(&[("hash-max-ziplist-entries", "7"), ("hash-max-listpack-entries", "8")]),
+        Ok(vec!["hash-max-listpack-entries", "hash-max-listpack-entries"]),
+        "an alias is another parameter"
+    );
+    assert!(
+        set(&[("hash-max-ziplist-entries", "7"), ("HASH-max-ziplist-entries", "8")])
+            .unwrap_err()
+            .contains("'HASH-max-ziplist-entries') - duplicate parameter")
+    );
     assert!(set(&[("activedefrag", "yes")]).unwrap_err().contains("can only be no"));
     assert_eq!(set(&[("maxmemory", "1gb"), ("save", "")]), Ok(vec!["maxmemory", "save"]));
     assert_eq!(config.int("maxmemory"), 1 << 30);
     assert_eq!(config.int("timeout"), 5);
+    assert_eq!(config.int("hash-max-listpack-entries"), 8, "the last one counts");
     assert_eq!(config.choice("appendfsync"), "always");
+}
+
+#[test]
+fn bytes_that_are_no_utf8_are_read_and_shown_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slimio.conf");
+    std::fs::write(&file, b"# caf\xe9\ntimeout 7 \nrequirepass \xe9t\xe9\r\n").unwrap();
+    let config = Config::from_args(&[&file]).unwrap();
+    assert_eq!(config.int("timeout"), 7);
+    assert_eq!(config.bytes("requirepass"), b"\xe9t\xe9");
+    assert_eq!(config.get_matching(|name| name == "requirepass")[0].1, b"\xe9t\xe9");
+    let flag = OsStr::from_bytes(b"\xff--");
+    let config = Config::from_args(&[OsStr::new("--requirepass"), flag]).unwrap();
+    assert_eq!(config.bytes("requirepass"), b"\xff--");
+    for (text, why) in [
+        (&b"volume caf\xe9"[..], ":1: volume: argument must be UTF-8 text"),
+        (b"bind \xe9", ":1: bind: argument must be UTF-8 text"),
+        (b"caf\xe9 1", ":1: unknown directive 'caf\u{fffd}'"),
+        (b"timeout 1\xe9", ":1: timeout: argument couldn't be parsed into an integer"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = Config::from_args(&[&file]).unwrap_err().0;
+        assert!(error.ends_with(why), "{error}");
+    }
+}
+
+#[test]
+fn include_takes_a_pattern_and_is_seen_from_dir() {
+    let place = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("conf.d/10.conf", "timeout 1\nhz 11\n");
+    write("conf.d/20.conf", "timeout 2\n");
+    write("conf.d/.hidden.conf", "timeout 3\n");
+    write("conf.d/30.txt", "timeout 4\n");
+    write("conf.d/40.conf/in.conf", "timeout 5\n");
+    write("other/sub/x.conf", "timeout 6\ndir further\ninclude y.conf\n");
+    write("other/sub/further/y.conf", "hz 66\n");
+    let file = place.path().join("slimio.conf");
+    let at = place.path().display();
+    let read = |text: String| {
+        std::fs::write(&file, text).unwrap();
+        Config::from_args(&[&file])
+    };
+    let numbers = |text: String| {
+        let config = read(text).unwrap();
+        (config.int("timeout"), config.int("hz"))
+    };
+    assert_eq!(numbers(format!("include {at}/conf.d/*.conf")), (2, 11), "in order");
+    assert_eq!(numbers(format!("include {at}/conf.d/[!2]0.conf")), (1, 11));
+    assert_eq!(numbers(format!("include {at}/c*/.h?dden.conf")), (3, 10));
+    assert_eq!(numbers(format!("include {at}/*/sub/no*.conf\ntimeout 9")), (9, 10), "none is none");
+    assert_eq!(numbers(format!("dir {at}/other\ndir sub\ninclude x.conf")), (6, 66));
+    assert_eq!(numbers(format!("dir {at}\ninclude */*[123]0.conf")), (2, 11));
+    let config = read(format!("dir {at}/other\ndir sub\n")).unwrap();
+    assert_eq!(config.path("dir"), place.path().join("other/sub"));
+    for (text, why) in [
+        ("include".to_owned(), "include takes one file, or one pattern"),
+        ("include a b".to_owned(), "include takes one file, or one pattern"),
+        (format!("dir {at}\ninclude no.conf"), "/no.conf: No such file"),
+        (format!("include {at}/slimio.*"), "nested too deep, or in a circle"),
+    ] {
+        let error = read(text).unwrap_err().0;
+        assert!(error.contains(why), "{error}");
+    }
 }

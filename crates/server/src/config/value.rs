@@ -5,9 +5,11 @@ use std::num::{IntErrorKind, ParseIntError};
 /// Most changes that a save point may ask for.
 const CHANGES_MAX: i64 = i32::MAX as i64;
 
+const WRONG_COUNT: &str = "wrong number of arguments";
+
 /// What a directive's value is made of.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// A whole number within bounds, both inclusive.
     Int(i64, i64),
     /// A size in bytes with Redis's units (`1gb`, `10k`), within bounds, both inclusive.
@@ -16,8 +18,10 @@ pub enum Kind {
     Bool,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Any one word.
+    /// Any one word, of any bytes: a password or a path may be no UTF-8.
     Text,
+    /// One word of UTF-8.
+    Utf8,
     /// Any number of words.
     Words,
     /// Any number of percentiles.
@@ -53,53 +57,67 @@ pub enum Value {
     Bool(bool),
     /// Of a `Choice` directive: which of its words.
     Choice(usize),
-    /// Of a `Text` or `Words` directive.
+    /// Of a `Text` directive.
+    Bytes(Vec<u8>),
+    /// Of a `Utf8`, `Words`, `Percentiles` or `SavePoints` directive.
     Text(String),
     /// Of an `OutputLimits` directive: one for each of [`OUTPUT_CLASSES`].
     Limits([OutputLimit; 3]),
 }
 
-impl Kind {
+impl ValueKind {
     /// Reads a value from its words. `old` is the value in force, which an output limit changes in
     /// part only.
     ///
     /// # Errors
     /// Redis's own sentence for what is wrong.
-    pub fn parse(self, words: &[String], old: Option<&Value>) -> Result<Value, String> {
-        if let Kind::Words = self {
+    pub fn parse(self, words: &[impl AsRef<[u8]>], old: Option<&Value>) -> Result<Value, String> {
+        if let ValueKind::Text = self {
+            let [word] = words else { return Err(WRONG_COUNT.into()) };
+            return Ok(Value::Bytes(word.as_ref().to_vec()));
+        }
+        let is_utf8 = words.iter().all(|word| std::str::from_utf8(word.as_ref()).is_ok());
+        if matches!(self, ValueKind::Utf8 | ValueKind::Words) && !is_utf8 {
+            return Err("argument must be UTF-8 text".into());
+        }
+        // The others are numbers and known words: what stands in for other bytes is none of them.
+        let text = |word: &_| String::from_utf8_lossy(AsRef::as_ref(word)).into_owned();
+        let words: Vec<String> = words.iter().map(text).collect();
+        if let ValueKind::Words = self {
             return Ok(Value::Text(words.join(" ")));
         }
-        if let Kind::Percentiles = self {
-            return parse_percentiles(words);
+        if let ValueKind::Percentiles = self {
+            return parse_percentiles(&words);
         }
-        if let Kind::SavePoints = self {
-            return parse_save_points(words);
+        if let ValueKind::SavePoints = self {
+            return parse_save_points(&words);
         }
-        if let Kind::OutputLimits = self {
-            return parse_limits(words, old);
+        if let ValueKind::OutputLimits = self {
+            return parse_limits(&words, old);
         }
-        let [word] = words else { return Err("wrong number of arguments".into()) };
+        let [word] = &words[..] else { return Err(WRONG_COUNT.into()) };
         match self {
-            Kind::Int(min, max) => {
-                let value =
-                    word.parse().map_err(|_| "argument couldn't be parsed into an integer")?;
+            ValueKind::Int(min, max) => {
+                // As Redis: no sign but a minus, no zero in front.
+                let value = slimio_resp::parse_i64(word.as_bytes())
+                    .ok_or("argument couldn't be parsed into an integer")?;
                 within(value, min, max).map(Value::Int)
             }
-            Kind::Memory(min, max) => {
+            ValueKind::Memory(min, max) => {
                 let value = parse_memory(word).ok_or("argument must be a memory value")?;
                 within(value, min, max).map(Value::Int)
             }
-            Kind::Bool => match word.to_ascii_lowercase().as_str() {
+            ValueKind::Bool => match word.to_ascii_lowercase().as_str() {
                 "yes" => Ok(Value::Bool(true)),
                 "no" => Ok(Value::Bool(false)),
                 _ => Err("argument must be 'yes' or 'no'".into()),
             },
-            Kind::Choice(choices) => {
+            ValueKind::Choice(choices) => {
                 choices.iter().position(|c| c.eq_ignore_ascii_case(word)).map(Value::Choice).ok_or(
                     format!("argument(s) must be one of the following: {}", choices.join(", ")),
                 )
             }
-            Kind::Octal => {
+            ValueKind::Octal => {
                 let value = i64::from_str_radix(word, 8)
                     .map_err(|_| "argument couldn't be parsed as an octal number")?;
                 if (0..=0o777).contains(&value) {
@@ -108,20 +126,31 @@ impl Kind {
                     Err("argument must be between 0 and 777 inclusive".into())
                 }
             }
-            Kind::Text => Ok(Value::Text(word.clone())),
-            Kind::Words | Kind::Percentiles | Kind::SavePoints | Kind::OutputLimits => {
-                unreachable!("handled above")
-            }
+            ValueKind::Utf8 => Ok(Value::Text(word.clone())),
+            ValueKind::Text
+            | ValueKind::Words
+            | ValueKind::Percentiles
+            | ValueKind::SavePoints
+            | ValueKind::OutputLimits => unreachable!("handled above"),
         }
     }
 
     /// Writes a value as `CONFIG GET` shows it.
-    pub fn render(self, value: &Value) -> String {
+    pub fn render(self, value: &Value) -> Vec<u8> {
+        match value {
+            Value::Bytes(bytes) => bytes.clone(),
+            _ => self.text_of(value).into_bytes(),
+        }
+    }
+
+    /// The same as text.
+    pub(super) fn text_of(self, value: &Value) -> String {
         match (self, value) {
-            (Kind::Octal, Value::Int(value)) => format!("{value:o}"),
+            (_, Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            (ValueKind::Octal, Value::Int(value)) => format!("{value:o}"),
             (_, Value::Int(value)) => value.to_string(),
             (_, Value::Bool(value)) => if *value { "yes" } else { "no" }.into(),
-            (Kind::Choice(choices), Value::Choice(index)) => choices[*index].into(),
+            (ValueKind::Choice(choices), Value::Choice(index)) => choices[*index].into(),
             (_, Value::Choice(index)) => index.to_string(),
             (_, Value::Text(text)) => text.clone(),
             (_, Value::Limits(limits)) => {
@@ -266,13 +295,13 @@ fn parse_limits(words: &[String], old: Option<&Value>) -> Result<Value, String> 
 mod tests {
     use super::*;
 
-    fn parse(kind: Kind, word: &str) -> Result<Value, String> {
+    fn parse(kind: ValueKind, word: &str) -> Result<Value, String> {
         kind.parse(&[word.to_owned()], None)
     }
 
     #[test]
     fn memory_knows_the_units_of_redis() {
-        let kind = Kind::Memory(0, i64::MAX);
+        let kind = ValueKind::Memory(0, i64::MAX);
         for (word, bytes) in [
             ("0", 0),
             ("7b", 7),
@@ -293,25 +322,57 @@ mod tests {
     #[test]
     fn bounds_and_words_are_checked() {
         assert_eq!(
-            parse(Kind::Int(1, 9), "10"),
+            parse(ValueKind::Int(1, 9), "10"),
             Err("argument must be between 1 and 9 inclusive".into())
         );
         assert_eq!(
-            parse(Kind::Choice(&["a", "b"]), "c"),
+            parse(ValueKind::Choice(&["a", "b"]), "c"),
             Err("argument(s) must be one of the following: a, b".into())
         );
-        assert_eq!(parse(Kind::Choice(&["a", "b"]), "B"), Ok(Value::Choice(1)));
-        assert_eq!(parse(Kind::Octal, "700"), Ok(Value::Int(0o700)));
-        assert_eq!(Kind::Octal.render(&Value::Int(0o700)), "700");
+        assert_eq!(parse(ValueKind::Choice(&["a", "b"]), "B"), Ok(Value::Choice(1)));
+        assert_eq!(parse(ValueKind::Octal, "700"), Ok(Value::Int(0o700)));
+        assert_eq!(ValueKind::Octal.render(&Value::Int(0o700)), b"700");
+    }
+
+    #[test]
+    fn a_number_is_what_redis_takes_for_one() {
+        let kind = ValueKind::Int(-9, 9);
+        for (word, number) in [("0", 0), ("7", 7), ("-7", -7)] {
+            assert_eq!(parse(kind, word), Ok(Value::Int(number)), "{word}");
+        }
+        for word in ["+1", "01", "-0", "-01", " 1", "1 ", "", "-", "+", "1.0", "1e0", "0x1"] {
+            let why = "argument couldn't be parsed into an integer";
+            assert_eq!(parse(kind, word), Err(why.into()), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn only_one_word_may_be_any_bytes() {
+        let parse = |kind: ValueKind| kind.parse(&[[b'1', 0xe9]], None);
+        assert_eq!(parse(ValueKind::Text), Ok(Value::Bytes(vec![b'1', 0xe9])));
+        for kind in [
+            ValueKind::Utf8,
+            ValueKind::Words,
+            ValueKind::Int(0, 9),
+            ValueKind::Memory(0, 9),
+            ValueKind::Bool,
+            ValueKind::Choice(&["1"]),
+            ValueKind::Octal,
+            ValueKind::SavePoints,
+            ValueKind::Percentiles,
+            ValueKind::OutputLimits,
+        ] {
+            assert!(parse(kind).is_err(), "{kind:?}");
+        }
     }
 
     #[test]
     fn output_limits_change_only_the_named_class() {
-        let kind = Kind::OutputLimits;
+        let kind = ValueKind::OutputLimits;
         let all = parse(kind, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60").unwrap();
         let changed = kind.parse(&["normal 1kb 0 9".to_owned()], Some(&all)).unwrap();
         assert_eq!(
-            kind.render(&changed),
+            kind.text_of(&changed),
             "normal 1024 0 9 slave 268435456 67108864 60 pubsub 33554432 8388608 60"
         );
         assert!(parse(kind, "normal 1 2").is_err());

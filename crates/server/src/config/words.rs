@@ -2,8 +2,8 @@
 
 /// Splits a line as Redis does: blanks separate, `"…"` with escapes, `'…'` verbatim but for `\'`.
 /// `None` when quotes do not close or are followed by something other than a blank.
-pub fn split(line: &str) -> Option<Vec<String>> {
-    let mut bytes = line.bytes().peekable();
+pub(super) fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut bytes = line.iter().copied().peekable();
     let mut words = Vec::new();
     loop {
         while bytes.next_if(u8::is_ascii_whitespace).is_some() {}
@@ -41,7 +41,7 @@ pub fn split(line: &str) -> Option<Vec<String>> {
                 word.push(b);
             }
         }
-        words.push(String::from_utf8(word).ok()?);
+        words.push(word);
     }
 }
 
@@ -84,13 +84,14 @@ mod tests {
 
     #[test]
     fn quotes_and_escapes_are_those_of_redis() {
-        let words = |line: &str| split(line);
+        let words = |line: &str| split(line.as_bytes());
         assert_eq!(words("  a  b\tc "), Some(vec!["a".into(), "b".into(), "c".into()]));
         assert_eq!(
             words(r#"x "a b\x41\n" 'c\'d'"#),
             Some(vec!["x".into(), "a bA\n".into(), "c'd".into()])
         );
-        assert_eq!(words(r#"save """#), Some(vec!["save".into(), String::new()]));
+        assert_eq!(words(r#"x "\xe9\xff""#), Some(vec!["x".into(), vec![0xe9, 0xff]]));
+        assert_eq!(words(r#"save """#), Some(vec!["save".into(), Vec::new()]));
         assert_eq!(words(r#"x "open"#), None);
         assert_eq!(words(r#"x "a"b"#), None);
         assert_eq!(words(r#"x "\xZZ""#), None);

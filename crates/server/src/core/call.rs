@@ -184,7 +184,8 @@ impl Core {
             let log_size_max = yielding.yielded.log_size_max();
             let writes = log_size_max.is_some();
             let sees_part = self.is_long_writing() && !is_planted("stepped-within-long");
-            if (writes && self.is_long_holding()) || sees_part {
+            let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
+            if meets_long || sees_part {
                 // It may write keys that the long request holds, or read what that has written and
                 // not logged yet.
                 client.state = State::Yielding(yielding);
@@ -415,10 +416,12 @@ impl Core {
     }
 }
 
-/// Whether a request may need more memory. Queueing any request does.
+/// Whether a request may need more memory. Queueing any request does, and so do for Redis `MULTI` and
+/// `WATCH` in its place.
 fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
     match &client.multi {
-        Some(multi) if row.run.ends_queueing => row.name == "exec" && multi.needs_memory,
+        Some(multi) if row.name == "exec" => multi.needs_memory,
+        Some(_) if ["discard", "quit", "reset"].contains(&row.name) => false,
         Some(_) => true,
         None => row.flags.has(Flags::DENYOOM),
     }
@@ -444,7 +447,9 @@ fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
     let name = row.run.name;
     let is_bounded = is_server || is_data && !row.flags.has(Flags::IN_STEPS);
     if is_bounded && args.len() > ARGS_MAX && !is_planted("options-without-end") {
-        return Some(format!("ERR too many arguments for '{name}' command: no more than {ARGS_MAX}"));
+        return Some(format!(
+            "ERR too many arguments for '{name}' command: no more than {ARGS_MAX}"
+        ));
     }
     if !is_server || ["ping", "echo"].contains(&row.name) {
         return None;

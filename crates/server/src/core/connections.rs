@@ -2,7 +2,7 @@
 
 use slimio_planted::is_planted;
 
-use super::{Core, Wish};
+use super::{Core, NetRequest};
 use crate::clients::{Client, State};
 use crate::net::{ConnId, Peer};
 use crate::transactions::Multi;
@@ -45,7 +45,7 @@ impl Core {
                 client.out.error(text);
                 client.close_after_replies();
             }
-            None => self.wishes.push(Wish::Receive(conn)),
+            None => self.net_requests.push(NetRequest::Receive(conn)),
         }
         self.put_back(client);
     }
@@ -94,7 +94,7 @@ impl Core {
 
     /// Forgets a client that was taken out, and closes its connection.
     pub(crate) fn drop_client(&mut self, mut client: Box<Client>) {
-        self.wishes.push(Wish::Close(client.conn));
+        self.net_requests.push(NetRequest::Close(client.conn));
         self.watches.clear(&mut client);
         self.unpin(client.conn);
         self.end_multi(client.multi.take());

@@ -274,7 +274,7 @@ impl Core {
         if self.shutdown.is_some() {
             return;
         }
-        self.is_parked_cut = false;
+        self.parked_untried = 0;
         self.resume_postponed();
         self.resume_held_up();
         for _ in 0..self.parked.len() {
@@ -287,7 +287,7 @@ impl Core {
                 return;
             }
             if self.is_turn_over() {
-                self.is_parked_cut = !self.parked.is_empty();
+                self.parked_untried = self.parked.len();
                 return;
             }
         }
@@ -295,7 +295,7 @@ impl Core {
 
     /// Whether requests that waited for room were not all retried, because the turn was over.
     pub(crate) fn may_retry_parked(&self) -> bool {
-        self.is_parked_cut && self.shutdown.is_none()
+        self.parked_untried > 0 && self.shutdown.is_none()
     }
 
     /// Retries a client's parked request; returns whether it still has to wait.

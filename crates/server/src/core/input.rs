@@ -6,9 +6,9 @@ use std::time::Instant;
 use slimio_planted::is_planted;
 use slimio_resp::{BlobBuilder, Limits, OwnedRequest, Parser, Protocol, ReplyBuf, Step};
 
-use super::{Core, SPARE_SIZE_MAX, Wish};
+use super::{Core, NetRequest, SPARE_SIZE_MAX};
 use crate::clients::{Client, Replies, State};
-use crate::net::{ConnId, Filling};
+use crate::net::{ConnId, ReceiveBuffer};
 
 /// Bytes that may wait behind a request that can't be run yet, before reading pauses.
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
@@ -55,7 +55,7 @@ impl Core {
             let is_behind = client.is_running();
             let size_max = if is_behind { BEHIND_INPUT_SIZE_MAX } else { WAITING_INPUT_SIZE_MAX };
             if client.input.len() > size_max {
-                self.wishes.push(Wish::Pause(conn));
+                self.net_requests.push(NetRequest::Pause(conn));
             }
         }
         self.check_query_size(&mut client);
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// The network returns the memory into which it received a large argument.
-    pub(crate) fn filled(&mut self, conn: ConnId, filling: Filling) {
+    pub(crate) fn filled(&mut self, conn: ConnId, filling: ReceiveBuffer) {
         let Some(mut client) = self.clients.take(conn) else { return };
         client.last_active = self.now;
         let Some(mut builder) = client.large.take() else {
@@ -101,11 +101,11 @@ impl Core {
         }
     }
 
-    /// Resumes a client that had to wait. [`serve_let_go`](Self::serve_let_go) runs the requests
+    /// Resumes a client that had to wait. [`serve_resumed`](Self::serve_resumed) runs the requests
     /// that it sent meanwhile, for this may be called within another client's transaction.
     pub(crate) fn resume(&mut self, client: &mut Client) {
-        client.state = State::LetGo;
-        self.let_go.push_back(client.conn);
+        client.state = State::Resumed;
+        self.resumed.push_back(client.conn);
         if is_planted("resumed-within-command") {
             self.go_on(client);
         }
@@ -113,13 +113,13 @@ impl Core {
 
     /// Runs the requests of resumed clients, also of clients that these resume. That comes to an
     /// end: nothing is received meanwhile.
-    pub(crate) fn serve_let_go(&mut self) {
-        if self.has_let_go() {
+    pub(crate) fn serve_resumed(&mut self) {
+        if self.has_resumed() {
             self.begin_lap(Instant::now());
         }
-        while let Some(conn) = self.let_go.pop_front() {
+        while let Some(conn) = self.resumed.pop_front() {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            if matches!(client.state, State::LetGo) {
+            if matches!(client.state, State::Resumed) {
                 self.go_on(&mut client);
             }
             self.put_back(client);
@@ -127,8 +127,8 @@ impl Core {
     }
 
     /// Whether a resumed client's requests have not run yet.
-    pub(crate) fn has_let_go(&self) -> bool {
-        !self.let_go.is_empty()
+    pub(crate) fn has_resumed(&self) -> bool {
+        !self.resumed.is_empty()
     }
 
     fn go_on(&mut self, client: &mut Client) {
@@ -138,7 +138,7 @@ impl Core {
 
     /// Runs requests that were received before, and resumes reading when few are left.
     fn waiting_requests(&mut self, client: &mut Client) {
-        let first = self.wishes.len();
+        let first = self.net_requests.len();
         self.requests(client, &[]);
         let has_many = match (client.is_behind, client.is_running()) {
             (true, _) => client.input.len() > BEHIND_INPUT_SIZE_LOW,
@@ -147,7 +147,7 @@ impl Core {
         };
         if !has_many || is_planted("received-without-end") {
             // Before what the requests wished for: while reading is paused, no large argument comes.
-            self.wishes.insert(first, Wish::Receive(client.conn));
+            self.net_requests.insert(first, NetRequest::Receive(client.conn));
         }
     }
 
@@ -224,7 +224,7 @@ impl Core {
                         rest.extend_from_slice(&buffer[header + taken..]);
                         (buffer, at) = (Cow::Owned(rest), 0);
                     }
-                    supply(&mut parser, builder, client, &mut self.wishes);
+                    supply(&mut parser, builder, client, &mut self.net_requests);
                 }
                 Step::Error(error) => {
                     log::debug!("client {}: {error}", client.id);
@@ -296,7 +296,7 @@ impl Core {
 
     fn go_on_filling(&mut self, client: &mut Client, builder: BlobBuilder) {
         let mut parser = std::mem::take(&mut client.parser);
-        supply(&mut parser, builder, client, &mut self.wishes);
+        supply(&mut parser, builder, client, &mut self.net_requests);
         client.parser = parser;
     }
 
@@ -344,7 +344,7 @@ fn supply(
     parser: &mut Parser,
     mut builder: BlobBuilder,
     client: &mut Client,
-    wishes: &mut Vec<Wish>,
+    net_requests: &mut Vec<NetRequest>,
 ) {
     if builder.remaining() == 0 {
         parser.supply_large(builder.finish());
@@ -352,6 +352,6 @@ fn supply(
     }
     let wanted = builder.wanted();
     let buffer = builder.take_buffer();
-    wishes.push(Wish::Fill(client.conn, Filling { buffer, wanted }));
+    net_requests.push(NetRequest::Fill(client.conn, ReceiveBuffer { buffer, wanted }));
     client.large = Some(builder);
 }

@@ -171,7 +171,10 @@ impl Core {
             return false;
         }
         let is_exec = row.name == "exec" && !is_planted("exec-within-long");
-        if is_exec || row.name == "debug" || LOOKS_AT_ALL.contains(&row.run.name) {
+        let is_debug = row.name == "debug" && !is_planted("debug-not-held");
+        let looks_at_all = LOOKS_AT_ALL.contains(&row.run.name)
+            && !(row.run.name == "config|set" && is_planted("config-not-held"));
+        if is_exec || is_debug || looks_at_all {
             return true;
         }
         let looks_at_db = row.flags.has(Flags::WHOLE_DB) && !is_planted("counted-within-long");
@@ -241,12 +244,18 @@ impl Core {
 
     /// Bytes of payload that a long request was granted room for and has not appended yet.
     pub(crate) fn long_reserved(&self) -> u64 {
-        let reserves = |long: &&Long| long.is_holding && long.writes() && long.lsn.is_none();
+        let reserves = |long: &&Long| {
+            long.is_holding
+                && long.writes()
+                && long.lsn.is_none()
+                && !is_planted("reserves-nothing")
+        };
         self.long.as_deref().filter(reserves).map_or(0, |long| long.log_size_max)
     }
 
     pub(crate) fn long_memory(&self) -> usize {
-        self.long.as_ref().map_or(0, |long| long.memory())
+        let long = self.long.as_ref().filter(|_| !is_planted("long-memory-uncounted"));
+        long.map_or(0, |long| long.memory())
     }
 
     /// Runs steps of the long request, if there is one, for a bounded time.
@@ -276,13 +285,15 @@ impl Core {
         if self.has_long() || self.shutdown.is_some() {
             return;
         }
-        for _ in 0..self.held_up.len() {
-            let Some(conn) = self.held_up.pop_front() else { break };
+        // Those that are held up again stay before those that this turn has no time for.
+        let mut waiting = std::mem::take(&mut self.held_up);
+        while let Some(conn) = waiting.pop_front() {
             self.retry(conn);
             if self.is_turn_over() {
                 break;
             }
         }
+        self.held_up.append(&mut waiting);
     }
 
     /// Whether requests that a long request held up wait for nothing but their turn.
@@ -354,15 +365,16 @@ impl Core {
         let Stage::Running(yielded) = &mut long.stage else { unreachable!() };
         let yielded = yielded.take();
         self.keyspace.set_untouched(long.no_touch);
-        let writes = long.row.flags.has(Flags::WRITE);
+        let may_delete = long.writes() || is_planted("long-reads-delete");
+        let now_ms = if is_planted("long-time-passes") { self.now_ms } else { long.now_ms };
         let mut context = Context {
             keyspace: &mut self.keyspace,
             db: long.db,
             args: long.request.args(),
-            now_ms: long.now_ms,
+            now_ms,
             reply: &mut long.reply,
             effects: &mut long.effects,
-            mode: if writes { Mode::Client } else { Mode::Frozen },
+            mode: if may_delete { Mode::Client } else { Mode::Frozen },
         };
         let outcome = match yielded {
             None => (long.run)(&mut context),
@@ -390,7 +402,9 @@ impl Core {
         if long.effects.is_empty() {
             return;
         }
-        self.snapshots.changes += long.effects.touched_count() as u64;
+        if !is_planted("long-changes-uncounted") {
+            self.snapshots.changes += long.effects.touched_count() as u64;
+        }
         let Some(wal) = self.wal.as_ref().filter(|wal| wal.takes_records()) else { return };
         if long.log_size_max >= STAGED_SIZE_MIN {
             let record = wal.log().stage(long.db.0);

@@ -4,7 +4,7 @@ use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
 use slimio_storage::Lsn;
 
-use super::{Core, Wish};
+use super::{Core, NetRequest};
 use crate::clients::{Client, Replies, soft_limit_is_over};
 use crate::gate::may_leave;
 use crate::net::{ConnId, Net, Outgoing};
@@ -65,14 +65,14 @@ impl Core {
         !self.dirty.is_empty()
     }
 
-    /// Passes the wishes on to the network.
+    /// Passes on what the network is to do.
     pub(crate) fn grant(&mut self, net: &mut dyn Net) {
-        for wish in self.wishes.drain(..) {
+        for wish in self.net_requests.drain(..) {
             match wish {
-                Wish::Fill(conn, filling) => net.fill(conn, filling),
-                Wish::Receive(conn) => net.receive(conn),
-                Wish::Pause(conn) => net.pause(conn),
-                Wish::Close(conn) => net.close(conn),
+                NetRequest::Fill(conn, filling) => net.fill(conn, filling),
+                NetRequest::Receive(conn) => net.receive(conn),
+                NetRequest::Pause(conn) => net.pause(conn),
+                NetRequest::Close(conn) => net.close(conn),
             }
         }
     }

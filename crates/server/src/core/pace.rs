@@ -1,7 +1,9 @@
 //! How fast the running snapshot may go.
 
+use slimio_planted::is_planted;
+
 use super::Core;
-use crate::snapshot::{Means, SnapshotThread};
+use crate::snapshot::{RateInputs, SnapshotThread};
 use crate::wal::Wal;
 
 impl Core {
@@ -29,26 +31,30 @@ impl Core {
 
     /// Whether the snapshot must run at full speed: to release memory, or to make room in the log.
     fn is_snapshot_pressing(&self) -> bool {
-        self.snapshot_memory() > self.snapshot_memory_limit() / 2 || self.is_rewrite_urgent()
+        let holds_much = self.snapshot_memory() > self.snapshot_memory_limit() / 2;
+        (holds_much && !is_planted("memory-unhurried"))
+            || (self.is_rewrite_urgent() && !is_planted("urgent-unhurried"))
     }
 
     /// Whether somebody waits for the end of the running snapshot, or for what can begin only then.
     fn is_snapshot_awaited(&self) -> bool {
         let snapshots = &self.snapshots;
-        let is_unasked = snapshots.running.as_ref().is_some_and(|running| running.is_unasked);
-        !is_unasked
+        let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
+        !is_automatic
             || snapshots.saves.is_scheduled
             || !snapshots.saving.is_empty()
             || !snapshots.pinning.is_empty()
-            || self.is_log_resuming()
-            || self.has_parked()
+            || (self.is_log_resuming() && !is_planted("resuming-unhurried"))
+            || (self.has_parked() && !is_planted("parked-not-awaited"))
             || self.shutdown.is_some()
     }
 
     /// A client asked for a snapshot, or for something that can begin only after the running one.
     pub(crate) fn snapshot_asked_for(&mut self) {
-        if let Some(running) = &mut self.snapshots.running {
-            running.is_unasked = false;
+        if let Some(running) = &mut self.snapshots.running
+            && !is_planted("asked-for-unheard")
+        {
+            running.is_automatic = false;
             self.pace_snapshot();
         }
     }
@@ -61,7 +67,7 @@ impl Core {
         let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_size);
         let log = self.wal.as_ref().map(Wal::stats);
         let used = log.map_or(0, |log| log.capacity_bytes.saturating_sub(log.free_bytes));
-        let means = Means {
+        let inputs = RateInputs {
             data,
             left: (data as f64 * untaken) as u64 + waiting + stats.owned_size as u64,
             room: self.rewrite_rule().room_at_ease(used),
@@ -69,6 +75,175 @@ impl Core {
             memory_max: self.snapshot_memory_limit(),
         };
         let growth = self.snapshots.running.as_ref().map(|running| &running.growth);
-        growth.map_or(full, |growth| growth.rate(full, means))
+        growth.map_or(full, |growth| growth.rate(full, inputs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use slimio_device::PathOptions;
+    use slimio_keyspace::CaptureState;
+    use slimio_storage::{Error, Policy, RecoverOptions, SnapshotKind, recover};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::core::Facts;
+    use crate::exchange::NewVolumeSink;
+    use crate::net::{ConnId, Peer};
+    use crate::server::make_volume;
+    use crate::snapshot::Checked;
+
+    const CONN: ConnId = ConnId { index: 0, generation: 0 };
+
+    /// A new volume, with its log on or off, and a client.
+    fn opened(dir: &Path, is_log_on: bool) -> Core {
+        let mut config = Config::default();
+        for (name, value) in [("log-segment-size", "1mb"), ("log-buffers", "8")] {
+            config.set(name, value).unwrap();
+        }
+        let mut storage =
+            slimio_volume::open(&dir.join("volume"), PathOptions::default(), true, u64::MAX)
+                .unwrap();
+        make_volume(&mut storage, &config, false).unwrap();
+        let options =
+            RecoverOptions { is_log_on, ..RecoverOptions::new(Policy::Always, 8, Instant::now()) };
+        let volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
+        let (wal, slot_paths) = Wal::new(volume).unwrap();
+        let mut core = Core::new(config, 1, Facts::default());
+        core.wal = Some(wal);
+        core.snapshots.thread = Some(SnapshotThread::start(slot_paths).unwrap());
+        core.accepted(CONN, Peer { remote: None, local: None });
+        core
+    }
+
+    /// Begins a WAL-snapshot that nobody has asked for. Nobody takes its steps, so it does not end.
+    fn begin_unasked(core: &mut Core) {
+        core.snapshots.rewrites.is_automatic = true;
+        core.begin_snapshot(SnapshotKind::Wal).unwrap();
+    }
+
+    /// The rate while commands are served.
+    fn rate(core: &mut Core) -> u64 {
+        core.now = core.now.max(Instant::now()) + Duration::from_secs(1);
+        core.stats.commands += 1_000_000;
+        core.pace_snapshot();
+        core.snapshots.thread.as_ref().unwrap().rate()
+    }
+
+    fn full(core: &Core) -> u64 {
+        core.settings.snapshot_rate
+    }
+
+    /// Lets everything that is under way come to its end.
+    fn settle(core: &mut Core, is_over: impl Fn(&Core) -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_over(core) {
+            assert!(Instant::now() < until, "it does not end");
+            let now = Instant::now();
+            let wal = core.wal.as_mut().unwrap();
+            wal.drive(now);
+            wal.wait(Some(Duration::from_millis(1)), now);
+            wal.reap(now);
+            core.drive_snapshots(true);
+        }
+    }
+
+    #[test]
+    fn one_that_nobody_waits_for_takes_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut core = opened(dir.path(), true);
+        begin_unasked(&mut core);
+        assert!((1..full(&core)).contains(&rate(&mut core)));
+        for _ in 0..10 {
+            core.now += Duration::from_secs(1);
+            core.pace_snapshot();
+        }
+        assert_eq!(core.snapshots.thread.as_ref().unwrap().rate(), 0, "nobody is served");
+    }
+
+    #[test]
+    fn one_that_is_asked_for_meanwhile_goes_faster() {
+        for request in ["BGREWRITEAOF", "BGSAVE", "BGSAVE SCHEDULE", "SAVE"] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut core = opened(dir.path(), true);
+            begin_unasked(&mut core);
+            assert!(rate(&mut core) < full(&core));
+            core.received(CONN, format!("{request}\r\n").as_bytes());
+            assert_eq!(rate(&mut core), full(&core), "{request}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_makes_it_go_faster() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut core = opened(dir.path(), true);
+        begin_unasked(&mut core);
+        assert!(rate(&mut core) < full(&core));
+        // What it writes may be large, so the log need not be nearly full.
+        core.parked.push_back(CONN);
+        assert_eq!(rate(&mut core), full(&core));
+    }
+
+    #[test]
+    fn a_log_that_lacks_room_makes_it_go_as_fast_as_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut core = opened(dir.path(), true);
+        core.received(CONN, format!("SET k {}\r\n", "x".repeat(5000)).as_bytes());
+        settle(&mut core, |core| {
+            let log = core.wal.as_ref().unwrap().log();
+            log.durable() == log.appended()
+        });
+        core.begin_snapshot(SnapshotKind::Wal).unwrap();
+        assert_eq!(rate(&mut core), full(&core), "somebody has asked for it");
+        core.settings.log_size_max = 8192;
+        assert_eq!(rate(&mut core), 0);
+    }
+
+    #[test]
+    fn the_memory_that_it_holds_makes_it_go_as_fast_as_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut core = opened(dir.path(), true);
+        let set = format!("SET k {}\r\n", "x".repeat(5000));
+        core.received(CONN, set.as_bytes());
+        core.begin_snapshot(SnapshotKind::OnDemand).unwrap();
+        core.received(CONN, set.as_bytes());
+        let held = core.snapshot_memory();
+        assert!(held > 5000, "{held}: the old value is kept for it");
+        core.settings.snapshot_memory_limit = 2 * held;
+        assert_eq!(rate(&mut core), full(&core));
+        core.settings.snapshot_memory_limit = 2 * held - 2;
+        assert_eq!(rate(&mut core), 0);
+    }
+
+    /// It may have been due without being asked for when the log was turned on again.
+    #[test]
+    fn one_that_a_log_needs_to_go_on_does_not_take_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut core = opened(dir.path(), false);
+        core.wal.as_mut().unwrap().log_mut().resume();
+        begin_unasked(&mut core);
+        assert_eq!(rate(&mut core), full(&core));
+    }
+
+    #[test]
+    fn one_that_replaces_a_damaged_root_does_not_take_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut core = opened(dir.path(), true);
+        core.begin_snapshot(SnapshotKind::Wal).unwrap();
+        settle(&mut core, |core| {
+            let is_idle = core.keyspace.capture_state() == CaptureState::Idle;
+            is_idle && core.snapshots.running.is_none()
+        });
+        let log = core.wal.as_ref().unwrap().log();
+        let root = *log.snapshots().root().unwrap();
+        let error = Error::ChunkRefused { index: Some(0), why: "a bit was flipped".into() };
+        core.snapshots.checks.slot_ended(&Checked::Read(root, Some(error)), 0);
+        core.schedule_snapshots();
+        assert!(core.snapshots.rewrites.is_scheduled);
+        core.begin_snapshot(SnapshotKind::Wal).unwrap();
+        assert_eq!(rate(&mut core), full(&core));
     }
 }

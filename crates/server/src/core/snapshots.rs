@@ -83,7 +83,7 @@ impl Core {
         let changes = self.snapshots.changes;
         let history = self.snapshots.of_mut(kind);
         history.is_scheduled = false;
-        let is_unasked = std::mem::take(&mut history.is_unasked);
+        let is_automatic = std::mem::take(&mut history.is_automatic);
         history.begun += 1;
         history.tries += 1;
         history.tried_at = Some(began);
@@ -94,7 +94,7 @@ impl Core {
             began,
             changes,
             memory_max: 0,
-            is_unasked,
+            is_automatic,
             growth,
             traffic: Traffic::new(began, self.stats.commands),
             taken: Vec::new(),
@@ -408,7 +408,8 @@ impl Core {
         let rewrites = &mut self.snapshots.rewrites;
         if (is_due || is_needed) && rewrites.may_retry(self.now) {
             let was_scheduled = std::mem::replace(&mut rewrites.is_scheduled, true);
-            rewrites.is_unasked = !is_needed && (rewrites.is_unasked || !was_scheduled);
+            let is_asked = is_needed && !is_planted("needed-is-unasked");
+            rewrites.is_automatic = !is_asked && (rewrites.is_automatic || !was_scheduled);
         }
         if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {
             self.snapshots.is_of_flush = false;
@@ -454,7 +455,7 @@ impl Core {
     }
 
     /// Bytes of the snapshot that the log goes on from, and of the log behind it.
-    pub(crate) fn base_and_log(&self) -> (u64, u64) {
+    pub(crate) fn root_and_log(&self) -> (u64, u64) {
         let Some(wal) = &self.wal else { return (0, 0) };
         let log = wal.log();
         let root = log.snapshots().root();
@@ -464,7 +465,7 @@ impl Core {
 
     fn is_rewrite_due(&self) -> bool {
         let is_on = self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::On);
-        let (base, log) = self.base_and_log();
+        let (base, log) = self.root_and_log();
         is_on && self.rewrite_rule().is_due(base, log)
     }
 
@@ -473,7 +474,7 @@ impl Core {
         let stats = wal.stats();
         let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
         let is_full = wal.log().prepare_failed().is_some();
-        self.rewrite_rule().is_urgent(used, self.base_and_log().1, is_full)
+        self.rewrite_rule().is_urgent(used, self.root_and_log().1, is_full)
     }
 
     fn is_save_due(&self) -> bool {

@@ -55,7 +55,7 @@ impl Core {
             || self.wants_snapshot_step();
         let has_left = self.has_behind()
             || self.has_unflushed()
-            || self.has_let_go()
+            || self.has_resumed()
             || self.watches.has_ended()
             || self.may_retry_postponed()
             || self.may_retry_held_up()

@@ -13,7 +13,7 @@ use slimio_storage::{
     Volume, WriterOptions, recover,
 };
 
-use super::{Heard, keep_usage, now_ms};
+use super::{OnProgress, keep_usage, now_ms};
 use crate::config::Config;
 use crate::core::Core;
 use crate::explain::explain;
@@ -31,7 +31,7 @@ pub fn import_file(
     file: impl Read,
     size: u64,
     config: &Config,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Keyspace, String> {
     let mut reader = FileReader::open(file).map_err(|e| e.to_string())?;
     let mut target = Target {
@@ -50,7 +50,7 @@ pub fn import_file(
             }
             Item::Aux { .. } | Item::ResizeDb { .. } | Item::SlotImport { .. } => {}
         }
-        heard(reader.offset(), size);
+        on_progress(reader.offset(), size);
     }
     Ok(target.keyspace)
 }
@@ -154,14 +154,14 @@ pub fn write_volume(
     config: &Config,
     keyspace: &mut Keyspace,
     now_ms: u64,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(), String> {
     let name = storage.name.clone();
     let failed = |error: Error| format!("cannot write the volume {name}: {}", explain(&error));
     make_volume(storage, config, storage.exists)?;
     let buffer_count = config.int("log-buffers") as usize;
     let options = RecoverOptions::new(Policy::Always, buffer_count, Instant::now());
-    let mut volume = recover(&mut *storage.media, &options, &mut Nothing).map_err(failed)?;
+    let mut volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).map_err(failed)?;
     let plan = volume.log.begin_snapshot(SnapshotKind::Wal, now_ms);
     let plan = plan.expect("nothing is under way in a volume that was just made");
     let path = volume.slot_paths.get(plan.slot);
@@ -181,7 +181,7 @@ pub fn write_volume(
         for batch in &taken {
             encoder.encode(batch, &mut emit).map_err(failed)?;
         }
-        heard(keyspace.capture_stats().taken as u64, total);
+        on_progress(keyspace.capture_stats().taken as u64, total);
     }
     encoder.finish(&mut emit).map_err(failed)?;
     keyspace.end_capture();
@@ -191,9 +191,9 @@ pub fn write_volume(
 }
 
 /// A sink for a new volume, which holds nothing.
-pub(crate) struct Nothing;
+pub(crate) struct NewVolumeSink;
 
-impl RecoverSink for Nothing {
+impl RecoverSink for NewVolumeSink {
     fn chunk(&mut self, chunk: slimio_storage::Chunk) -> Result<(), Error> {
         let why = "the volume is new".into();
         Err(Error::ChunkRefused { index: Some(chunk.index()), why })

@@ -10,7 +10,7 @@ mod source;
 
 pub use export::{ExportOptions, Exporter};
 #[cfg(test)]
-pub(crate) use import::Nothing;
+pub(crate) use import::NewVolumeSink;
 pub use import::{import_file, write_volume};
 pub use rollback::roll_back;
 pub use source::{SlotSource, export_slot, export_volume, load_volume};
@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex, EvictionConfig, EvictionPolicy, Usage};
 
 /// Is told the progress: bytes done, and bytes in all.
-pub type Heard<'a> = &'a mut dyn FnMut(u64, u64);
+pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Count of the keys in all databases.
 pub fn key_count(keyspace: &Keyspace) -> usize {

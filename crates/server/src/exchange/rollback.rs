@@ -9,8 +9,8 @@ use slimio_storage::{
     Error, Policy, RecoverOptions, Report, RootChoice, Storage, recover, superblock,
 };
 
-use super::Heard;
-use super::source::Filling;
+use super::OnProgress;
+use super::source::SnapshotLoad;
 use crate::config::Config;
 use crate::explain::explain;
 
@@ -27,7 +27,7 @@ use crate::explain::explain;
 pub fn roll_back(
     storage: &mut Storage,
     accept_device: bool,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Report, String> {
     let name = storage.name.clone();
     let failed = |error: Error| format!("cannot roll back the volume {name}: {}", explain(&error));
@@ -40,7 +40,7 @@ pub fn roll_back(
         is_log_on: has_log,
         ..RecoverOptions::new(Policy::Always, buffer_count, Instant::now())
     };
-    let volume =
-        recover(&mut *storage.media, &options, &mut Filling::new(heard)).map_err(failed)?;
+    let volume = recover(&mut *storage.media, &options, &mut SnapshotLoad::new(on_progress))
+        .map_err(failed)?;
     Ok(volume.report)
 }

@@ -10,24 +10,24 @@ use slimio_storage::{
 };
 
 use super::export::Exporter;
-use super::{Heard, keep_usage, now_ms, roomy_keyspace};
+use super::{OnProgress, keep_usage, now_ms, roomy_keyspace};
 use crate::explain::explain;
 
-/// Fills a keyspace.
-pub(super) struct Filling<'a> {
+/// Loads a snapshot into a keyspace.
+pub(super) struct SnapshotLoad<'a> {
     keyspace: Keyspace,
     /// Bytes that the keyspace takes without entries.
     empty_size: usize,
     loader: Loader,
-    heard: Heard<'a>,
+    on_progress: OnProgress<'a>,
 }
 
-impl<'a> Filling<'a> {
-    pub(super) fn new(heard: Heard<'a>) -> Self {
+impl<'a> SnapshotLoad<'a> {
+    pub(super) fn new(on_progress: OnProgress<'a>) -> Self {
         let mut keyspace = roomy_keyspace();
         keyspace.set_replay_time(now_ms());
         let empty_size = keyspace.used_bytes();
-        Self { keyspace, empty_size, loader: Loader::new(), heard }
+        Self { keyspace, empty_size, loader: Loader::new(), on_progress }
     }
 
     /// Bytes that the entries take in memory.
@@ -67,7 +67,7 @@ impl<'a> Filling<'a> {
     }
 }
 
-impl RecoverSink for Filling<'_> {
+impl RecoverSink for SnapshotLoad<'_> {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
         self.load(&chunk)
     }
@@ -81,7 +81,7 @@ impl RecoverSink for Filling<'_> {
     }
 
     fn progress(&mut self, progress: Progress) {
-        (self.heard)(progress.bytes_done, progress.bytes_total);
+        (self.on_progress)(progress.bytes_done, progress.bytes_total);
     }
 }
 
@@ -92,12 +92,12 @@ impl RecoverSink for Filling<'_> {
 pub fn load_volume(
     storage: &mut Storage,
     root: RootChoice,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Keyspace, String> {
-    let mut filling = Filling::new(heard);
-    read(&mut *storage.media, root, &mut filling)
+    let mut loading = SnapshotLoad::new(on_progress);
+    read(&mut *storage.media, root, &mut loading)
         .map_err(|e| format!("cannot read the volume {}: {}", storage.name, explain(&e)))?;
-    Ok(filling.keyspace)
+    Ok(loading.keyspace)
 }
 
 /// Writes the data set that opening a volume would give to a file, and nothing to the volume. Keeps
@@ -109,7 +109,7 @@ pub fn export_volume(
     storage: &mut Storage,
     root: RootChoice,
     exporter: &mut Exporter,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(), String> {
     let name = &storage.name;
     let failed = |error: Error| format!("cannot read the volume {name}: {}", explain(&error));
@@ -117,15 +117,15 @@ pub fn export_volume(
     read(&mut *storage.media, root, &mut noting).map_err(failed)?;
     let Noting(tail) = noting;
     if !tail.is_known() {
-        let keyspace = load_volume(storage, root, heard)?;
+        let keyspace = load_volume(storage, root, on_progress)?;
         return exporter.add(&keyspace, |db, _| Some(db));
     }
-    let filling = Filling::new(heard);
+    let loading = SnapshotLoad::new(on_progress);
     let mut kept = roomy_keyspace();
-    kept.set_replay_time(filling.keyspace.replay_time());
-    let mut passing = Passing { tail, filling, kept, exporter, failed: None };
-    let done = read(&mut *storage.media, root, &mut passing);
-    let Passing { kept, exporter, failed: why, .. } = passing;
+    kept.set_replay_time(loading.keyspace.replay_time());
+    let mut sink = ExportSink { tail, loading, kept, exporter, failed: None };
+    let done = read(&mut *storage.media, root, &mut sink);
+    let ExportSink { kept, exporter, failed: why, .. } = sink;
     match why {
         Some(why) => return Err(why),
         None => done.map_err(failed)?,
@@ -151,10 +151,10 @@ impl RecoverSink for Noting {
 }
 
 /// Passes on the keys that the log does not touch, and replays the log on the others.
-struct Passing<'a> {
+struct ExportSink<'a> {
     tail: LogTail,
     /// Entries of the snapshot that were not passed on yet.
-    filling: Filling<'a>,
+    loading: SnapshotLoad<'a>,
     /// The keys that the log touches.
     kept: Keyspace,
     exporter: &'a mut Exporter,
@@ -162,10 +162,10 @@ struct Passing<'a> {
     failed: Option<String>,
 }
 
-impl Passing<'_> {
+impl ExportSink<'_> {
     fn pass_on(&mut self) -> Result<(), Error> {
-        let Self { tail, filling, kept, exporter, .. } = self;
-        let keyspace = &filling.keyspace;
+        let Self { tail, loading, kept, exporter, .. } = self;
+        let keyspace = &loading.keyspace;
         kept.set_eviction(*keyspace.eviction());
         let dbs = (0..DB_COUNT_MAX).map(|number| DbIndex(number as u16));
         let filled: Vec<_> = dbs.filter(|db| keyspace.dbsize(*db) > 0).collect();
@@ -175,7 +175,7 @@ impl Passing<'_> {
         }
         let place = |db, key: &[u8]| if tail.touches(key) { None } else { places[&db] };
         let added = exporter.add(keyspace, place);
-        filling.clear();
+        loading.clear();
         added.map_err(|why| {
             // The volume is fine: this error only ends the reading.
             self.failed = Some(why);
@@ -184,14 +184,14 @@ impl Passing<'_> {
     }
 }
 
-impl RecoverSink for Passing<'_> {
+impl RecoverSink for ExportSink<'_> {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        self.filling.load(&chunk)?;
-        if self.filling.size() >= self.exporter.batch_size { self.pass_on() } else { Ok(()) }
+        self.loading.load(&chunk)?;
+        if self.loading.size() >= self.exporter.batch_size { self.pass_on() } else { Ok(()) }
     }
 
     fn chunks_end(&mut self) -> Result<(), Error> {
-        self.filling.end()?;
+        self.loading.end()?;
         self.pass_on()
     }
 
@@ -200,7 +200,7 @@ impl RecoverSink for Passing<'_> {
     }
 
     fn progress(&mut self, progress: Progress) {
-        self.filling.progress(progress);
+        self.loading.progress(progress);
     }
 }
 
@@ -227,24 +227,24 @@ impl std::fmt::Debug for SlotSource<'_> {
 pub fn export_slot(
     source: SlotSource<'_>,
     exporter: &mut Exporter,
-    heard: Heard<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(), String> {
     let SlotSource { device, volume_id, summary } = source;
     let failed = |error: Error| format!("cannot read the snapshot: {}", explain(&error));
     let mut reader =
         SlotReader::open(device, volume_id, summary, READ_AHEAD_CHUNKS).map_err(failed)?;
     let mut nobody = |_, _| {};
-    let mut filling = Filling::new(&mut nobody);
+    let mut loading = SnapshotLoad::new(&mut nobody);
     while let Some(chunk) = reader.next_chunk(device).map_err(failed)? {
-        filling.load(&chunk).map_err(failed)?;
-        heard(reader.done_bytes(), reader.total_bytes());
+        loading.load(&chunk).map_err(failed)?;
+        on_progress(reader.done_bytes(), reader.total_bytes());
         reader.give_back(chunk.into_buffer());
-        if filling.size() >= exporter.batch_size {
-            exporter.add(&filling.keyspace, |db, _| Some(db))?;
+        if loading.size() >= exporter.batch_size {
+            exporter.add(&loading.keyspace, |db, _| Some(db))?;
             // The loader keeps the parts of an incomplete value.
-            filling.clear();
+            loading.clear();
         }
     }
-    filling.end().map_err(failed)?;
-    exporter.add(&filling.keyspace, |db, _| Some(db))
+    loading.end().map_err(failed)?;
+    exporter.add(&loading.keyspace, |db, _| Some(db))
 }

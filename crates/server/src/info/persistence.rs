@@ -66,7 +66,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("module_fork_last_cow_size", 0);
     if let Some(wal) = core.wal.as_ref().filter(|_| core.is_log_on()) {
         let stats = wal.stats();
-        let (base, log) = core.base_and_log();
+        let (base, log) = core.root_and_log();
         text.field("aof_current_size", base + log);
         text.field("aof_base_size", base);
         text.field("aof_pending_rewrite", u8::from(rewrites.is_scheduled));

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
 use slimio_planted::is_planted;
 
-use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
+use super::{ACCEPT_RETRY, ConnId, Event, Net, Outgoing, ReceiveBuffer, WatchId};
 
 /// Bytes read from one connection before the next one's turn.
 const RECEIVE_SIZE: usize = 64 << 10;
@@ -73,7 +73,7 @@ struct Conn {
     is_ended: bool,
     /// It was reported that nothing can be sent either.
     is_broken: bool,
-    filling: Option<Filling>,
+    filling: Option<ReceiveBuffer>,
     outgoing: Option<Outgoing>,
 }
 
@@ -280,7 +280,7 @@ impl EpollNet {
 
 enum Read {
     Scratch(usize),
-    Filled(Filling),
+    Filled(ReceiveBuffer),
 }
 
 fn pack(id: ConnId) -> u64 {
@@ -327,7 +327,7 @@ impl Net for EpollNet {
         }
     }
 
-    fn fill(&mut self, id: ConnId, filling: Filling) {
+    fn fill(&mut self, id: ConnId, filling: ReceiveBuffer) {
         if let Some(conn) = self.conn(id) {
             conn.filling = Some(filling);
         }

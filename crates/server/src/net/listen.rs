@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -38,7 +39,7 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     let backlog = config.int("tcp-backlog") as i32;
     let port = config.int("port") as u16;
-    if port != 0 || config.text("unixsocket").is_empty() {
+    if port != 0 || config.bytes("unixsocket").is_empty() {
         for word in config.text("bind").split_ascii_whitespace() {
             let (name, optional) = match word.strip_prefix('-') {
                 Some(rest) => (rest, true),
@@ -74,8 +75,8 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
             }
         }
     }
-    let path = config.text("unixsocket");
-    if !path.is_empty() {
+    let path = config.path("unixsocket");
+    if !path.as_os_str().is_empty() {
         listeners.push(listen_unix(path, config.int("unixsocketperm") as u32, backlog)?);
     }
     if listeners.is_empty() {
@@ -119,9 +120,10 @@ fn listen_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
     Ok(Listener { address: SocketAddr::try_from(bound).ok(), fd })
 }
 
-fn listen_unix(path: &str, permissions: u32, backlog: i32) -> Result<Listener, ConfigError> {
+fn listen_unix(path: &Path, permissions: u32, backlog: i32) -> Result<Listener, ConfigError> {
+    let shown = path.display();
     let failed = |e: std::io::Error| {
-        let doing = format!("listen on the Unix socket {path}");
+        let doing = format!("listen on the Unix socket {shown}");
         ConfigError(match Errno::from_io_error(&e) {
             Some(Errno::MFILE | Errno::NFILE) => explain_system(&doing, &e),
             _ => format!("cannot {doing}: {e}; check unixsocket"),
@@ -130,7 +132,7 @@ fn listen_unix(path: &str, permissions: u32, backlog: i32) -> Result<Listener, C
     // A socket that a killed server left behind may be replaced; one that answers may not.
     if UnixStream::connect(path).is_ok() {
         return Err(ConfigError(format!(
-            "the Unix socket {path} is in use: stop the server that holds it, or choose another \
+            "the Unix socket {shown} is in use: stop the server that holds it, or choose another \
              with --unixsocket"
         )));
     }
@@ -163,7 +165,7 @@ mod tests {
         config.set("bind", "127.0.0.1").unwrap();
         let first = open(&config).unwrap();
         let port = first[0].address.unwrap().port();
-        config.set("port", &port.to_string()).unwrap();
+        config.set("port", port.to_string()).unwrap();
         let error = open(&config).unwrap_err().0;
         assert!(error.contains(&format!("port {port} on 127.0.0.1 is in use")), "{error}");
         assert!(error.contains("--port"), "{error}");

@@ -33,7 +33,7 @@ pub struct WatchId(pub u32);
 
 /// Memory of the caller's that is filled with received bytes, behind its length.
 #[derive(Debug, Default)]
-pub struct Filling {
+pub struct ReceiveBuffer {
     /// Has room for `wanted` more bytes within its capacity.
     pub buffer: Vec<u8>,
     /// Most bytes to receive.
@@ -52,7 +52,7 @@ pub enum Event<'a> {
     Received(ConnId, &'a [u8]),
     /// The memory handed over with [`Net::fill`] comes back; it is longer by what came, or the
     /// connection has ended or is broken, which is an event of its own.
-    Filled(ConnId, Filling),
+    Filled(ConnId, ReceiveBuffer),
     /// The other side sends nothing more: it has closed at least its sending half. Sending goes on.
     Ended(ConnId),
     /// As [`Event::Ended`], for a paused connection: what it sent before may be unread. Reported
@@ -103,7 +103,7 @@ pub trait Net {
 
     /// Reads the next bytes of the connection into the caller's memory instead, until it is full
     /// or the kernel has no more. Returns with [`Event::Filled`]; then reading goes on as before.
-    fn fill(&mut self, conn: ConnId, filling: Filling);
+    fn fill(&mut self, conn: ConnId, filling: ReceiveBuffer);
 
     /// Sends. One at a time per connection. Returns the memory when everything could be handed to
     /// the kernel at once; else [`Event::Sent`] or [`Event::Broken`] follows.

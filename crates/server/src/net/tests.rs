@@ -14,7 +14,7 @@ use crate::config::Config;
 enum Came {
     Accepted(ConnId),
     Received(ConnId, Vec<u8>),
-    Filled(ConnId, Filling),
+    Filled(ConnId, ReceiveBuffer),
     Ended(ConnId),
     HungUp(ConnId),
     Sent(ConnId),
@@ -124,7 +124,7 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
         assert!(got.len() < SIZE);
         while got.len() < SIZE {
             let wanted = (SIZE - got.len()).min(100_000);
-            net.fill(conn, Filling { buffer: Vec::with_capacity(wanted), wanted });
+            net.fill(conn, ReceiveBuffer { buffer: Vec::with_capacity(wanted), wanted });
             match next(net) {
                 Came::Filled(to, filling) => {
                     assert_eq!(to, conn);
@@ -160,7 +160,7 @@ fn memory_that_waits_stays_where_nothing_is_there() {
     net.listen(listener.fd).unwrap();
     let mut client = TcpStream::connect(address).unwrap();
     let conn = accept(&mut net);
-    net.fill(conn, Filling { buffer: Vec::with_capacity(9), wanted: 9 });
+    net.fill(conn, ReceiveBuffer { buffer: Vec::with_capacity(9), wanted: 9 });
     client.write_all(b"gone").unwrap();
     net.wait(Some(Duration::from_secs(10)));
     let mut stolen = [0; 4];

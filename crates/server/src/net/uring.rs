@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use slimio_planted::is_planted;
 use slimio_ring::{Completion, Fd, Interest, OpId, Outcome, Provided, Ring, Setup};
 
-use super::{ACCEPT_RETRY, ConnId, Event, Filling, Net, Outgoing, WatchId};
+use super::{ACCEPT_RETRY, ConnId, Event, Net, Outgoing, ReceiveBuffer, WatchId};
 
 /// Buffers for received bytes. More connections than this may be active: the others wait.
 const BUFFERS: u16 = 128;
@@ -92,7 +92,7 @@ struct Conn {
     receive: Option<OpId>,
     is_cancelling: bool,
     /// Memory to fill, not yet in an operation.
-    filling: Option<Filling>,
+    filling: Option<ReceiveBuffer>,
     /// Memory is being filled by an operation.
     is_filling: bool,
 }
@@ -160,7 +160,7 @@ impl UringNet {
         if conn.is_ended || !conn.wants_receive || conn.receive.is_some() || conn.is_filling {
             return;
         }
-        if let Some(Filling { buffer, wanted }) = conn.filling.take() {
+        if let Some(ReceiveBuffer { buffer, wanted }) = conn.filling.take() {
             conn.is_filling = true;
             self.ring.receive_into(fd, buffer, wanted, Tag::Fill(id));
         } else {
@@ -279,7 +279,7 @@ impl UringNet {
                     Ok(_) => {}
                     Err(_) => self.broke(id),
                 }
-                Some(Judged::Event(Event::Filled(id, Filling { buffer: bytes, wanted: 0 })))
+                Some(Judged::Event(Event::Filled(id, ReceiveBuffer { buffer: bytes, wanted: 0 })))
             }
             (Tag::Send(id), Outcome::Sent { bytes, result }) => {
                 self.sent(id, Outgoing::Bytes(bytes, 0), result.is_ok())
@@ -327,7 +327,7 @@ impl UringNet {
 
 enum Taken {
     Lend(Provided, usize),
-    Filled(Filling),
+    Filled(ReceiveBuffer),
 }
 
 enum Judged {
@@ -387,7 +387,7 @@ impl Net for UringNet {
         }
     }
 
-    fn fill(&mut self, id: ConnId, filling: Filling) {
+    fn fill(&mut self, id: ConnId, filling: ReceiveBuffer) {
         if let Some(conn) = self.conn(id) {
             conn.filling = Some(filling);
             self.cancel_receive(id);

@@ -86,7 +86,7 @@ impl Server {
         self.core.serve_behind();
         self.core.grant(&mut *self.net);
         self.take_events();
-        self.core.serve_let_go();
+        self.core.serve_resumed();
         self.core.flush(&mut *self.net);
     }
 }

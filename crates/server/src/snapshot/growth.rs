@@ -7,17 +7,17 @@ use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
 /// Time between two samples of how much was appended.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The rate is at least this part of `snapshot-rate`: a snapshot that hardly advances keeps a slot
 /// occupied, and delays the next snapshot.
 const SHARE_MIN: u64 = 16;
 /// How many times the data set's size the log may grow meanwhile: a restart reads that, too.
-const GROWTH_MAX: u64 = 2;
+const GROWTH_MAX: u64 = 3;
 /// A smaller data set counts as this size, in bytes.
 const DATA_MIN: u64 = 64 << 20;
 /// Factor on the rate that would just suffice for the log's room: the log may come to grow faster,
 /// and the snapshot gets no more than its rate.
-const HASTE: f64 = 1.5;
+const SAFETY_FACTOR: f64 = 1.5;
 /// Shares of the memory that it may hold: from the first one on, held memory raises the rate. From
 /// the second one on there is no limit.
 const MEMORY_FROM: f64 = 0.125;
@@ -25,7 +25,7 @@ const MEMORY_TO: f64 = 0.5;
 
 /// What the rate depends on, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Means {
+pub(crate) struct RateInputs {
     /// The data set.
     pub(crate) data: u64,
     /// What is still to be encoded.
@@ -55,7 +55,7 @@ impl Growth {
     /// Samples the log, which ends at `appended` at `now`.
     pub(crate) fn look(&mut self, now: Instant, appended: Lsn) {
         let since = now.saturating_duration_since(self.looked_at);
-        if since < LOOK_EVERY {
+        if since < POLL_INTERVAL {
             return;
         }
         let per_s = appended.bytes_since(self.appended) as f64 / since.as_secs_f64();
@@ -66,21 +66,21 @@ impl Growth {
 
     /// Bytes of keys and values per second to take, where `full` is the rate of a snapshot that
     /// somebody waits for; 0 is no limit.
-    pub(crate) fn rate(&self, full: u64, means: Means) -> u64 {
+    pub(crate) fn rate(&self, full: u64, inputs: RateInputs) -> u64 {
         if is_planted("too-late") {
             return full / SHARE_MIN;
         }
-        if means.room == 0 {
+        if inputs.room == 0 {
             return 0;
         }
         let grown = self.appended.bytes_since(self.began);
-        let growth_max = means.data.max(DATA_MIN) * GROWTH_MAX;
-        let within = |bytes: u64| self.per_s * means.left as f64 / bytes.max(1) as f64;
+        let growth_max = inputs.data.max(DATA_MIN) * GROWTH_MAX;
+        let within = |bytes: u64| self.per_s * inputs.left as f64 / bytes.max(1) as f64;
         // A longer restart is no reason to go faster than for somebody who waits.
         let for_restart = within(growth_max.saturating_sub(grown)).min(full as f64);
-        let held = means.memory as f64 / means.memory_max.max(1) as f64;
+        let held = inputs.memory as f64 / inputs.memory_max.max(1) as f64;
         let for_memory = full as f64 * (held - MEMORY_FROM) / (MEMORY_TO - MEMORY_FROM);
-        let rate = (HASTE * within(means.room)).max(for_restart).max(for_memory);
+        let rate = (SAFETY_FACTOR * within(inputs.room)).max(for_restart).max(for_memory);
         (rate as u64).max(full / SHARE_MIN).max(1)
     }
 }
@@ -91,7 +91,7 @@ mod tests {
 
     const MB: u64 = 1 << 20;
     const FULL: u64 = 400 * MB;
-    const MEANS: Means = Means {
+    const INPUTS: RateInputs = RateInputs {
         data: 1000 * MB,
         left: 1000 * MB,
         room: 80_000 * MB,
@@ -112,34 +112,34 @@ mod tests {
 
     #[test]
     fn with_much_room_it_takes_its_time() {
-        assert_eq!(grown(0).rate(FULL, MEANS), FULL / 16);
-        assert_eq!(grown(1).rate(FULL, MEANS), FULL / 16);
+        assert_eq!(grown(0).rate(FULL, INPUTS), FULL / 16);
+        assert_eq!(grown(1).rate(FULL, INPUTS), FULL / 16);
     }
 
     #[test]
-    fn it_is_over_before_the_log_has_grown_by_twice_the_data_set() {
-        // After two seconds at 100 MB/s, 1800 of 2000 MB are left: 18 seconds.
-        let rate = grown(100).rate(FULL, MEANS);
-        assert!((54 * MB..57 * MB).contains(&rate), "{rate}");
-        assert_eq!(grown(900).rate(FULL, MEANS), FULL, "and goes no faster for that");
-        // Nothing is left of the 2000 MB.
-        assert_eq!(grown(2000).rate(FULL, MEANS), FULL);
+    fn it_is_over_before_the_log_has_grown_by_three_times_the_data_set() {
+        // After two seconds at 100 MB/s, 2800 of 3000 MB are left: 28 seconds.
+        let rate = grown(100).rate(FULL, INPUTS);
+        assert!((35 * MB..37 * MB).contains(&rate), "{rate}");
+        assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "and goes no faster for that");
+        // Nothing is left of the 3000 MB.
+        assert_eq!(grown(2000).rate(FULL, INPUTS), FULL);
     }
 
     #[test]
     fn it_is_over_before_the_log_has_no_room() {
-        let rate = grown(100).rate(FULL, Means { room: 200 * MB, ..MEANS });
+        let rate = grown(100).rate(FULL, RateInputs { room: 200 * MB, ..INPUTS });
         assert!(
             (740 * MB..760 * MB).contains(&rate),
             "{rate} in two seconds, however fast that is"
         );
-        assert_eq!(grown(100).rate(FULL, Means { room: 0, ..MEANS }), 0, "no limit");
-        assert_eq!(grown(100).rate(FULL, Means { left: 0, ..MEANS }), FULL / 16);
+        assert_eq!(grown(100).rate(FULL, RateInputs { room: 0, ..INPUTS }), 0, "no limit");
+        assert_eq!(grown(100).rate(FULL, RateInputs { left: 0, ..INPUTS }), FULL / 16);
     }
 
     #[test]
     fn it_goes_faster_the_more_memory_it_holds() {
-        let rate = |memory| grown(0).rate(FULL, Means { memory, ..MEANS });
+        let rate = |memory| grown(0).rate(FULL, RateInputs { memory, ..INPUTS });
         assert_eq!(rate(16 * MB), FULL / 16);
         assert_eq!(rate(40 * MB), FULL / 2);
         assert_eq!(rate(64 * MB), FULL);
@@ -148,11 +148,11 @@ mod tests {
     #[test]
     fn a_log_that_grows_faster_is_believed_at_once() {
         let mut growth = grown(10);
-        let before = growth.rate(FULL, MEANS);
+        let before = growth.rate(FULL, INPUTS);
         let now = growth.looked_at + Duration::from_millis(50);
         growth.look(now, Lsn(growth.appended.0 + 10 * MB));
-        assert!(growth.rate(FULL, MEANS) > 4 * before, "200 MB a second, and not 10");
+        assert!(growth.rate(FULL, INPUTS) > 4 * before, "200 MB a second, and not 10");
         growth.look(now + Duration::from_millis(50), growth.appended);
-        assert!(growth.rate(FULL, MEANS) > 3 * before, "a pause may be short");
+        assert!(growth.rate(FULL, INPUTS) > 3 * before, "a pause may be short");
     }
 }

@@ -30,7 +30,7 @@ use slimio_storage::{SlotName, SnapshotKind};
 
 pub(crate) use check::{Checked, Checks};
 pub(crate) use decode::Decoders;
-pub(crate) use growth::{Growth, Means};
+pub(crate) use growth::{Growth, RateInputs};
 pub(crate) use pace::Traffic;
 pub(crate) use schedule::{RewriteRule, SavePoint, save_points};
 pub(crate) use thread::{Answer, DbSize, SnapshotThread};
@@ -73,7 +73,7 @@ pub(crate) struct Running {
     /// Most bytes of memory that it has held.
     pub(crate) memory_max: u64,
     /// Nobody has asked for it: the log has grown.
-    pub(crate) is_unasked: bool,
+    pub(crate) is_automatic: bool,
     /// Whether commands are being served.
     pub(crate) traffic: Traffic,
     /// How fast the log grows meanwhile.
@@ -104,7 +104,7 @@ pub(crate) struct History {
     /// One is to begin as soon as that is possible.
     pub(crate) is_scheduled: bool,
     /// Nobody has asked for that one.
-    pub(crate) is_unasked: bool,
+    pub(crate) is_automatic: bool,
 }
 
 impl History {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use slimio_planted::is_planted;
 
 /// Time between two samples of how many commands were served.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Commands in that time that count as traffic; fewer are somebody who looks at INFO now and then.
 const COMMANDS_MIN: u64 = 10;
 /// Consecutive samples without traffic after which it has ended: clients that wait for a core, or
 /// for each other, pause as well.
 const QUIET_LOOKS: u32 = 5;
 /// Shortest pause, so that few wake-ups are spent on pauses.
-const REST_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Most time lost to others on the core that is made up for.
 ///
 /// That comes as a burst, during which other threads wait longer for this core: with 50 ms the
@@ -51,9 +51,9 @@ impl Traffic {
     /// Whether commands are being served, given that `commands` were served until `now`.
     pub(crate) fn is_served(&mut self, now: Instant, commands: u64) -> bool {
         let since = now.saturating_duration_since(self.looked_at);
-        if since >= LOOK_EVERY {
+        if since >= POLL_INTERVAL {
             let served = commands.saturating_sub(self.commands);
-            let per_look = served as f64 * LOOK_EVERY.as_secs_f64();
+            let per_look = served as f64 * POLL_INTERVAL.as_secs_f64();
             let is_quiet = per_look < COMMANDS_MIN as f64 * since.as_secs_f64();
             self.quiet_looks = if is_quiet { self.quiet_looks.saturating_add(1) } else { 0 };
             self.looked_at = now;
@@ -80,7 +80,7 @@ impl Pace {
     }
 
     /// Pause at `now`, after `size` more bytes, that keeps to `rate` bytes a second; 0 is no limit.
-    pub(super) fn rest(&mut self, now: Instant, size: u64, rate: u64) -> Option<Duration> {
+    pub(super) fn pause_after(&mut self, now: Instant, size: u64, rate: u64) -> Option<Duration> {
         if rate != self.rate {
             self.change_rate(now, rate);
         }
@@ -91,7 +91,7 @@ impl Pace {
         self.lost += earliest.saturating_duration_since(self.due);
         self.due = self.due.max(earliest);
         self.due += Duration::from_secs_f64(size as f64 / rate as f64);
-        Some(self.due.saturating_duration_since(now)).filter(|rest| *rest >= REST_MIN)
+        Some(self.due.saturating_duration_since(now)).filter(|rest| *rest >= PAUSE_MIN)
     }
 
     /// Takes the time lost, beyond what is made up for, since the last call.
@@ -130,7 +130,7 @@ mod tests {
             done += 64_000;
             // The work itself takes a part of its time.
             now += Duration::from_micros(50);
-            if let Some(rest) = pace.rest(now, 64_000, 100_000_000) {
+            if let Some(rest) = pace.pause_after(now, 64_000, 100_000_000) {
                 assert!(rest < 10 * MS, "{rest:?} at once");
                 now += rest;
             }
@@ -140,7 +140,7 @@ mod tests {
 
         now += Duration::from_secs(10);
         assert_eq!(pace.take_lost(), Duration::ZERO);
-        let rests: Vec<_> = (0..15).map(|_| pace.rest(now, 100_000, 100_000_000)).collect();
+        let rests: Vec<_> = (0..15).map(|_| pace.pause_after(now, 100_000, 100_000_000)).collect();
         let first = rests.iter().position(Option::is_some).unwrap();
         assert_eq!(first, 5, "after 5 ms of credit, and the millisecond that is a rest: {rests:?}");
         let lost = pace.take_lost();
@@ -153,13 +153,13 @@ mod tests {
         let begin = Instant::now() + Duration::from_secs(60);
         let (mut pace, mut now) = (Pace::new(begin), begin);
         for piece in 0..1000 {
-            now += pace.rest(now, 100_000, 100_000_000 + piece % 2).unwrap_or_default();
+            now += pace.pause_after(now, 100_000, 100_000_000 + piece % 2).unwrap_or_default();
         }
         let took = now - begin;
         assert!((990 * MS..1010 * MS).contains(&took), "{took:?} for a second's worth");
         now += Duration::from_secs(10);
-        pace.rest(now, 100_000, 100_000_000);
-        pace.rest(now, 100_000, 100_000_001);
+        pace.pause_after(now, 100_000, 100_000_000);
+        pace.pause_after(now, 100_000, 100_000_001);
         assert!(pace.take_lost() > 9900 * MS, "who starves is not seen");
     }
 
@@ -175,12 +175,12 @@ mod tests {
     fn without_a_limit_there_is_no_rest_and_under_a_new_one_what_is_owed_stays() {
         let begin = Instant::now() + Duration::from_secs(60);
         let mut pace = Pace::new(begin);
-        assert_eq!(pace.rest(begin, 1 << 40, 0), None);
-        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS));
-        assert_eq!(pace.rest(begin, 3000, 1), Some(5000 * 1000 * MS));
-        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(7 * MS));
-        assert_eq!(pace.rest(begin, 1 << 40, 0), None);
-        assert_eq!(pace.rest(begin, 2000, 1_000_000), Some(2 * MS), "nothing was owed");
+        assert_eq!(pace.pause_after(begin, 1 << 40, 0), None);
+        assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(2 * MS));
+        assert_eq!(pace.pause_after(begin, 3000, 1), Some(5000 * 1000 * MS));
+        assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(7 * MS));
+        assert_eq!(pace.pause_after(begin, 1 << 40, 0), None);
+        assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(2 * MS), "nothing was owed");
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn nice_turns(mut worker: Box<Worker>, lend: &Sender<Box<Worker>>, returned: &Re
 /// Does the work whenever it is lent, until it starves or the work is urgent.
 fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) {
     while let Ok(mut worker) = turns.recv() {
-        let mut hunger = Hunger::new();
+        let mut hunger = Starvation::new();
         worker.take_lost();
         worker.work(|worker| {
             if !worker.is_paced() {
@@ -108,7 +108,7 @@ fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) 
 }
 
 /// How much the calling thread starves for a core.
-struct Hunger {
+struct Starvation {
     /// Time that its work has lost, for any reason, since the reason was last looked for.
     lost: Duration,
     /// When that was.
@@ -119,7 +119,7 @@ struct Hunger {
     total: Duration,
 }
 
-impl Hunger {
+impl Starvation {
     fn new() -> Self {
         let (lost, total) = (Duration::ZERO, Duration::ZERO);
         Self { lost, looked_at: Instant::now(), waited: waited_for_core(), total }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn only_much_time_lost_to_others_on_the_core_is_hunger() {
         const MS: Duration = Duration::from_millis(1);
-        let mut hunger = Hunger::new();
+        let mut hunger = Starvation::new();
         assert!(!hunger.count(25 * MS, 100 * MS, 60 * MS), "a quarter");
         assert!(!hunger.count(25 * MS, 50 * MS, 10 * MS), "lost to something else");
         assert!(hunger.count(25 * MS, 50 * MS, 30 * MS));

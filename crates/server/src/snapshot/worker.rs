@@ -181,18 +181,18 @@ impl Worker {
         if self.shared.is_memory_wanted.swap(false, Ordering::SeqCst) || is_room_wanted {
             self.wake();
         }
-        self.rest(payload);
+        self.throttle(payload);
     }
 
     /// Sleeps as the rate demands, until the rate changes or the snapshot is no longer wanted.
-    fn rest(&mut self, payload: u64) {
+    fn throttle(&mut self, payload: u64) {
         let rate = self.shared.rate.load(Ordering::Relaxed);
         let cost = self.current.as_mut().map_or(payload, |current| {
             current.payload += payload;
             cost(payload, current.payload, current.writer.written_bytes())
         });
         let mut now = Instant::now();
-        let Some(rest) = self.pace.rest(now, cost, rate) else { return };
+        let Some(rest) = self.pace.pause_after(now, cost, rate) else { return };
         let end = now + rest;
         let is_wanted = || {
             self.round == self.shared.round.load(Ordering::Relaxed)
@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::exchange::Nothing;
+    use crate::exchange::NewVolumeSink;
     use crate::server::make_volume;
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
             slimio_volume::open(&path, PathOptions::default(), true, u64::MAX).unwrap();
         make_volume(&mut storage, &Config::default(), false).unwrap();
         let options = RecoverOptions::new(Policy::Always, 4, Instant::now());
-        let mut volume = recover(&mut *storage.media, &options, &mut Nothing).unwrap();
+        let mut volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
         let plan = volume.log.begin_snapshot(SnapshotKind::OnDemand, 0).unwrap();
         let options =
             ChunkOptions { compresses: false, eviction: EvictionConfig::default(), now_ms: 0 };

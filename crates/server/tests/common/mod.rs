@@ -52,7 +52,7 @@ pub(crate) fn threads() -> String {
 #[derive(Clone, Debug)]
 enum Address {
     Tcp(SocketAddr),
-    Unix(String),
+    Unix(PathBuf),
 }
 
 pub(crate) struct Running {
@@ -163,7 +163,7 @@ pub(crate) fn launch_at(
     clock: WallClock,
     open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
 ) -> Starting {
-    let socket = config.text("unixsocket").to_owned();
+    let socket = config.path("unixsocket").to_owned();
     let (address_sender, address) = channel();
     let (ready_sender, is_ready) = channel();
     let (stop, stopped) = UnixStream::pair().unwrap();

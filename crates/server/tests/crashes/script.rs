@@ -232,7 +232,7 @@ fn hash_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Commands with so many arguments that they run in steps. Some have a record that is built beside
+/// Commands with enough arguments that they run in steps. Some have a record that is built beside
 /// the log.
 fn long_command() -> impl Strategy<Value = String> {
     let counts = 520..MANY_FIELDS;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use slimio_device::{
-    Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, OpenError, Token,
+    Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, OpenError, Token,
 };
 use slimio_storage::{Area, Media, Pool, SlotName, Storage};
 
@@ -142,7 +142,11 @@ impl Device for Readable {
         self.path.release(range)
     }
 
-    fn fill_holes(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+    fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         self.path.fill_holes(range)
+    }
+
+    fn empty_holes(&mut self, filled: &FilledHoles) {
+        self.path.empty_holes(filled);
     }
 }

@@ -275,3 +275,77 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
         }
     });
 }
+
+/// Some requests of another client are held up until it is over, and not only if they touch its keys.
+fn waits_for_it(request: &[&str]) {
+    const ROUNDS: usize = 5;
+    let words: Vec<&[u8]> = request.iter().map(|word| word.as_bytes()).collect();
+    let requests = [encode(&[b"INFO"]), encode(&words), encode(&[b"INFO"])].concat();
+    serving("enable-debug-command yes", |server| {
+        let (mut client, mut other) = (server.connect(), server.connect());
+        let mut met = 0;
+        until_met("it was never asked for while one ran", || {
+            client.send_bytes(&mset(1));
+            while client.is_silent() && info(&mut other, "long_request") != "running" {}
+            // The first two in one turn of the server's.
+            other.send_bytes(&requests);
+            let replies = [other.read(), other.read(), other.read()];
+            let [before, reply, behind] = replies.map(|reply| String::from_utf8(reply).unwrap());
+            assert_eq!(reply, "+OK\r\n");
+            assert!(behind.contains("long_request:none\r\n"), "{request:?} did not wait");
+            assert_eq!(client.read(), b"+OK\r\n");
+            met += usize::from(before.contains("long_request:running\r\n"));
+            met == ROUNDS
+        });
+    });
+}
+
+/// Whether it is logged must not change between its admission and its record.
+#[test]
+fn no_directive_is_changed_meanwhile() {
+    waits_for_it(&["CONFIG", "SET", "appendfsync", "no"]);
+}
+
+#[test]
+fn nothing_is_debugged_meanwhile() {
+    waits_for_it(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
+}
+
+/// `DEBUG POPULATE` may have begun before. Its keys would be there for the last steps of a request
+/// that reads, and not for the first, and come in the log before one that writes.
+#[test]
+fn no_keys_are_made_for_trials_meanwhile() {
+    const COUNT: &str = "100000";
+    let exists = many(&["EXISTS"], |number| [key(number)]);
+    serving("enable-debug-command yes\nappendonly no", |server| {
+        let (mut client, mut maker) = (server.connect(), server.connect());
+        let mut observer = server.connect();
+        assert_eq!(maker.call(&["SELECT", "1"]), "+OK\r\n");
+        // How many keys there are in the other database, if a long request runs and more are to come.
+        let mut made = || {
+            let text = observer.call(&["INFO", "everything"]);
+            let keys = text.lines().find_map(|line| line.strip_prefix("db1:keys="));
+            let keys = keys.and_then(|rest| rest.split(',').next()).map(str::to_owned);
+            keys.filter(|keys| keys != COUNT && text.contains("long_request:running\r\n"))
+        };
+        for request in [exists.clone(), mset(1)] {
+            until_met("no keys were made while one ran", || {
+                maker.send(&["DEBUG", "POPULATE", COUNT]);
+                let mut has_met = false;
+                while maker.is_silent() && !has_met {
+                    client.send_bytes(&request);
+                    while client.is_silent() {
+                        if let (Some(keys), Some(later)) = (made(), made()) {
+                            assert_eq!(keys, later, "some were made");
+                            has_met = true;
+                        }
+                    }
+                    assert!(!client.read().starts_with(b"-"));
+                }
+                assert_eq!(maker.read(), b"+OK\r\n");
+                assert_eq!(maker.call(&["FLUSHDB"]), "+OK\r\n");
+                has_met
+            });
+        }
+    });
+}

@@ -74,6 +74,16 @@ fn who_never_authenticates_and_never_reads_is_closed() {
     });
 }
 
+/// Turns that have more to do than they have time for are seen to be shorter than this, in milliseconds.
+const LONG_TURN_MS: u64 = 30;
+
+/// Fails if turns are long while several clients send the same, all at once. Other work on the machine
+/// makes CPU time longer, too: the best of a few times counts.
+fn check_turns(server: &Running, clients: usize, bytes: &[u8]) {
+    let is_short = (0..4).any(|_| longest_turn(server, clients, bytes) < LONG_TURN_MS);
+    assert!(is_short, "turns of more than {LONG_TURN_MS} ms each time");
+}
+
 /// The longest turn, in milliseconds of the command thread's CPU time, while several clients send the
 /// same, all at once, and read until the end.
 fn longest_turn(server: &Running, clients: usize, bytes: &[u8]) -> u64 {
@@ -95,19 +105,17 @@ const TIMED: &str = "appendonly no\ncommand-cpu-tracking yes\nenable-debug-comma
 #[test]
 fn requests_that_each_take_long_do_not_make_a_long_turn() {
     serving(TIMED, |server| {
-        assert_eq!(server.connect().call(&["DEBUG", "POPULATE", "1000"]), "+OK\r\n");
-        let scan = encode(&[b"SCAN", b"0", b"COUNT", b"1000", b"MATCH", b"*nothing*of*it*"]);
-        let took = longest_turn(server, 1, &scan.repeat(256));
-        assert!(took < 30, "{took} ms");
+        assert_eq!(server.connect().call(&["DEBUG", "POPULATE", "10000"]), "+OK\r\n");
+        let scan = encode(&[b"SCAN", b"0", b"COUNT", b"10000", b"MATCH", b"*nothing*of*it*"]);
+        check_turns(server, 1, &scan.repeat(256));
     });
 }
 
 #[test]
 fn many_clients_with_a_command_in_steps_do_not_make_a_long_turn() {
     serving(TIMED, |server| {
-        assert_eq!(server.connect().call(&["DEBUG", "POPULATE", "10000"]), "+OK\r\n");
-        let took = longest_turn(server, 150, &encode(&[b"KEYS", b"*nothing*of*it*"]));
-        assert!(took < 30, "{took} ms");
+        assert_eq!(server.connect().call(&["DEBUG", "POPULATE", "100000"]), "+OK\r\n");
+        check_turns(server, 150, &encode(&[b"KEYS", b"*nothing*of*it*"]));
     });
 }
 

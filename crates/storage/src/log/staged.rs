@@ -90,7 +90,7 @@ impl Log {
                 records_chain: chain(0, checksum),
                 opened_at: None,
                 private_from: (!is_planted("staged-kept")).then_some(first_lsn),
-                is_extra: true,
+                is_extra: !is_planted("staged-not-extra"),
             };
             self.private_count += usize::from(batch.private_from.is_some());
             self.appended = batch.end();

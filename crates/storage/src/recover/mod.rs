@@ -290,8 +290,8 @@ pub fn recover(
         examined;
     let failed = |error| Error::Device { doing: "writing the superblock", error };
 
-    holes::fill_superblock(&mut *superblock_path, &superblock.geometry)?;
-    holes::fill_log(&mut *log_path, &superblock.geometry, &segments, &cut.0)?;
+    let geometry = &superblock.geometry;
+    holes::fill(&mut *superblock_path, &mut *log_path, geometry, &segments, &cut.0)?;
     slot_paths.complete(media)?;
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
     if !is_planted("no-flush-before-cut") {

@@ -145,7 +145,7 @@ impl SlotReader {
     /// When the range ends behind the last chunk, or reading has begun.
     pub fn restrict(&mut self, chunks: Range<usize>) {
         assert!(self.reads.is_empty(), "reading has not begun");
-        assert!(chunks.end <= self.index.len(), "there are not so many chunks");
+        assert!(chunks.end <= self.index.len(), "there are fewer chunks");
         self.wanted = chunks;
     }
 

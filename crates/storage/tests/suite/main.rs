@@ -22,3 +22,4 @@ mod model;
 mod on_demand;
 mod snapshot_damage;
 mod snapshot_failing;
+mod staged;

@@ -11,23 +11,24 @@ use crate::clients::{Client, State};
 use crate::core::Core;
 use crate::net::ConnId;
 
-/// The outcome of an errand: `OK`, or the error to reply with.
+/// The outcome of a job: `OK`, or the error to reply with.
 pub(crate) type Outcome = Result<(), String>;
 
-/// The errands under way, done one after the other in the order in which they were asked for.
+/// Jobs under way on a thread of their own, done one after the other in the order in which they were asked
+/// for.
 #[derive(Debug)]
-pub(crate) struct Errands {
+pub(crate) struct BackgroundJobs {
     /// To the thread, once there is one.
     jobs: Option<Sender<Job>>,
     sender: Sender<(ConnId, Outcome)>,
     done: Receiver<(ConnId, Outcome)>,
-    /// Readable when one is done. Without it, errands are done where they are asked for.
+    /// Readable when one is done. Without it, jobs are done where they are asked for.
     wake: Option<Arc<OwnedFd>>,
 }
 
 type Job = (ConnId, Box<dyn FnOnce() -> Outcome + Send>);
 
-impl Default for Errands {
+impl Default for BackgroundJobs {
     fn default() -> Self {
         let (sender, done) = channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -35,8 +36,8 @@ impl Default for Errands {
     }
 }
 
-impl Errands {
-    /// A descriptor that is readable when [`Core::end_errands`] has something to do.
+impl BackgroundJobs {
+    /// A descriptor that is readable when [`Core::end_background_jobs`] has something to do.
     pub(crate) fn readiness(&self) -> Option<BorrowedFd<'_>> {
         self.wake.as_ref().map(|wake| wake.as_fd())
     }
@@ -55,7 +56,7 @@ impl Errands {
                     let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
                 }
             };
-            let thread = std::thread::Builder::new().name("errand".into()).spawn(run);
+            let thread = std::thread::Builder::new().name("background".into()).spawn(run);
             self.jobs = thread.ok().map(|_| jobs);
         }
         self.jobs.as_ref().is_some_and(|jobs| jobs.send((conn, Box::new(work))).is_ok())
@@ -65,25 +66,25 @@ impl Errands {
 impl Core {
     /// Does `work` on a thread of its own and replies with the outcome. Within a transaction, or if
     /// no thread can be had, it is done at once.
-    pub(crate) fn do_errand(
+    pub(crate) fn run_in_background(
         &mut self,
         client: &mut Client,
         work: impl Fn() -> Outcome + Send + Clone + 'static,
     ) {
-        if self.transaction.is_none() && self.errands.start(client.conn, work.clone()) {
+        if self.transaction.is_none() && self.background_jobs.start(client.conn, work.clone()) {
             client.state = State::Away;
         } else {
             reply(client, work());
         }
     }
 
-    /// Answers the clients whose errands are done.
-    pub(crate) fn end_errands(&mut self) {
-        if let Some(wake) = &self.errands.wake {
+    /// Answers the clients whose jobs are done.
+    pub(crate) fn end_background_jobs(&mut self) {
+        if let Some(wake) = &self.background_jobs.wake {
             // Empty when another turn was quicker.
             let _ = rustix::io::read(wake, &mut [0; 8]);
         }
-        while let Ok((conn, outcome)) = self.errands.done.try_recv() {
+        while let Ok((conn, outcome)) = self.background_jobs.done.try_recv() {
             let Some(mut client) = self.clients.take(conn) else { continue };
             self.answer(&mut client, |_, client| reply(client, outcome));
             self.put_back(client);
