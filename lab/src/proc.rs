@@ -1,8 +1,12 @@
 //! What `/proc` says of a process and of the machine.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use procfs::process::{Process, Schedstat, Stat, all_processes};
+use procfs::{CurrentSI as _, KernelStats, ProcResult, ticks_per_second};
 
 use crate::error::{BenchError, Doing, Result};
 
@@ -20,36 +24,35 @@ impl CpuTime {
     /// has waited for. In steps of 10 ms. Work that the kernel does in its own threads (writeback,
     /// block completions, other interrupts) is not in it: see [`CpuTime::of_machine`].
     pub fn of_process(pid: u32) -> Result<Self> {
-        let fields = stat_fields(&format!("/proc/{pid}"))?;
-        Ok(Self { user: ticks(fields[11] + fields[13]), system: ticks(fields[12] + fields[14]) })
+        let stat = stat_of(pid)?;
+        let (own, children) = (Self::of(&stat), Self::of_reaped(&stat));
+        Ok(Self { user: own.user + children.user, system: own.system + children.system })
     }
 
     /// Of this process, without its children.
     pub fn of_self() -> Result<Self> {
-        let fields = stat_fields("/proc/self")?;
-        Ok(Self { user: ticks(fields[11]), system: ticks(fields[12]) })
+        Ok(Self::of(&stat_of(std::process::id())?))
     }
 
     /// Of the children that this process has waited for.
     pub fn of_reaped_children() -> Result<Self> {
-        let fields = stat_fields("/proc/self")?;
-        Ok(Self { user: ticks(fields[13]), system: ticks(fields[14]) })
+        Ok(Self::of_reaped(&stat_of(std::process::id())?))
     }
 
     /// Of everything on the machine: every process, the kernel's own threads and interrupts.
     pub fn of_machine() -> Result<Self> {
-        let text = read("/proc/stat")?;
-        let line = text.lines().next().unwrap_or_default();
-        let fields: Vec<u64> =
-            line.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0)).collect();
-        if fields.len() < 7 {
-            return Err(BenchError::Server(format!("cannot read /proc/stat: {line}")));
-        }
-        // user nice system idle iowait irq softirq
-        Ok(Self {
-            user: ticks(fields[0] + fields[1]),
-            system: ticks(fields[2] + fields[5] + fields[6]),
-        })
+        let all =
+            KernelStats::current().map_err(io::Error::other).doing("reading /proc/stat")?.total;
+        let interrupts = all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
+        Ok(Self { user: ticks(all.user + all.nice), system: ticks(all.system + interrupts) })
+    }
+
+    fn of(stat: &Stat) -> Self {
+        Self { user: ticks(stat.utime), system: ticks(stat.stime) }
+    }
+
+    fn of_reaped(stat: &Stat) -> Self {
+        Self { user: ticks(stat.cutime as u64), system: ticks(stat.cstime as u64) }
     }
 
     /// User and system time together.
@@ -79,30 +82,30 @@ pub struct RunTime {
 impl RunTime {
     /// Of a process of one thread.
     pub fn of_process(pid: u32) -> Result<Self> {
-        Self::below(&format!("/proc/{pid}"))
+        Ok(Self::of(&stat_of(pid)?, process(pid)?.schedstat()))
     }
 
     /// The sum over the threads of a process whose names begin with `name`; `None` without one.
     pub fn of_threads(pid: u32, name: &str) -> Result<Option<Self>> {
         let mut sum: Option<Self> = None;
-        for thread in numbered_entries(&format!("/proc/{pid}/task"))? {
-            let directory = format!("/proc/{pid}/task/{thread}");
+        let threads = process(pid)?
+            .tasks()
+            .map_err(io::Error::other)
+            .doing(format!("listing the threads of {pid}"))?;
+        for thread in threads.flatten() {
             // A thread may end between two looks.
-            let comm = fs::read_to_string(format!("{directory}/comm")).unwrap_or_default();
-            if comm.starts_with(name) {
-                let thread = Self::below(&directory)?;
+            let Ok(stat) = thread.stat() else { continue };
+            if stat.comm.starts_with(name) {
+                let thread = Self::of(&stat, thread.schedstat());
                 sum = Some(sum.map_or(thread, |sum| sum.and(thread)));
             }
         }
         Ok(sum)
     }
 
-    fn below(directory: &str) -> Result<Self> {
-        let fields = stat_fields(directory)?;
-        let cpu = CpuTime { user: ticks(fields[11]), system: ticks(fields[12]) };
-        let schedule = fs::read_to_string(format!("{directory}/schedstat")).unwrap_or_default();
-        let waited_ns = schedule.split_whitespace().nth(1).and_then(|text| text.parse().ok());
-        Ok(Self { cpu, core_wait: Duration::from_nanos(waited_ns.unwrap_or(0)) })
+    fn of(stat: &Stat, schedule: ProcResult<Schedstat>) -> Self {
+        let waited_ns = schedule.map_or(0, |schedule| schedule.run_delay);
+        Self { cpu: CpuTime::of(stat), core_wait: Duration::from_nanos(waited_ns) }
     }
 
     /// The sum of both.
@@ -135,14 +138,19 @@ impl ThreadsUse {
     /// Of the process's threads and those that io_uring has made for it.
     pub fn of_process(pid: u32) -> Result<Self> {
         let mut sum = Self::default();
-        for thread in numbered_entries(&format!("/proc/{pid}/task"))? {
-            let directory = format!("/proc/{pid}/task/{thread}");
+        let threads = process(pid)?
+            .tasks()
+            .map_err(io::Error::other)
+            .doing(format!("listing the threads of {pid}"))?;
+        for thread in threads.flatten() {
             // A thread may end between two looks.
-            let schedule = fs::read_to_string(format!("{directory}/schedstat")).unwrap_or_default();
-            let status = fs::read_to_string(format!("{directory}/status")).unwrap_or_default();
-            let cpu_ns = schedule.split_whitespace().next().and_then(|text| text.parse().ok());
-            sum.cpu += Duration::from_nanos(cpu_ns.unwrap_or(0));
-            sum.switches += switches(&status);
+            if let Ok(schedule) = thread.schedstat() {
+                sum.cpu += Duration::from_nanos(schedule.sum_exec_runtime);
+            }
+            if let Ok(status) = thread.status() {
+                sum.switches += status.voluntary_ctxt_switches.unwrap_or(0)
+                    + status.nonvoluntary_ctxt_switches.unwrap_or(0);
+            }
         }
         Ok(sum)
     }
@@ -157,21 +165,12 @@ impl ThreadsUse {
     }
 }
 
-/// `voluntary_ctxt_switches` and `nonvoluntary_ctxt_switches` of `/proc/PID/status`.
-fn switches(status: &str) -> u64 {
-    let lines = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
-    lines.map(|(_, count)| count.trim().parse().unwrap_or(0)).sum()
-}
-
 /// Processes that `pid` has started and not yet waited for.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
-    let mut children = numbered_entries("/proc")?;
+    let all = all_processes().map_err(io::Error::other).doing("listing processes")?;
     // A process that is gone by now is nobody's child.
-    children.retain(|child| {
-        stat_fields(&format!("/proc/{child}"))
-            .is_ok_and(|fields| fields.get(1) == Some(&u64::from(pid)))
-    });
-    Ok(children)
+    let all = all.filter_map(|process| process.ok()?.stat().ok());
+    Ok(all.filter(|stat| stat.ppid == pid as i32).map(|stat| stat.pid as u32).collect())
 }
 
 /// Files that the process has open although they were deleted, so that their space is not free yet.
@@ -186,50 +185,36 @@ pub fn deleted_files(pid: u32) -> Result<Vec<PathBuf>> {
     Ok(names.filter(|path| path.parent() != Some(Path::new("/"))).collect())
 }
 
-fn numbered_entries(directory: &str) -> Result<Vec<u32>> {
-    let entries = fs::read_dir(directory).doing(format!("listing {directory}"))?.flatten();
-    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+fn process(pid: u32) -> Result<Process> {
+    Process::new(pid as i32)
+        .map_err(io::Error::other)
+        .doing(format!("looking for the process {pid}"))
 }
 
-/// Fields of `stat` in `/proc/PID` or `/proc/PID/task/TID` from the state on, so index 11 is
-/// `utime`, 13 `cutime`; a field that is no number is 0.
-fn stat_fields(directory: &str) -> Result<Vec<u64>> {
-    let text = read(&format!("{directory}/stat"))?;
-    // The name in parentheses may hold anything, a parenthesis too.
-    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields: Vec<u64> =
-        after_name.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
-    if fields.len() < 15 {
-        return Err(BenchError::Server(format!("cannot read {directory}/stat: {text}")));
-    }
-    Ok(fields)
+fn stat_of(pid: u32) -> Result<Stat> {
+    process(pid)?
+        .stat()
+        .map_err(io::Error::other)
+        .doing(format!("reading the use of the process {pid}"))
 }
 
 fn ticks(count: u64) -> Duration {
-    let per_s = rustix::param::clock_ticks_per_second().max(1);
-    Duration::from_nanos(count * (1_000_000_000 / per_s))
+    Duration::from_nanos(count * (1_000_000_000 / ticks_per_second().max(1)))
 }
 
 /// Proportional set size in bytes: memory of the process, shared pages counted by their share.
 pub fn pss_bytes(pid: u32) -> Result<u64> {
-    let text = read(&format!("/proc/{pid}/smaps_rollup"))?;
-    field_kib(&text, "Pss:")
-        .map(|kib| kib * 1024)
-        .ok_or_else(|| BenchError::Server("smaps_rollup has no Pss".into()))
+    let sum = process(pid)?
+        .smaps_rollup()
+        .map_err(io::Error::other)
+        .doing(format!("reading the memory of {pid}"))?;
+    let pss = sum.memory_map_rollup.0.first().and_then(|all| all.extension.map.get("Pss").copied());
+    pss.ok_or_else(|| BenchError::Server("smaps_rollup has no Pss".into()))
 }
 
 /// Bytes that the process caused to be written to storage; `None` where the kernel does not say.
 pub fn written_bytes(pid: u32) -> Option<u64> {
-    field_kib(&read(&format!("/proc/{pid}/io")).ok()?, "write_bytes:")
-}
-
-fn field_kib(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with(name))?;
-    line.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn read(path: &str) -> Result<String> {
-    fs::read_to_string(path).doing(format!("reading {path}"))
+    Some(process(pid).ok()?.io().ok()?.write_bytes)
 }
 
 #[cfg(test)]
@@ -296,8 +281,6 @@ mod tests {
         assert_eq!(&said, b"done\n");
         assert!(used.cpu >= Duration::from_millis(10), "{used:?}");
         assert!(used.switches > 0, "{used:?}");
-        let status = "x: 1\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n";
-        assert_eq!(switches(status), 42);
     }
 
     #[test]
