@@ -23,7 +23,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
          under `always`, {} MiB were written and deleted before that, so that the log's files are \
          not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields); \
          values are half compressible and differ from request to request. \
-         Ratios are SlimIO / stock; in brackets, how far the rounds lie apart.\n",
+         Ratios are SlimIO / {}; in brackets, how far the rounds lie apart.\n",
         scale.rounds,
         scale.measured_s,
         comparison.config.seed,
@@ -31,6 +31,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         scale.aged_payload_bytes >> 20,
         scale.snapshot_payload_bytes >> 20,
         scale.slowest_count,
+        if comparison.stock_count() > 1 { "the best of stock in that row" } else { "stock" },
     );
     environment(comparison, &mut text);
     if comparison.config.servers.len() > 1 {
