@@ -20,7 +20,6 @@ def main():
     parser.add_argument("words", nargs="*", help="run only tests whose name holds one of these")
     parser.add_argument("--server", default="slimio serve", help="command that serves")
     parser.add_argument("--stock", default="redis-server", help="the yardstick")
-    parser.add_argument("--bench", default="", help="slimio-bench, for the ledger")
     parser.add_argument("--clients", default="", help="where clients of other languages are built")
     # More than there are cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
@@ -44,7 +43,6 @@ def main():
     args = parser.parse_args()
     TARGET.set_command(args.server)
     TARGET.stock_command = [args.stock]
-    TARGET.bench = os.path.abspath(args.bench) if args.bench else ""
     TARGET.clients = os.path.abspath(args.clients or os.path.join(ROOT, "../target/clients"))
     TARGET.seed, TARGET.rounds = args.seed, args.rounds
     TARGET.is_every_call = args.every_call

@@ -16,7 +16,6 @@ class Target:
         self.stock_command = ["redis-server"]
         self.launcher = []
         self.folder = "target/blackbox"
-        self.bench = ""
         self.clients = "target/clients"
         self.seed = 1
         self.rounds = 0

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Failure;
-use crate::process::{command, is_installed, root, run, target_dir};
+use slimio_host::Failure;
+use slimio_host::process::{command, is_installed, root, run, target_dir};
+
 use crate::setup;
 
 /// Programs, and the Debian package each comes in.

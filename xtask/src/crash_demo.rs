@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::Failure;
-use crate::process::{cargo, run, target_dir};
-use crate::server::{Server, read_value};
+use slimio_host::Failure;
+use slimio_host::process::{cargo, run, target_dir};
+use slimio_host::server::{Server, read_value};
 
 /// The kill comes at a random moment before this.
 const LIFE_MS_MAX: u64 = 1500;

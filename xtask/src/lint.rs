@@ -1,8 +1,9 @@
 //! `cargo x lint`: formatting, clippy, house rules, and two optional tools where installed.
 
-use crate::Failure;
-use crate::process::{cargo, command, is_installed, run};
-use crate::report::Report;
+use slimio_host::Failure;
+use slimio_host::process::{cargo, command, is_installed, run};
+use slimio_host::report::Report;
+
 use crate::tidy;
 
 /// `cargo x lint`.

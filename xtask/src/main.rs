@@ -3,18 +3,12 @@
 //! What CI runs is what these verbs run: nothing there that cannot be had here.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
-mod apt;
 mod clients;
 mod crash_demo;
-mod lab;
 mod lint;
 mod peers;
 mod planted;
-mod process;
-mod programs;
-mod report;
 mod sanitize;
-mod server;
 mod setup;
 mod sim;
 mod suites;
@@ -22,15 +16,7 @@ mod tidy;
 
 use std::process::ExitCode;
 
-/// Why a verb did not succeed, as a sentence for the person who typed it.
-#[derive(Debug)]
-struct Failure(String);
-
-impl<T: Into<String>> From<T> for Failure {
-    fn from(sentence: T) -> Self {
-        Self(sentence.into())
-    }
-}
+use slimio_host::Failure;
 
 struct Verb {
     name: &'static str,
@@ -55,7 +41,7 @@ const VERBS: &[Verb] = &[
         suites::ledger,
     ),
     verb("sim", "random lives on simulated disks, for a number of minutes", sim::verb),
-    verb("lab", "a real Linux with real NVMe namespaces, in QEMU", lab::verb),
+    verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("peers", "newer servers for `bench --stock`; --clean removes them", peers::verb),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),
@@ -91,8 +77,10 @@ fn main() -> ExitCode {
         eprint!("`{name}` is not a verb of cargo x.\n\n{}", list());
         return ExitCode::FAILURE;
     };
-    if rest.iter().any(|arg| arg == "--help" || arg == "-h")
-        && let Some(help) = help(verb)
+    // What stands behind `--` is for the program that is run in a machine.
+    let mut flags = rest.iter().take_while(|arg| *arg != "--");
+    if flags.any(|arg| arg == "--help" || arg == "-h")
+        && let Some(help) = help(verb, rest)
     {
         print!("{help}");
         return ExitCode::SUCCESS;
@@ -106,13 +94,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a verb takes that hands its flags on to a program: told before anything is installed or built.
-fn help(verb: &Verb) -> Option<String> {
-    let flags = match verb.name {
-        "bench" => include_str!("../../crates/bench/help/compare.txt"),
-        "runtime" => include_str!("../../crates/bench/help/runtime.txt"),
-        "trace" => include_str!("../../crates/bench/help/trace.txt"),
-        "waf" => include_str!("../../crates/bench/help/waf.txt"),
+/// What a verb takes that installs or builds much, or hands its flags on to a program: told before.
+fn help(verb: &Verb, rest: &[String]) -> Option<String> {
+    let lab = slimio_machine::help();
+    let flags = match (verb.name, rest.first().map(String::as_str)) {
+        ("bench", _) => include_str!("../../lab/help/compare.txt"),
+        ("lab", _) => &lab,
+        ("ledger", _) => include_str!("../../lab/help/ledger.txt"),
+        ("runtime", _) => include_str!("../../lab/help/runtime.txt"),
+        ("trace", _) => include_str!("../../lab/help/trace.txt"),
+        ("waf", Some("map")) => include_str!("../../lab/help/map.txt"),
+        ("waf", Some("tenants")) => include_str!("../../lab/help/tenants.txt"),
+        ("waf", Some("validate")) => include_str!("../../lab/help/validate.txt"),
+        ("waf", _) => include_str!("../../lab/help/waf.txt"),
         _ => return None,
     };
     Some(format!("cargo x {}: {}\n\n{flags}", verb.name, verb.doc))
@@ -130,10 +124,22 @@ mod tests {
 
     #[test]
     fn what_takes_long_to_install_tells_its_flags_before() {
-        for name in ["bench", "runtime", "trace", "waf"] {
+        for (line, flag) in [
+            ("bench", "  --out "),
+            ("lab", "--namespace NAME"),
+            ("ledger", "  --lives "),
+            ("runtime", "  --out "),
+            ("trace", "  --out "),
+            ("waf", "  --reuse "),
+            ("waf validate", "  --unit-pages "),
+            ("waf tenants", "  --machines "),
+            ("waf map", "  --volume "),
+        ] {
+            let mut words = line.split(' ').map(str::to_owned);
+            let name = words.next().expect("it has a word");
             let verb = VERBS.iter().find(|verb| verb.name == name).expect("it is a verb");
-            let help = help(verb).expect("it has flags");
-            assert!(help.contains("  --out "), "{help}");
+            let help = help(verb, &words.collect::<Vec<_>>()).expect("it has flags");
+            assert!(help.contains(flag), "{help}");
         }
     }
 }

@@ -4,13 +4,17 @@
 //! machine may have. So each is unpacked below the target folder with all libraries that it needs, and
 //! started through the loader among them. Nothing is installed.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
-use crate::apt::Apt;
-use crate::process::{command, target_dir};
+use slimio_host::Failure;
+use slimio_host::apt::Apt;
+use slimio_host::process::{command, target_dir};
+
+/// The Redis 7 that Debian's stable distribution has and the tests need.
+const DEBIANS: &str = "redis-7";
 
 const SUITE: &str = "unstable";
 /// Within each folder: starts the server.
@@ -26,8 +30,8 @@ struct Peer {
 }
 
 const PEERS: &[Peer] = &[
-    Peer { name: "valkey-9", package: "valkey-server", version: "Valkey server v=9." },
     Peer { name: "redis-8", package: "redis-server", version: "Redis server v=8." },
+    Peer { name: "valkey-9", package: "valkey-server", version: "Valkey server v=9." },
 ];
 
 /// `cargo x peers [--clean]`.
@@ -38,7 +42,10 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
             for peer in PEERS {
                 println!("ready: {}, {}", peer.name, peer.install()?.display());
             }
-            println!("compare with one of them: cargo x bench --stock {}", PEERS[0].name);
+            println!(
+                "compare with one of them, or with all: cargo x bench --stock {}, --stock all",
+                PEERS[0].name
+            );
             Ok(())
         }
         ["--clean"] => match fs::remove_dir_all(dir()) {
@@ -54,9 +61,32 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// The program of the peer of this name, made ready if it is not; `None` if none is called so.
-pub(crate) fn named(name: &str) -> Option<Result<PathBuf, Failure>> {
-    PEERS.iter().find(|peer| peer.name == name).map(Peer::install)
+/// What `cargo x bench --stock` means by a word, for `--stock` of the load generator: the program of a
+/// peer, made ready if it is not, Debian's own Redis, all of these with their names, or a path.
+pub(crate) fn stock(word: &str) -> Result<OsString, Failure> {
+    if word == DEBIANS {
+        return Ok(installed("redis-server")?.into_os_string());
+    }
+    if word != "all" {
+        let peer = PEERS.iter().find(|peer| peer.name == word);
+        return Ok(peer
+            .map(Peer::install)
+            .transpose()?
+            .map_or(word.into(), PathBuf::into_os_string));
+    }
+    let mut all = OsString::from(format!("{DEBIANS}={}", installed("redis-server")?.display()));
+    for peer in PEERS {
+        all.push(format!(",{}=", peer.name));
+        all.push(peer.install()?);
+    }
+    Ok(all)
+}
+
+/// The path of an installed program.
+fn installed(program: &str) -> Result<PathBuf, Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut paths = std::env::split_paths(&path).map(|dir| dir.join(program));
+    paths.find(|path| path.is_file()).ok_or_else(|| format!("{program} is not installed").into())
 }
 
 fn dir() -> PathBuf {

@@ -9,16 +9,12 @@ use std::fs;
 use std::process::Output;
 use std::sync::Mutex;
 
-use crate::Failure;
-use crate::process::{command, root, side_by_side};
-use crate::programs::{self, Program};
+use slimio_host::Failure;
+use slimio_host::process::{command, root, side_by_side};
+use slimio_host::programs::{self, FEATURE, Program, VARIABLE};
 
 /// The list of all bugs, relative to the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
-/// The feature that builds the bugs in, all of them inactive.
-pub(crate) const FEATURE: &str = "slimio-planted/bugs";
-/// The variable that activates the bug it names.
-pub(crate) const VARIABLE: &str = "SLIMIO_PLANTED";
 
 /// Tells tests how long to wait for what must happen, in seconds: with a bug, mostly in vain.
 const PATIENCE: &str = "SLIMIO_PATIENCE_SECONDS";

@@ -7,9 +7,9 @@
 
 use std::process::Command;
 
-use crate::Failure;
-use crate::process::{command, is_installed, run, run_seeing, succeeds, target_dir};
-use crate::report::Report;
+use slimio_host::Failure;
+use slimio_host::process::{command, is_installed, run, run_seeing, succeeds, target_dir};
+use slimio_host::report::Report;
 
 const PACKAGES: &[&str] = &["--package", "slimio-ring", "--package", "slimio-device"];
 const TOOLCHAIN: &str = "nightly";

@@ -1,19 +1,15 @@
 //! What the tests need beyond Rust: stock Redis to compare with, redis-py, clients in other languages
-//! (see `clients.rs`), and what the lab needs (see `lab/tools.rs`).
+//! (see `clients.rs`), and what the lab needs (see `lab/machine/src/tools.rs`).
 //!
 //! On Debian and as root it is installed; elsewhere a sentence says what to install by hand. A
 //! server that a package would start on port 6379 is kept from starting: the tests run their own.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::Failure;
+use slimio_host::process::{command, is_installed, run, succeeds, target_dir};
+use slimio_host::{Failure, NoServiceStarts, is_ci, is_root};
+
 use crate::clients;
-use crate::lab;
-use crate::process::{command, is_installed, run, succeeds, target_dir};
-
-const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 const BY_HAND: &str = "install the packages redis-server, redis-tools, strace and python3-redis \
     (Debian, Ubuntu), or Redis 7.0, strace and `pip install redis` for python3";
@@ -32,7 +28,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: go-redis and Jedis: {why}"),
         Err(failure) => return Err(failure),
     }
-    match lab::tools::install() {
+    match slimio_machine::tools::install() {
         Ok(tools) => println!("ready: the lab, with the kernel {}", tools.kernel.display()),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: the lab: {why}"),
         Err(failure) => return Err(failure),
@@ -139,34 +135,6 @@ fn apt_install(packages: &[&str]) -> Result<(), Failure> {
         .args(packages))
 }
 
-/// While this lives, Debian's packages start no service: `policy-rc.d` is the switch they ask.
-pub(crate) struct NoServiceStarts {
-    made: bool,
-}
-
-impl NoServiceStarts {
-    pub(crate) fn ask() -> Result<Self, Failure> {
-        if Path::new(POLICY).exists() {
-            return Ok(Self { made: false });
-        }
-        let made = Self { made: true };
-        fs::write(POLICY, "#!/bin/sh\nexit 101\n")
-            .and_then(|()| fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)))
-            .map_err(|error| format!("{POLICY}: {error}"))?;
-        Ok(made)
-    }
-}
-
-impl Drop for NoServiceStarts {
-    fn drop(&mut self) {
-        if self.made
-            && let Err(error) = fs::remove_file(POLICY)
-        {
-            eprintln!("{POLICY} could not be removed ({error}); remove it by hand");
-        }
-    }
-}
-
 /// redis-py in an environment of its own under the target folder.
 fn make_venv() -> Result<PathBuf, Failure> {
     let dir = venv_dir();
@@ -187,14 +155,4 @@ fn venv_dir() -> PathBuf {
 
 fn venv_python() -> PathBuf {
     venv_dir().join("bin/python3")
-}
-
-/// Whether this is a run in which nothing may be missing.
-pub(crate) fn is_ci() -> bool {
-    std::env::var_os("CI").is_some_and(|value| !value.is_empty())
-}
-
-/// Whether this process is root: the owner of what it creates in `/proc`.
-pub(crate) fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }

@@ -3,8 +3,8 @@
 
 use std::process::Child;
 
-use crate::Failure;
-use crate::process::{cargo, run};
+use slimio_host::Failure;
+use slimio_host::process::{cargo, run};
 
 /// Tells a test how long it is to go on with new cases, in seconds.
 const VARIABLE: &str = "SLIMIO_SIM_SECONDS";

@@ -4,16 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Failure;
-use crate::process::{
+use slimio_host::Failure;
+use slimio_host::process::{
     cargo, command, cores, is_installed, root, run, run_all, run_seeing, target_dir,
 };
-use crate::report::Report;
-use crate::{clients, lab, lint, peers, planted, setup};
+use slimio_host::programs::{FEATURE, build_binaries, build_server};
+use slimio_host::report::Report;
 
-/// Built one by one: together, the server would have what the load generator wants of a library that
-/// both use, and not be the one that `cargo run` starts.
-const BINARIES: &[&str] = &["slimio-cli", "slimio-bench"];
+use crate::{clients, lint, peers, planted, setup};
+
 /// What makes and mounts file systems on a recorded device, and the Debian package each comes in.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
@@ -64,7 +63,7 @@ fn test_steps(report: &mut Report) {
     report.step("cargo test", |report| {
         // With the planted bugs built in, so that they need no build of their own; none is chosen. Its
         // own output shows what a passing test skipped.
-        let args = ["test", "--workspace", "--no-fail-fast", "--features", planted::FEATURE];
+        let args = ["test", "--workspace", "--no-fail-fast", "--features", FEATURE];
         let mut tests = cargo(args);
         // More at a time than there are cores, for many a test waits.
         tests.env("RUST_TEST_THREADS", (2 * cores()).to_string()).args(["--", "--show-output"]);
@@ -73,7 +72,7 @@ fn test_steps(report: &mut Report) {
     report.step("planted bugs", |_| planted::verb(&[]));
     let mut suite = None;
     report.step("build for the lab", |report| {
-        suite = lab::prepare(report)?;
+        suite = slimio_machine::prepare(report)?;
         Ok(())
     });
     if !report.step("build the server", |_| build_server()) {
@@ -113,7 +112,7 @@ pub(crate) fn differential(args: &[String]) -> Result<(), Failure> {
     blackbox(&all)
 }
 
-/// `cargo x ledger [flag]…`: with flags, one run of `slimio-bench ledger` with these.
+/// `cargo x ledger [flag]…`: with flags, one run of `slimio-lab ledger` with these.
 pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     build_server()?;
     if args.is_empty() {
@@ -122,17 +121,17 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     run(bench_command("debug", "ledger").args(["--program".into(), program("debug")]).args(args))
 }
 
-/// `cargo x bench [flag]…`: the flags are those of `slimio-bench compare`, and `--stock` also takes the
-/// name of a [peer](peers).
+/// `cargo x bench [flag]…`: the flags are those of `slimio-lab compare`, and `--stock` also takes the
+/// name of a [peer](peers), or `all`.
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     setup::install()?;
     let args = with_peer(args)?;
-    build(&["--release"])?;
+    build_binaries(&["--release"])?;
     let slimio = ["--slimio".into(), program("release")];
     run(bench_command("release", "compare").args(slimio).args(args))
 }
 
-/// The same flags with the program of a peer in place of its name.
+/// The same flags with programs in place of the names of peers.
 fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
     let (mut found, mut args) = (Vec::new(), args.iter());
     while let Some(arg) = args.next() {
@@ -144,25 +143,31 @@ fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
             found.push(arg.into());
             continue;
         };
-        let program = peers::named(stock).transpose()?;
-        found.extend(["--stock".into(), program.map_or(stock.into(), PathBuf::into_os_string)]);
+        found.extend(["--stock".into(), peers::stock(stock)?]);
     }
     Ok(found)
 }
 
-/// `cargo x trace [flag]…`: the flags are those of `slimio-bench trace`.
+/// `cargo x trace [flag]…`: the flags are those of `slimio-lab trace`.
 pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(bench_command("release", "trace").args(args))
 }
 
-/// `cargo x waf [flag]…`: the flags are those of `slimio-bench waf`.
+/// `cargo x waf [flag]…`: the flags are those of `slimio-lab waf`; `cargo x waf validate`, `tenants` and
+/// `map` are verbs of it that need neither servers nor root.
 pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
+    if let Some((verb, rest)) = args.split_first()
+        && matches!(verb.as_str(), "map" | "tenants" | "validate")
+    {
+        run(&mut cargo(["build", "--quiet", "--release", "--package", "slimio-lab"]))?;
+        return run(bench_command("release", verb).args(rest));
+    }
     prepare_recorder()?;
     run(waf_command("release", "waf").args(args))
 }
 
-/// `cargo x runtime [flag]…`: the flags are those of `slimio-bench runtime`.
+/// `cargo x runtime [flag]…`: the flags are those of `slimio-lab runtime`.
 pub(crate) fn runtime(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(runtime_command("release", "runtime").args(args))
@@ -195,7 +200,7 @@ fn prepare_recorder() -> Result<(), Failure> {
             "install e2fsprogs, xfsprogs, f2fs-tools, mount and util-linux",
         )?;
     }
-    build(&["--release"])
+    build_binaries(&["--release"])
 }
 
 /// Each policy, each death; with and without snapshots in the middle. Several at a time: each waits for
@@ -226,20 +231,8 @@ pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Builds the server and the load generator, as they are tested.
-pub(crate) fn build_server() -> Result<(), Failure> {
-    build(&[])
-}
-
-fn build(flags: &[&str]) -> Result<(), Failure> {
-    for package in BINARIES {
-        run(cargo(["build", "--package", package]).args(flags))?;
-    }
-    Ok(())
-}
-
 fn bench_command(profile: &str, verb: &str) -> Command {
-    let mut bench = command(target_dir().join(profile).join("slimio-bench"));
+    let mut bench = command(target_dir().join(profile).join("slimio-lab"));
     bench.arg(verb);
     bench
 }

@@ -9,8 +9,8 @@ mod words;
 
 use std::fs;
 
-use crate::Failure;
-use crate::process::{command, root};
+use slimio_host::Failure;
+use slimio_host::process::{command, root};
 
 /// A tracked (or not yet tracked, but not ignored) text file.
 #[derive(Debug)]

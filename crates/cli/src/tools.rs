@@ -2,19 +2,20 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::exit;
 
 use clap::Args;
 use slimio_device::PathOptions;
 use slimio_server::config::Config;
 use slimio_server::explain;
+use slimio_ssd::{Clock, DriveOptions, DriveWatch, PREFIX};
 use slimio_storage::{
     Area, Error, ExtentMap, Inspection, SlotName, SlotSummary, SnapshotKind, Storage, Superblock,
     SuperblockCopy, inspect, verify,
 };
 
 use crate::volume;
-use crate::waf::map;
 
 /// Where the volume is.
 #[derive(Debug, Args)]
@@ -99,7 +100,7 @@ pub(crate) fn announce(line: &str) {
 impl Inspect {
     /// Shows the superblock, the snapshots and the log.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let (mut storage, watch) = match map::open(&self.volume.volume)? {
+        let (mut storage, watch) = match open_watched(&self.volume.volume)? {
             Some((storage, watch)) => (storage, Some(watch)),
             None => (self.volume.open_existing()?, None),
         };
@@ -110,7 +111,7 @@ impl Inspect {
         }
         say(&as_text(&storage.name, &found));
         if let Some(watch) = watch {
-            say(&format!("{:<20} {}", "emulated SSD", map::summary(&watch, &found)));
+            say(&format!("{:<20} {}", "emulated SSD", slimio_volume::summary(&watch, &found)));
             say(&format!("{:<20} {}", "note", storage.why_not_better));
         }
         Ok(())
@@ -129,6 +130,19 @@ impl Verify {
         }
         Ok(())
     }
+}
+
+/// Opens an existing emulated SSD, with a view into it; `None` when `spec` does not name one.
+fn open_watched(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> {
+    let Some(options) = spec.strip_prefix(PREFIX) else { return Ok(None) };
+    let options = DriveOptions::parse(options, Clock::Virtual)
+        .map_err(|error| format!("cannot open the volume {spec}: {error}"))?;
+    let (storage, watch) = slimio_volume::open_watched(Path::new(spec), options)
+        .map_err(|error| volume::explain(&error, spec))?;
+    if !storage.exists {
+        return Err(format!("there is no SlimIO volume in {spec}; serve one from it first"));
+    }
+    Ok(Some((storage, watch)))
 }
 
 /// What a volume that was last written on another device means for a start.

@@ -6,8 +6,9 @@ mod contents;
 #[path = "common/entries.rs"]
 mod entries;
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
 use entries::{Entry, contents, sorted};
+use fastrand::Rng;
 use slimio_keyspace::{
     CaptureBudget, CaptureKind, CaptureState, Captured, Context, DbIndex, Effects, EvictionConfig,
     EvictionPolicy, Keyspace, Mode, Outcome, command_table,
@@ -49,16 +50,16 @@ fn finish(keyspace: &mut Keyspace, out: &mut Vec<Captured>) {
 /// A few random commands, and sometimes a step of active expiry.
 fn commands(driver: &mut Driver, generator: &mut Generator, count: usize) {
     for _ in 0..count {
-        driver.now_ms += generator.rng.below(20) as i64;
+        driver.now_ms += generator.rng.usize(..20) as i64;
         generator.now_ms = driver.now_ms;
-        if generator.rng.one_in(20) {
-            driver.db = DbIndex(generator.rng.below(usize::from(DBS)) as u16);
+        if generator.rng.usize(..20) == 0 {
+            driver.db = DbIndex(generator.rng.usize(..usize::from(DBS)) as u16);
         }
         driver.run(&generator.command());
-        if generator.rng.one_in(50) {
+        if generator.rng.usize(..50) == 0 {
             driver.keyspace.expire_step(driver.db, driver.now_ms, 1000, &mut Effects::new());
         }
-        if generator.rng.one_in(50) {
+        if generator.rng.usize(..50) == 0 {
             driver.keyspace.evict(driver.now_ms, &mut Effects::new());
         }
         driver.keyspace.take_garbage();
@@ -70,26 +71,26 @@ fn commands(driver: &mut Driver, generator: &mut Generator, count: usize) {
 #[test]
 fn what_is_captured_is_what_was_there() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
     let mut driver = Driver::new(seed);
     driver.now_ms = 1_700_000_000_000;
     let policy = EvictionPolicy::AllKeysRandom;
     driver.keyspace.set_eviction(EvictionConfig { policy, ..EvictionConfig::default() });
     let (mut complete, mut flushed, mut given_up, mut changed, mut entries) = (0, 0, 0, 0, 0);
     for round in 0..ROUNDS {
-        let count = generator.rng.below(40);
+        let count = generator.rng.usize(..40);
         commands(&mut driver, &mut generator, count);
         driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let expected = contents(&driver.keyspace);
         assert_eq!(driver.keyspace.capture_stats().total, expected.len());
         let mut out = Vec::new();
-        let pace = 1 + generator.rng.below(6);
+        let pace = 1 + generator.rng.usize(..6);
         while driver.keyspace.capture_state() == CaptureState::Running {
-            let count = generator.rng.below(pace);
+            let count = generator.rng.usize(..pace);
             commands(&mut driver, &mut generator, count);
-            let budget = 1 + generator.rng.below(10);
+            let budget = 1 + generator.rng.usize(..10);
             step(&mut driver.keyspace, budget, &mut out);
-            if generator.rng.one_in(200) {
+            if generator.rng.usize(..200) == 0 {
                 break;
             }
         }
@@ -124,9 +125,9 @@ fn what_is_captured_is_what_was_there() {
 #[test]
 fn a_capture_survives_splits_and_merges() {
     let seed = common::seed();
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     for (before, after) in [(3_000, 60_000), (60_000, 500), (20_000, 20_000), (0, 3_000)] {
-        let mut driver = Driver::new(rng.next());
+        let mut driver = Driver::new(rng.u64(..));
         let set = |driver: &mut Driver, key: usize, value: u64| {
             driver.run(&["SET", &format!("key:{key}"), &format!("value {value}")]);
         };
@@ -147,8 +148,8 @@ fn a_capture_survives_splits_and_merges() {
                     driver.run(&["DEL", &format!("key:{live}")]);
                 }
                 if live > 0 {
-                    let key = rng.below(live);
-                    set(&mut driver, key, rng.next());
+                    let key = rng.usize(..live);
+                    set(&mut driver, key, rng.u64(..));
                 }
             }
             step(&mut driver.keyspace, 20, &mut out);

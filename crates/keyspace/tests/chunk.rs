@@ -6,8 +6,9 @@ mod contents;
 #[path = "common/entries.rs"]
 mod entries;
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
 use entries::contents;
+use fastrand::Rng;
 use slimio_keyspace::{
     CHUNK_SIZE, CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkError,
     ChunkOptions, Config, Context, DataFn, DbIndex, Effects, EvictionConfig, EvictionPolicy,
@@ -73,16 +74,17 @@ fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkE
 #[test]
 fn what_is_loaded_is_what_was_captured() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: NOW_MS, ttl_ms_max: 100_000 };
+    let mut generator =
+        Generator { rng: Rng::with_seed(seed), now_ms: NOW_MS, ttl_ms_max: 100_000 };
     let mut driver = Driver::new(seed);
     driver.now_ms = NOW_MS;
     for round in 0..300 {
         for _ in 0..50 {
-            driver.db = DbIndex(generator.rng.below(3) as u16);
+            driver.db = DbIndex(generator.rng.usize(..3) as u16);
             driver.run(&generator.command());
             driver.keyspace.take_garbage();
         }
-        let chunks = snapshot(&mut driver.keyspace, generator.rng.one_in(2));
+        let chunks = snapshot(&mut driver.keyspace, generator.rng.usize(..2) == 0);
         let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
         let (expected, found) = (contents(&driver.keyspace), contents(&loaded));
         assert!(found == expected, "round {round}: {found:?}\n{expected:?}");
@@ -96,8 +98,8 @@ fn what_is_loaded_is_what_was_captured() {
 /// Strings and hashes of many megabytes, in chunks of bounded size; a key of half a megabyte.
 #[test]
 fn large_values_come_in_parts() {
-    let mut rng = Rng::new(9);
-    let mut noise = |size: usize| -> Vec<u8> { (0..size).map(|_| rng.next() as u8).collect() };
+    let mut rng = Rng::with_seed(9);
+    let mut noise = |size: usize| -> Vec<u8> { (0..size).map(|_| rng.u64(..) as u8).collect() };
     let mut driver = Driver::new(1);
     for index in 0..1000 {
         driver.run(&[b"SET", format!("before:{index}").as_bytes(), &noise(100)]);
@@ -227,21 +229,22 @@ fn a_chunk_that_is_none_is_refused() {
 #[test]
 fn chunks_with_damage_are_survived() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: NOW_MS, ttl_ms_max: 100_000 };
+    let mut generator =
+        Generator { rng: Rng::with_seed(seed), now_ms: NOW_MS, ttl_ms_max: 100_000 };
     let mut driver = Driver::new(seed);
     driver.now_ms = NOW_MS;
     let (mut refused, mut taken) = (0, 0);
     for _ in 0..2_000 {
         driver.run(&generator.command());
         driver.keyspace.take_garbage();
-        if !generator.rng.one_in(20) {
+        if generator.rng.usize(..20) != 0 {
             continue;
         }
         for mut chunk in snapshot(&mut driver.keyspace, true) {
             for _ in 0..20 {
-                let at = generator.rng.below(chunk.len());
+                let at = generator.rng.usize(..chunk.len());
                 let before = chunk[at];
-                chunk[at] = generator.rng.next() as u8;
+                chunk[at] = generator.rng.u64(..) as u8;
                 match load(&[chunk.clone()], EvictionConfig::default()) {
                     Ok(keyspace) => taken += usize::from(contents(&keyspace).len() < 1000),
                     Err(_) => refused += 1,

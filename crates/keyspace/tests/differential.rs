@@ -2,14 +2,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
+use fastrand::Rng;
 use slimio_keyspace::DbIndex;
-use slimio_resp::{Protocol, parse_i64, reply_size};
+use slimio_resp::{Protocol, parse_i64};
+use slimio_testing::raw::RawConnection;
+use slimio_testing::server::Server;
+use slimio_testing::stock;
+use tempfile::TempDir;
 
 /// How long the random commands go on.
 const RUN_TIME: Duration = Duration::from_secs(8);
@@ -20,86 +22,26 @@ const TIME_TOLERANCE_MS: i64 = 5_000;
 /// No command runs within this many milliseconds of the expiry of a key.
 const CLOCK_TOLERANCE_MS: i64 = 40;
 
-/// A stock server of our own, on a socket of our own.
+/// A stock server of our own.
 struct Stock {
-    child: Child,
-    folder: std::path::PathBuf,
+    server: Server,
+    _folder: TempDir,
 }
 
 impl Stock {
     /// Starts a server; `None` if it is not installed.
-    fn start(name: &str) -> Option<Self> {
-        let folder = std::env::temp_dir().join(format!("slimio-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the socket");
-        let spawned = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no"])
-            .args(["--enable-debug-command", "yes", "--unixsocket", "socket", "--dir"])
-            .arg(&folder)
-            .current_dir(&folder)
-            .stdout(Stdio::piped())
-            .spawn();
-        let Ok(mut child) = spawned else {
-            // Not `eprintln!`: the output of a passing test is swallowed.
-            let text = b"SKIPPED: redis-server is not installed, so nothing was compared with it\n";
-            std::io::stderr().write_all(text).expect("written");
-            std::fs::remove_dir_all(&folder).expect("the folder is ours");
-            return None;
-        };
-        let log = child.stdout.take().expect("its log");
-        let mut lines = BufReader::new(log).lines();
-        while let Some(Ok(line)) = lines.next() {
-            if line.contains("ready to accept connections") {
-                // The rest of the log must go somewhere, or the server waits for it to be read.
-                std::thread::spawn(move || lines.for_each(drop));
-                return Some(Self { child, folder });
-            }
-        }
-        panic!("redis-server did not start");
+    fn start() -> Option<Self> {
+        let (folder, config) = stock(&["--enable-debug-command", "yes"])?;
+        let server = Server::start(&config).expect("it starts");
+        Some(Self { server, _folder: folder })
     }
 
-    fn connect(&self, protocol: Protocol) -> Connection {
-        let stream = UnixStream::connect(self.folder.join("socket")).expect("it listens");
-        let mut connection = Connection { stream, buffer: Vec::new() };
+    fn connect(&self, protocol: Protocol) -> RawConnection {
+        let mut connection = RawConnection::connect(self.server.address()).expect("it listens");
         if protocol == Protocol::Resp3 {
             connection.run(&["HELLO", "3"]);
         }
         connection
-    }
-}
-
-impl Drop for Stock {
-    fn drop(&mut self) {
-        // Errors don't matter here: the test may have failed already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-struct Connection {
-    stream: UnixStream,
-    buffer: Vec<u8>,
-}
-
-impl Connection {
-    fn run<T: AsRef<[u8]>>(&mut self, args: &[T]) -> Vec<u8> {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            let arg = arg.as_ref();
-            request.extend(format!("${}\r\n", arg.len()).bytes());
-            request.extend_from_slice(arg);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.stream.write_all(&request).expect("sent");
-        loop {
-            if let Some(size) = reply_size(&self.buffer).expect("a reply") {
-                return self.buffer.drain(..size).collect();
-            }
-            let mut chunk = [0; 16384];
-            let count = self.stream.read(&mut chunk).expect("received");
-            assert!(count > 0, "redis-server closed the connection");
-            self.buffer.extend_from_slice(&chunk[..count]);
-        }
     }
 }
 
@@ -110,7 +52,7 @@ fn now_ms() -> i64 {
 /// A keyspace, and the stock server with a connection for each protocol.
 struct Pair {
     ours: Driver,
-    stock: [Connection; 2],
+    stock: [RawConnection; 2],
 }
 
 impl Pair {
@@ -220,9 +162,10 @@ fn lossy(bytes: &[u8]) -> String {
 
 #[test]
 fn replies_are_those_of_redis() {
-    let Some(server) = Stock::start("differential") else { return };
+    let Some(server) = Stock::start() else { return };
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: now_ms(), ttl_ms_max: 1 << 50 };
+    let mut generator =
+        Generator { rng: Rng::with_seed(seed), now_ms: now_ms(), ttl_ms_max: 1 << 50 };
     let stock = [server.connect(Protocol::Resp2), server.connect(Protocol::Resp3)];
     let mut pair = Pair { ours: Driver::new(seed), stock };
     pair.stock[0].run(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
@@ -231,15 +174,15 @@ fn replies_are_those_of_redis() {
     let mut count = 0;
     while start.elapsed() < RUN_TIME {
         // Past and future dates are further apart than the clock moves meanwhile.
-        generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.one_in(2));
+        generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.usize(..2) == 0);
         let words = generator.command();
-        let resp3 = generator.rng.one_in(2);
+        let resp3 = generator.rng.usize(..2) == 0;
         compare(&mut pair, resp3, &words);
-        if generator.rng.one_in(50) {
-            let db = generator.rng.below(3) as u16;
+        if generator.rng.usize(..50) == 0 {
+            let db = generator.rng.usize(..3) as u16;
             pair.select(db);
         }
-        if generator.rng.one_in(2000) {
+        if generator.rng.usize(..2000) == 0 {
             pair.assert_same_contents();
         }
         count += 1;
@@ -252,15 +195,15 @@ fn replies_are_those_of_redis() {
 /// Sums of numbers with many digits: both round them alike.
 #[test]
 fn float_sums_are_those_of_redis() {
-    let Some(server) = Stock::start("floats") else { return };
+    let Some(server) = Stock::start() else { return };
     let seed = common::seed();
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut stock = server.connect(Protocol::Resp2);
     let mut ours = Driver::new(seed);
     for _ in 0..10_000 {
         let number = float(&mut rng);
         let words =
-            if rng.one_in(3) { ["SET", "f", &number] } else { ["INCRBYFLOAT", "f", &number] };
+            if rng.usize(..3) == 0 { ["SET", "f", &number] } else { ["INCRBYFLOAT", "f", &number] };
         assert_eq!(lossy(&ours.run(&words)), lossy(&stock.run(&words)), "{words:?}");
         let sum = ["GET", "f"];
         assert_eq!(lossy(&ours.run(&sum)), lossy(&stock.run(&sum)), "{words:?}");
@@ -269,25 +212,25 @@ fn float_sums_are_those_of_redis() {
 
 /// A number with a random count of digits, point, and exponent.
 fn float(rng: &mut Rng) -> String {
-    let mut number = if rng.one_in(3) { "-".to_owned() } else { String::new() };
-    let hexadecimal = rng.one_in(10);
+    let mut number = if rng.usize(..3) == 0 { "-".to_owned() } else { String::new() };
+    let hexadecimal = rng.usize(..10) == 0;
     let digits = if hexadecimal { "0123456789abcDEF" } else { "0123456789" };
     if hexadecimal {
         number.push_str("0x");
     }
-    let count_max = if rng.one_in(10) { 60 } else { 22 };
-    let count = 1 + rng.below(count_max);
-    let point = rng.below(2 * count);
+    let count_max = if rng.usize(..10) == 0 { 60 } else { 22 };
+    let count = 1 + rng.usize(..count_max);
+    let point = rng.usize(..2 * count);
     for index in 0..count {
         if index == point {
             number.push('.');
         }
-        let digit = rng.below(digits.len());
+        let digit = rng.usize(..digits.len());
         number.push_str(&digits[digit..=digit]);
     }
-    if rng.one_in(4) {
-        let reach = if rng.one_in(20) { 10_000 } else { 40 };
-        let exponent = rng.below(reach) as i64 - reach as i64 / 2;
+    if rng.usize(..4) == 0 {
+        let reach = if rng.usize(..20) == 0 { 10_000 } else { 40 };
+        let exponent = rng.usize(..reach) as i64 - reach as i64 / 2;
         number.push(if hexadecimal { 'p' } else { 'e' });
         number.push_str(&exponent.to_string());
     }

@@ -6,7 +6,8 @@ mod contents;
 
 use std::collections::{BTreeMap, HashMap};
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
+use fastrand::Rng;
 use slimio_keyspace::{
     Config, DbIndex, Effects, EvictionConfig, EvictionPolicy, Keyspace, Payload, Touched, no_args,
 };
@@ -78,13 +79,13 @@ fn policies() -> impl Iterator<Item = (EvictionPolicy, &'static str)> {
 fn what_is_evicted_is_logged() {
     let seed = common::seed();
     for (policy, name) in policies() {
-        let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 30_000 };
+        let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 30_000 };
         let mut pair = Pair::new(policy, 3_000, seed);
         for step in 0..4_000 {
-            pair.live.now_ms += generator.rng.below(20) as i64;
+            pair.live.now_ms += generator.rng.usize(..20) as i64;
             generator.now_ms = pair.live.now_ms;
-            if generator.rng.one_in(50) {
-                pair.live.db = DbIndex(generator.rng.below(3) as u16);
+            if generator.rng.usize(..50) == 0 {
+                pair.live.db = DbIndex(generator.rng.usize(..3) as u16);
             }
             pair.make_room();
             pair.run(&generator.command());
@@ -106,16 +107,16 @@ fn memory_stays_below_its_limit_and_only_those_go_that_may() {
     let seed = common::seed();
     for (policy, name) in policies() {
         let is_volatile = name.starts_with("volatile");
-        let mut rng = Rng::new(seed);
+        let mut rng = Rng::with_seed(seed);
         let mut pair = Pair::new(policy, 2 << 20, seed);
         for index in 0..2_000 {
-            pair.run(&["SET".into(), format!("persistent:{index}"), "x".repeat(rng.below(200))]);
+            pair.run(&["SET".into(), format!("persistent:{index}"), "x".repeat(rng.usize(..200))]);
         }
         for index in 0..20_000 {
             pair.live.now_ms += 10;
-            pair.live.db = DbIndex(rng.below(2) as u16);
-            let size = if rng.one_in(100) { 50_000 } else { rng.below(400) };
-            let ttl = (1_000_000 + rng.below(1_000_000)).to_string();
+            pair.live.db = DbIndex(rng.usize(..2) as u16);
+            let size = if rng.usize(..100) == 0 { 50_000 } else { rng.usize(..400) };
+            let ttl = (1_000_000 + rng.usize(..1_000_000)).to_string();
             pair.run(&["SET".into(), format!("key:{index}"), "x".repeat(size), "EX".into(), ttl]);
             assert!(pair.make_room(), "{name}: no key to evict");
             assert!(pair.live.keyspace.used_bytes() <= pair.used_max);
@@ -240,7 +241,7 @@ fn those_that_expire_first_go_first() {
 fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     const KEYS: usize = 20_000;
     let mut pair = Pair::new(policy, 400 << 10, 5);
-    let mut rng = Rng::new(9);
+    let mut rng = Rng::with_seed(9);
     let (mut reads, mut hits) = (0, 0);
     for index in 0..150_000 {
         pair.live.now_ms += now_step_ms;
@@ -263,7 +264,7 @@ fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
 
 /// A number below `count`, smaller ones more often, by the law 1 / rank (Devroye's inversion).
 fn zipf(rng: &mut Rng, count: usize) -> usize {
-    let uniform = rng.next() as f64 / u64::MAX as f64;
+    let uniform = rng.u64(..) as f64 / u64::MAX as f64;
     ((count as f64 + 1.0).powf(uniform) - 1.0) as usize
 }
 

@@ -6,8 +6,9 @@ mod contents;
 #[path = "common/entries.rs"]
 mod entries;
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
 use entries::contents;
+use fastrand::Rng;
 use slimio_keyspace::{
     CaptureBudget, CaptureKind, CaptureState, Captured, Chunk, ChunkEncoder, ChunkOptions, Config,
     DbIndex, Effects, EvictionConfig, EvictionPolicy, Keyspace, Loader, Payload, decode_chunk,
@@ -36,7 +37,7 @@ impl Server {
         driver.now_ms = 1_700_000_000_000;
         let policy = EvictionPolicy::AllKeysRandom;
         driver.keyspace.set_eviction(EvictionConfig { policy, ..EvictionConfig::default() });
-        let generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+        let generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
         Self { driver, generator, log: Vec::new() }
     }
 
@@ -49,23 +50,23 @@ impl Server {
     /// A few random commands, transactions, steps of active expiry, evictions.
     fn commands(&mut self, count: usize) {
         for _ in 0..count {
-            self.driver.now_ms += self.generator.rng.below(20) as i64;
+            self.driver.now_ms += self.generator.rng.usize(..20) as i64;
             self.generator.now_ms = self.driver.now_ms;
-            if self.generator.rng.one_in(20) {
-                self.driver.db = DbIndex(self.generator.rng.below(DBS) as u16);
+            if self.generator.rng.usize(..20) == 0 {
+                self.driver.db = DbIndex(self.generator.rng.usize(..DBS) as u16);
             }
-            if self.generator.rng.one_in(20) {
+            if self.generator.rng.usize(..20) == 0 {
                 self.transaction();
             } else {
                 let command = self.generator.command();
                 self.run(&command);
             }
             let mut effects = Effects::new();
-            if self.generator.rng.one_in(50) {
+            if self.generator.rng.usize(..50) == 0 {
                 let (db, now_ms) = (self.driver.db, self.driver.now_ms);
                 self.driver.keyspace.expire_step(db, now_ms, 1000, &mut effects);
             }
-            if self.generator.rng.one_in(50) {
+            if self.generator.rng.usize(..50) == 0 {
                 self.driver.keyspace.evict(self.driver.now_ms, &mut effects);
             }
             let mut payload = Payload::default();
@@ -80,10 +81,10 @@ impl Server {
         let db = self.driver.db;
         self.driver.payload.begin(db);
         self.driver.in_transaction = true;
-        for _ in 0..self.generator.rng.below(5) {
+        for _ in 0..self.generator.rng.usize(..5) {
             let command = self.generator.command();
             self.driver.run(&command);
-            self.driver.db = DbIndex(self.generator.rng.below(DBS) as u16);
+            self.driver.db = DbIndex(self.generator.rng.usize(..DBS) as u16);
         }
         self.driver.in_transaction = false;
         self.log.push((db, self.driver.payload.bytes().to_vec()));
@@ -131,17 +132,17 @@ fn with_the_log_it_is_the_data_set() {
     let mut server = Server::new(seed);
     let (mut complete, mut left_out, mut entries) = (0, 0, 0);
     for round in 0..ROUNDS {
-        let count = server.generator.rng.below(30);
+        let count = server.generator.rng.usize(..30);
         server.commands(count);
         server.driver.keyspace.begin_capture(CaptureKind::Fuzzy);
         let before = contents(&server.driver.keyspace);
         server.log.clear();
         let mut batches = Vec::new();
-        let pace = 1 + server.generator.rng.below(20);
+        let pace = 1 + server.generator.rng.usize(..20);
         while server.driver.keyspace.capture_state() == CaptureState::Running {
-            let count = server.generator.rng.below(pace);
+            let count = server.generator.rng.usize(..pace);
             server.commands(count);
-            let budget = 1 + server.generator.rng.below(10);
+            let budget = 1 + server.generator.rng.usize(..10);
             let budget = CaptureBudget { size: 100_000, entries: budget };
             server.driver.keyspace.capture_step(budget, &mut batches);
         }
@@ -152,7 +153,7 @@ fn with_the_log_it_is_the_data_set() {
             continue;
         }
         assert_eq!(stats.taken, stats.total);
-        let count = server.generator.rng.below(5);
+        let count = server.generator.rng.usize(..5);
         server.commands(count);
         let now_ms = server.driver.now_ms;
         let mut again = load(&encode(&batches, &server.driver.keyspace, now_ms), now_ms);

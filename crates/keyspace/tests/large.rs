@@ -4,7 +4,8 @@ mod common;
 #[path = "large/hashes.rs"]
 mod hashes;
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
+use fastrand::Rng;
 use slimio_keyspace::{Context, DbIndex, Effects, Mode, Outcome, command_table};
 use slimio_resp::{BLOB_PIECE_SIZE, Blob, OwnedRequest, ReplyBuf};
 
@@ -209,7 +210,8 @@ fn active_expiry_keeps_to_its_budget_and_finds_everything() {
 #[test]
 fn frozen_reads_change_nothing() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: 1_000_000, ttl_ms_max: 3_000 };
+    let mut generator =
+        Generator { rng: Rng::with_seed(seed), now_ms: 1_000_000, ttl_ms_max: 3_000 };
     let mut driver = Driver::new(seed);
     driver.now_ms = 1_000_000;
     for _ in 0..300 {

@@ -4,7 +4,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
+use fastrand::Rng;
 use slimio_keyspace::{
     Context, DbIndex, Effects, EvictionConfig, EvictionPolicy, Flags, Mode, Outcome, Payload,
     Yielded, command_table, debug_populate, populate_log_size_max,
@@ -52,7 +53,7 @@ fn drivers<const COUNT: usize>(seed: u64) -> ([Driver; COUNT], Generator) {
         driver.now_ms = 1_000_000;
         driver
     });
-    (drivers, Generator { rng: Rng::new(seed), now_ms: 1_000_000, ttl_ms_max: 300 })
+    (drivers, Generator { rng: Rng::with_seed(seed), now_ms: 1_000_000, ttl_ms_max: 300 })
 }
 
 #[test]
@@ -65,8 +66,8 @@ fn every_command_logs_at_most_what_it_asks_for() {
         if reached.values().all(|&count| count >= REACHED_MIN) {
             break;
         }
-        driver.db = DbIndex(generator.rng.below(3) as u16);
-        driver.now_ms += [0, 0, 1, 50][generator.rng.below(4)];
+        driver.db = DbIndex(generator.rng.usize(..3) as u16);
+        driver.now_ms += [0, 0, 1, 50][generator.rng.usize(..4)];
         generator.now_ms = driver.now_ms;
         let words = generator.command();
         let request = OwnedRequest::from_args(&words);
@@ -196,8 +197,8 @@ fn a_read_answers_the_same_whatever_room_there_is() {
     let ([mut limited, mut free], mut generator) = drivers(seed);
     let (mut stayed, mut went) = (0, 0);
     for _ in 0..20_000 {
-        let db = DbIndex(generator.rng.below(2) as u16);
-        let passed = [0, 0, 1, 50][generator.rng.below(4)];
+        let db = DbIndex(generator.rng.usize(..2) as u16);
+        let passed = [0, 0, 1, 50][generator.rng.usize(..4)];
         for driver in [&mut limited, &mut free] {
             driver.db = db;
             driver.now_ms += passed;
@@ -210,7 +211,7 @@ fn a_read_answers_the_same_whatever_room_there_is() {
             continue;
         }
         let is_write = row.flags.has(Flags::WRITE);
-        let limit = if is_write { u64::MAX } else { generator.rng.below(120) as u64 };
+        let limit = if is_write { u64::MAX } else { generator.rng.usize(..120) as u64 };
         let there = |driver: &Driver| driver.keyspace.dbsize(db);
         let before = there(&limited);
         let Some((reply, size)) = run(&mut limited, &words, limit) else { continue };

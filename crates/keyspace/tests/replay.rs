@@ -4,7 +4,8 @@ mod common;
 #[path = "common/contents.rs"]
 mod contents;
 
-use common::{Driver, Generator, Rng};
+use common::{Driver, Generator};
+use fastrand::Rng;
 use slimio_keyspace::{ApplyError, Config, DbIndex, Effects, Keyspace, Payload, Touched, no_args};
 use slimio_resp::OwnedRequest;
 
@@ -25,25 +26,25 @@ fn contents(keyspace: &Keyspace, db: u16) -> Contents {
 #[test]
 fn replaying_the_log_gives_the_same_data() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
     let mut live = Driver::new(seed);
     live.now_ms = 1_700_000_000_000;
     // Another seed: nothing may depend on the order of the keys.
     let mut replayed = Keyspace::new(Config::default(), u128::from(seed) << 64 | 1);
     let (mut logged, mut expired) = (0, 0);
     for step in 0..COMMANDS {
-        live.now_ms += generator.rng.below(20) as i64;
+        live.now_ms += generator.rng.usize(..20) as i64;
         generator.now_ms = live.now_ms;
-        if generator.rng.one_in(50) {
-            live.db = DbIndex(generator.rng.below(3) as u16);
+        if generator.rng.usize(..50) == 0 {
+            live.db = DbIndex(generator.rng.usize(..3) as u16);
         }
         let record_db = live.db;
-        if generator.rng.one_in(20) {
+        if generator.rng.usize(..20) == 0 {
             live.payload.begin(record_db);
             live.in_transaction = true;
-            for _ in 0..generator.rng.below(5) {
+            for _ in 0..generator.rng.usize(..5) {
                 live.run(&generator.command());
-                live.db = DbIndex(generator.rng.below(3) as u16);
+                live.db = DbIndex(generator.rng.usize(..3) as u16);
             }
             live.in_transaction = false;
         } else {
@@ -51,7 +52,7 @@ fn replaying_the_log_gives_the_same_data() {
         }
         logged += usize::from(!live.payload.bytes().is_empty());
         replayed.apply(record_db, live.payload.bytes()).expect("what was logged can be done again");
-        if generator.rng.one_in(100) {
+        if generator.rng.usize(..100) == 0 {
             expired += expire(&mut live, &mut replayed);
         }
         if step % 50 == 0 || step + 1 == COMMANDS {
@@ -85,11 +86,11 @@ fn expire(live: &mut Driver, replayed: &mut Keyspace) -> usize {
 #[test]
 fn touched_keys_are_those_that_changed() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
     let mut live = Driver::new(seed);
     live.now_ms = 1_700_000_000_000;
     for _ in 0..10_000 {
-        live.now_ms += generator.rng.below(20) as i64;
+        live.now_ms += generator.rng.usize(..20) as i64;
         generator.now_ms = live.now_ms;
         let before: Vec<_> = (0..3).map(|db| contents(&live.keyspace, db)).collect();
         let request = OwnedRequest::from_args(generator.command());
@@ -152,7 +153,7 @@ fn a_payload_that_is_none_is_refused() {
 #[test]
 fn any_commands_in_a_log_are_survived() {
     let seed = common::seed();
-    let mut generator = Generator { rng: Rng::new(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
     let mut keyspace = Keyspace::new(Config::default(), u128::from(seed));
     let mut effects = Effects::new();
     effects.log_request(DbIndex(0));
@@ -162,8 +163,8 @@ fn any_commands_in_a_log_are_survived() {
         payload.add(&effects, OwnedRequest::from_args(generator.command()).args());
         failed += usize::from(keyspace.apply(DbIndex(0), payload.bytes()).is_err());
         let mut broken = payload.bytes().to_vec();
-        let index = generator.rng.below(broken.len());
-        broken[index] = generator.rng.next() as u8;
+        let index = generator.rng.usize(..broken.len());
+        broken[index] = generator.rng.u64(..) as u8;
         failed += usize::from(keyspace.apply(DbIndex(0), &broken).is_err());
     }
     assert!(failed > 1_000, "only {failed} failed");

@@ -155,14 +155,9 @@ fn pool(size: usize, random_share: f64) -> Vec<u8> {
     let unit_size = UNIT_SIZE.min(size);
     let random_size = (unit_size as f64 * random_share) as usize;
     let mut bytes = vec![b'x'; POOL_SIZE];
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for unit in bytes.chunks_mut(unit_size) {
-        for byte in &mut unit[..random_size] {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *byte = (state >> 56) as u8;
-        }
+        random.fill(&mut unit[..random_size]);
     }
     bytes
 }

@@ -11,9 +11,11 @@ mod emulated;
 mod placement;
 mod traced;
 mod unfinished;
+mod units;
 
 pub use beside::open_beside;
 pub use placement::{placements_of_lifetimes, sharing};
+pub use units::{OWNERS, Unit, open_watched, summary, units};
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! Files that documents name exist.
 
+use slimio_host::process::root;
+
 use super::{Complaints, File};
-use crate::process::root;
 
 /// Path endings that make a backticked word a path.
 const ENDINGS: &[&str] = &[".rs", ".md", ".py", ".toml", ".txt", "/"];

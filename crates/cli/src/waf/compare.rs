@@ -3,9 +3,9 @@
 use clap::Args;
 use slimio_ssd::Victims;
 use slimio_ssd::model::{Trims, alpha_of_spare};
-use slimio_ssd::workload::{Case, CompareError, Compared, compare};
+use slimio_ssd::workload::{Case, CompareError, Compared, compare, on_all_cores};
 
-use super::{SizeArgs, on_all_cores};
+use super::SizeArgs;
 use crate::tools::say;
 
 /// Default spare factor.

@@ -1,38 +1,14 @@
 //! Shared by the tests of commands: a driver for a keyspace, and random commands.
 
+use fastrand::Rng;
 use slimio_keyspace::{
     Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
 };
 use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
 
-/// Pseudorandom numbers; the same seed gives the same ones.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    /// True with probability 1 / `n`.
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(crate) fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
-        from[self.below(from.len())]
-    }
+/// One of these words.
+pub(crate) fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
+    from[rng.usize(..from.len())]
 }
 
 /// The seed of a test: from the environment, to repeat a run, or else from the clock.
@@ -220,8 +196,8 @@ pub(crate) struct Generator {
 
 impl Generator {
     pub(crate) fn command(&mut self) -> Words {
-        let name = self.rng.pick(COMMANDS);
-        if name.starts_with("flush") && !self.rng.one_in(10) {
+        let name = pick(&mut self.rng, COMMANDS);
+        if name.starts_with("flush") && self.rng.usize(..10) != 0 {
             return self.command();
         }
         let mut words = vec![self.spelling(name)];
@@ -229,15 +205,15 @@ impl Generator {
             let word = self.word(kind);
             words.push(word);
         }
-        if self.rng.one_in(40) {
+        if self.rng.usize(..40) == 0 {
             let word = self.odd();
             words.push(word);
         }
-        if self.rng.one_in(40) {
+        if self.rng.usize(..40) == 0 {
             words.pop();
         }
-        if self.rng.one_in(40) && words.len() > 1 {
-            let index = 1 + self.rng.below(words.len() - 1);
+        if self.rng.usize(..40) == 0 && words.len() > 1 {
+            let index = 1 + self.rng.usize(..words.len() - 1);
             words[index] = self.odd();
         }
         if words.is_empty() {
@@ -256,23 +232,23 @@ impl Generator {
             }
             "decrby" | "incrby" => b"kn".to_vec(),
             "incrbyfloat" => b"kf".to_vec(),
-            "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.below(4)],
+            "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.usize(..4)],
             "expire" => b"ks".to_vec(),
             "pexpire" => b"kt".to_vec(),
             "expireat" => b"kS".to_vec(),
             "pexpireat" => b"kT".to_vec(),
             "getrange" | "substr" => b"krr".to_vec(),
-            "hset" | "hmset" => [b"k".to_vec(), b"hv".repeat(1 + self.rng.below(4))].concat(),
+            "hset" | "hmset" => [b"k".to_vec(), b"hv".repeat(1 + self.rng.usize(..4))].concat(),
             "hsetnx" => b"khv".to_vec(),
             "hget" | "hexists" | "hstrlen" => b"kh".to_vec(),
-            "hmget" | "hdel" => [b"k".to_vec(), b"h".repeat(1 + self.rng.below(4))].concat(),
+            "hmget" | "hdel" => [b"k".to_vec(), b"h".repeat(1 + self.rng.usize(..4))].concat(),
             "hincrby" => b"khn".to_vec(),
             "hincrbyfloat" => b"khf".to_vec(),
             "hrandfield" => b"kq".to_vec(),
             "hscan" => b"k0".to_vec(),
             "keys" => b"p".to_vec(),
             "move" => b"kd".to_vec(),
-            "mset" | "msetnx" => b"kv".repeat(1 + self.rng.below(3)),
+            "mset" | "msetnx" => b"kv".repeat(1 + self.rng.usize(..3)),
             "psetex" => b"ktv".to_vec(),
             "setex" => b"ksv".to_vec(),
             "rename" | "renamenx" | "copy" => b"kk".to_vec(),
@@ -295,8 +271,8 @@ impl Generator {
         if name == "getex" {
             shape.push(b'k');
         }
-        while !options.is_empty() && !self.rng.one_in(2) {
-            shape.extend_from_slice(self.rng.pick(options));
+        while !options.is_empty() && self.rng.usize(..2) != 0 {
+            shape.extend_from_slice(pick(&mut self.rng, options));
         }
         shape
     }
@@ -315,13 +291,17 @@ impl Generator {
             b't' => self.ttl_ms().to_string(),
             b'S' => ((self.now_ms + self.ttl_ms()) / 1000).to_string(),
             b'T' => (self.now_ms + self.ttl_ms()).to_string(),
-            b'r' => (self.rng.below(30) as i64 - 15).to_string(),
-            b'o' => self.rng.pick(&["0", "1", "5", "100", "70000", "-1", "536870912"]).to_string(),
-            b'd' => self.rng.below(3).to_string(),
-            b'c' => self.rng.pick(&["1", "3", "10", "1000", "0", "-1"]).to_string(),
-            b'p' => self.rng.pick(&["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"]).to_owned(),
-            b'q' => self.rng.pick(&["0", "1", "3", "-1", "-4", "200", "-200"]).to_owned(),
-            b'y' => self.rng.pick(&["string", "STRING", "hash", "list", "nosuch"]).to_owned(),
+            b'r' => (self.rng.usize(..30) as i64 - 15).to_string(),
+            b'o' => {
+                pick(&mut self.rng, &["0", "1", "5", "100", "70000", "-1", "536870912"]).to_string()
+            }
+            b'd' => self.rng.usize(..3).to_string(),
+            b'c' => pick(&mut self.rng, &["1", "3", "10", "1000", "0", "-1"]).to_string(),
+            b'p' => {
+                pick(&mut self.rng, &["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"]).to_owned()
+            }
+            b'q' => pick(&mut self.rng, &["0", "1", "3", "-1", "-4", "200", "-200"]).to_owned(),
+            b'y' => pick(&mut self.rng, &["string", "STRING", "hash", "list", "nosuch"]).to_owned(),
             b'0' => "0".to_owned(),
             option => {
                 let name = match option {
@@ -354,38 +334,41 @@ impl Generator {
 
     /// A time to live up to `ttl_ms_max`; now and then zero, or one or two seconds in the past.
     fn ttl_ms(&mut self) -> i64 {
-        if self.rng.one_in(8) {
-            return -(self.rng.below(3) as i64) * 1000;
+        if self.rng.usize(..8) == 0 {
+            return -(self.rng.usize(..3) as i64) * 1000;
         }
-        1 + self.rng.below(self.ttl_ms_max) as i64
+        1 + self.rng.usize(..self.ttl_ms_max) as i64
     }
 
     fn key(&mut self) -> Vec<u8> {
         let keys = keys();
         // The odd keys, at the end, are rare.
-        let index =
-            if self.rng.one_in(10) { self.rng.below(keys.len()) } else { self.rng.below(10) };
+        let index = if self.rng.usize(..10) == 0 {
+            self.rng.usize(..keys.len())
+        } else {
+            self.rng.usize(..10)
+        };
         keys[index].clone()
     }
 
     /// Mostly one of a few names that recur, and some that make the hash a large one.
     fn field(&mut self) -> Vec<u8> {
-        match self.rng.below(60) {
+        match self.rng.usize(..60) {
             0 => self.value(),
-            1..=20 => format!("field {}", self.rng.below(300)).into_bytes(),
-            _ => format!("f{}", self.rng.below(8)).into_bytes(),
+            1..=20 => format!("field {}", self.rng.usize(..300)).into_bytes(),
+            _ => format!("f{}", self.rng.usize(..8)).into_bytes(),
         }
     }
 
     fn value(&mut self) -> Vec<u8> {
-        match self.rng.below(12) {
+        match self.rng.usize(..12) {
             0..=3 => self.number(),
             4 | 5 => self.float(),
             6 => Vec::new(),
-            7 => vec![b'v'; self.rng.below(3000)],
-            8 => vec![b'x'; 30_000 + self.rng.below(40_000)],
-            9 if self.rng.one_in(4) => vec![b'y'; 262_100 + self.rng.below(100)],
-            _ => format!("value {}", self.rng.next()).into_bytes(),
+            7 => vec![b'v'; self.rng.usize(..3000)],
+            8 => vec![b'x'; 30_000 + self.rng.usize(..40_000)],
+            9 if self.rng.usize(..4) == 0 => vec![b'y'; 262_100 + self.rng.usize(..100)],
+            _ => format!("value {}", self.rng.u64(..)).into_bytes(),
         }
     }
 
@@ -409,10 +392,10 @@ impl Generator {
             "1.5",
             "",
         ];
-        if self.rng.one_in(2) {
-            return self.rng.pick(NUMBERS).as_bytes().to_vec();
+        if self.rng.usize(..2) == 0 {
+            return pick(&mut self.rng, NUMBERS).as_bytes().to_vec();
         }
-        (self.rng.below(2000) as i64 - 1000).to_string().into_bytes()
+        (self.rng.usize(..2000) as i64 - 1000).to_string().into_bytes()
     }
 
     fn float(&mut self) -> Vec<u8> {
@@ -448,16 +431,16 @@ impl Generator {
             " 1",
             "1 ",
         ];
-        if self.rng.one_in(2) {
-            return self.rng.pick(FLOATS).as_bytes().to_vec();
+        if self.rng.usize(..2) == 0 {
+            return pick(&mut self.rng, FLOATS).as_bytes().to_vec();
         }
-        let (digits, shift) = (self.rng.next() as i64, self.rng.below(19));
+        let (digits, shift) = (self.rng.u64(..) as i64, self.rng.usize(..19));
         let text = format!("{}.{:0shift$}", digits % 100_000, digits.unsigned_abs() % 10_000_000);
         text.into_bytes()
     }
 
     fn odd(&mut self) -> Vec<u8> {
-        match self.rng.below(6) {
+        match self.rng.usize(..6) {
             0 => b"nonsense\r\noption\n".to_vec(),
             1 => self.number(),
             2 => self.value(),
@@ -468,7 +451,7 @@ impl Generator {
     }
 
     fn spelling(&mut self, word: &str) -> Vec<u8> {
-        let upper = self.rng.next();
+        let upper = self.rng.u64(..);
         let letter = |(i, c): (usize, char)| {
             if upper >> i & 1 == 0 { c.to_ascii_lowercase() } else { c.to_ascii_uppercase() }
         };

@@ -5,33 +5,19 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use slimio_bench::client::{Client, Reply};
-use slimio_bench::server::{Policy, Server, ServerConfig, ServerKind, find_program};
 use slimio_rdb::{
     Attributes, Checksum, Encoder, FileReader, FileWriter, Item, Key, StreamEntry, StreamId,
     StreamPart, Value, ValueType, Version,
 };
+use slimio_testing::client::{Client, Reply};
+use slimio_testing::server::{Server, ServerConfig, find_program};
 use tempfile::TempDir;
 
 use crate::maker::{Maker, read_all};
 
-/// A stock server that is not started yet, in a directory that removes itself. If none is
-/// installed, says loudly that the test is skipped.
+/// A stock server that is not started yet, in a folder that removes itself, where one is installed.
 fn stock(flags: &[&str]) -> Option<(TempDir, ServerConfig)> {
-    let Some(program) = find_program("redis-server") else {
-        eprintln!("SKIPPED: redis-server is not installed, nothing was exchanged with it");
-        return None;
-    };
-    let scratch = tempfile::tempdir().unwrap();
-    let extra = ["--enable-debug-command", "local"].iter().chain(flags);
-    let config = ServerConfig {
-        kind: ServerKind::Stock,
-        program,
-        directory: scratch.path().to_path_buf(),
-        policy: Policy::Off,
-        extra: extra.map(|&flag| flag.to_owned()).collect(),
-    };
-    Some((scratch, config))
+    slimio_testing::stock(&[&["--enable-debug-command", "local"], flags].concat())
 }
 
 fn file_path(config: &ServerConfig) -> PathBuf {
@@ -226,14 +212,9 @@ fn fill(client: &mut Client) {
 
 /// Incompressible bytes.
 fn noise(size: usize) -> Vec<u8> {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let byte = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..size).map(byte).collect()
+    let mut bytes = vec![0; size];
+    fastrand::Rng::with_seed(1).fill(&mut bytes);
+    bytes
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fastrand::Rng;
 use slimio_device::PathOptions;
 use slimio_keyspace::{DbIndex, HashRef, Keyspace, StringRef, Usage, ValueRef};
 use slimio_server::config::Config;
@@ -21,24 +22,12 @@ const DBS: u64 = 3;
 const KEYS: u64 = 40;
 const SEEDS: u64 = 8;
 
-/// A small generator: the same sequence for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
-
-fn command(random: &mut Random) -> Vec<String> {
-    let key = format!("k:{}", random.below(KEYS));
-    let other = format!("k:{}", random.below(KEYS));
-    let (db, number) = (random.below(DBS).to_string(), random.below(1000));
+fn command(random: &mut Rng) -> Vec<String> {
+    let key = format!("k:{}", random.u64(..KEYS));
+    let other = format!("k:{}", random.u64(..KEYS));
+    let (db, number) = (random.u64(..DBS).to_string(), random.u64(..1000));
     let long = "y".repeat(10_000 + number as usize);
-    let line = match random.below(26) {
+    let line = match random.u64(..26) {
         0..=3 => format!("SET {key} {number}"),
         4 => format!("SET {key} {long}"),
         5 => format!("SET {key} {number} PXAT 4000000000{number:03}"),
@@ -53,7 +42,7 @@ fn command(random: &mut Random) -> Vec<String> {
         18 => format!("COPY {key} {other} REPLACE"),
         19 => format!("COPY {key} {other} DB {db}"),
         20 | 21 => format!("MOVE {key} {db}"),
-        22 => format!("SWAPDB {db} {}", random.below(DBS)),
+        22 => format!("SWAPDB {db} {}", random.u64(..DBS)),
         23 if number < 100 => "FLUSHDB".into(),
         23 if number < 150 => "FLUSHALL".into(),
         _ => format!("SELECT {db}"),
@@ -61,10 +50,10 @@ fn command(random: &mut Random) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-fn run(client: &mut Client, random: &mut Random, count: u64) {
+fn run(client: &mut Client, random: &mut Rng, count: u64) {
     for _ in 0..count {
-        let is_transaction = random.below(10) == 0;
-        let commands: Vec<_> = (0..=random.below(4)).map(|_| command(random)).collect();
+        let is_transaction = random.u64(..10) == 0;
+        let commands: Vec<_> = (0..=random.u64(..4)).map(|_| command(random)).collect();
         if is_transaction {
             client.call(&["MULTI"]);
         }
@@ -81,11 +70,11 @@ fn run(client: &mut Client, random: &mut Random, count: u64) {
 
 /// Fills several chunks with keys that no later command uses, except the huge `k:0`. Huge values
 /// are in parts.
-fn fill(client: &mut Client, random: &mut Random) {
+fn fill(client: &mut Client, random: &mut Rng) {
     let (value, huge) = ("x".repeat(3000), "z".repeat(900_000));
     for db in 0..DBS {
         client.call(&["SELECT", &db.to_string()]);
-        for number in 0..100 + random.below(100) {
+        for number in 0..100 + random.u64(..100) {
             client.call(&["SET", &format!("u:{db}:{number}"), &value]);
         }
         client.call(&["SET", &format!("huge:{db}"), &huge]);
@@ -154,13 +143,13 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
         let directives = "appendfsync no\nauto-aof-rewrite-percentage 0";
         let server = start("plain", &volume, directives).unwrap();
         let mut client = server.connect();
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         if seed % 4 > 0 {
             fill(&mut client, &mut random);
             run(&mut client, &mut random, 100);
             rewrite(&mut client);
         }
-        let count = random.below(150);
+        let count = random.u64(..150);
         run(&mut client, &mut random, count);
         drop(client);
         server.stop();

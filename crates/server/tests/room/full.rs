@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use fastrand::Rng;
 use slimio_server::WallClock;
 use slimio_sim::{Limits, SimConfig, SimDisk};
 
@@ -319,27 +320,16 @@ fn flushes_of_one_database_leave_room_for_one_of_all() {
     });
 }
 
-/// Small numbers that look random; the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Random requests of one of several clients. All clients use the same names.
-fn random_requests(random: &mut Random) -> Vec<Vec<String>> {
-    let name = |random: &mut Random| {
-        let (number, size) = (random.below(300), [3, 30, 600, 4000][random.below(4) as usize]);
+fn random_requests(random: &mut Rng) -> Vec<Vec<String>> {
+    let name = |random: &mut Rng| {
+        let (number, size) = (random.usize(..300), [3, 30, 600, 4000][random.usize(..4)]);
         format!("{number:0>size$}")
     };
     let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let one = |random: &mut Random| match random.below(20) {
-        0..=4 => format!("SET {} {} PX 400", name(random), "v".repeat(random.below(3000) as usize)),
-        5 | 6 => format!("SET {} {}", name(random), "w".repeat(random.below(9000) as usize)),
+    let one = |random: &mut Rng| match random.usize(..20) {
+        0..=4 => format!("SET {} {} PX 400", name(random), "v".repeat(random.usize(..3000))),
+        5 | 6 => format!("SET {} {}", name(random), "w".repeat(random.usize(..9000))),
         7 => format!("APPEND {} more", name(random)),
         8 => format!("DEL {} {}", name(random), name(random)),
         9 | 10 => format!("EXPIRE {} 1", name(random)),
@@ -350,12 +340,12 @@ fn random_requests(random: &mut Random) -> Vec<Vec<String>> {
         15 => "SCAN 0 COUNT 100".to_owned(),
         _ => format!("MGET {} {} {}", name(random), name(random), name(random)),
     };
-    if random.below(8) > 0 {
+    if random.usize(..8) > 0 {
         return vec![words(one(random))];
     }
-    let count = [3, 30, 300][random.below(3) as usize];
+    let count = [3, 30, 300][random.usize(..3)];
     let mut all = vec![words("MULTI".to_owned())];
-    let is_same = random.below(2) == 0;
+    let is_same = random.usize(..2) == 0;
     let first = one(random);
     all.extend((0..count).map(|_| words(if is_same { first.clone() } else { one(random) })));
     all.push(words("EXEC".to_owned()));
@@ -375,7 +365,7 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
             let clients: Vec<_> = (0..3)
                 .map(|number| {
                     let (mut client, clock) = (full.server.connect(), Arc::clone(&full.clock));
-                    let mut random = Random(seed.wrapping_add(number));
+                    let mut random = Rng::with_seed(seed.wrapping_add(number));
                     scope.spawn(move || {
                         let mut refused = 0;
                         for _ in 0..150 {
@@ -391,7 +381,7 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
                                 refused += u32::from(text.contains("MISCONF The log is full"));
                             }
                             clock.fetch_add(20, Ordering::SeqCst);
-                            if random.below(60) == 0 {
+                            if random.usize(..60) == 0 {
                                 assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
                             }
                         }

@@ -14,9 +14,11 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fastrand::Rng;
+
 use super::exempt::is_exempt;
 use super::rows::{self, Row};
-use super::words::{KEYS, Rng, draw, is_improper};
+use super::words::{KEYS, draw, is_improper, pick};
 use super::world::World;
 use super::{read_text, send_all};
 use crate::common::{BACK_ENDS, Client, until};
@@ -136,7 +138,7 @@ fn no_row_of_the_command_table_shows_what_is_not_durable() {
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64,
     };
     eprintln!("seed {seed}; repeat with SLIMIO_SEED={seed}");
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
         let Some(mut pair) = Pair::start(back_end, dir.path()) else { continue };
@@ -151,14 +153,14 @@ fn walk(pair: &mut Pair, rng: &mut Rng) {
     let rows = rows::all(&mut pair.twin.observer);
     assert!(rows.len() >= ROWS_MIN, "there are {} rows", rows.len());
     let mut changes = CHANGES.iter().cycle();
-    let mut next = rng.below(CHANGES.len());
+    let mut next = rng.usize(..CHANGES.len());
     for row in &rows {
         let mut seen = Seen::default();
         for way in WAYS {
             for _ in 0..DRAWS[usize::from(!row.is_data())] {
                 let &change = changes.nth(next).unwrap();
                 // A row does not always meet the same change.
-                next = rng.below(3);
+                next = rng.usize(..3);
                 pair.check(&Case::draw(row, way, change, rng), &mut seen);
             }
         }
@@ -167,7 +169,7 @@ fn walk(pair: &mut Pair, rng: &mut Rng) {
             if is_enough(&seen) {
                 break;
             }
-            let &change = changes.nth(rng.below(CHANGES.len())).unwrap();
+            let &change = changes.nth(rng.usize(..CHANGES.len())).unwrap();
             pair.check(&Case::draw(row, Way::Alone, change, rng), &mut seen);
         }
         assert!(
@@ -192,15 +194,15 @@ fn must_not_wait(case: &Case<'_>) -> bool {
 
 impl<'a> Case<'a> {
     fn draw(row: &'a Row, way: Way, change: Change, rng: &mut Rng) -> Self {
-        let watched = if way.is_watched() { 1 + rng.below(3) } else { 0 };
+        let watched = if way.is_watched() { 1 + rng.usize(..3) } else { 0 };
         Self {
             row,
             way,
             change,
             request: draw(row, rng),
-            watched: (0..watched).map(|_| rng.pick(&KEYS)).collect(),
-            db: rng.pick(&["0", "0", "0", "1"]),
-            protocol: rng.pick(&["2", "3"]),
+            watched: (0..watched).map(|_| pick(rng, &KEYS)).collect(),
+            db: pick(rng, &["0", "0", "0", "1"]),
+            protocol: pick(rng, &["2", "3"]),
         }
     }
 

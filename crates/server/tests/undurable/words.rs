@@ -1,30 +1,12 @@
 //! Requests for any row of the command table, drawn at random.
 
+use fastrand::Rng;
+
 use super::rows::Row;
 
-/// Small numbers that look random; the same for the same seed.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub(crate) fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
-        from[self.below(from.len())]
-    }
+/// One of these words.
+pub(crate) fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
+    from[rng.usize(..from.len())]
 }
 
 /// The keys that the data set begins with, and `new`, which does not exist.
@@ -118,22 +100,22 @@ pub(crate) fn draw(row: &Row, rng: &mut Rng) -> Vec<String> {
     let mut request: Vec<String> = row.name.split('|').map(str::to_uppercase).collect();
     let found = LINES.iter().find(|(name, ..)| *name == row.name);
     if let Some((_, is_all, lines)) = found
-        && (*is_all || rng.below(3) > 0)
+        && (*is_all || rng.usize(..3) > 0)
     {
-        let words = rng.pick(lines).split_whitespace();
-        request.extend(words.map(|word| if word == KEY { rng.pick(&KEYS) } else { word }.into()));
+        let words = pick(rng, lines).split_whitespace();
+        request.extend(words.map(|word| if word == KEY { pick(rng, &KEYS) } else { word }.into()));
         return request;
     }
     let (mut len, has_more) = row.len();
     if has_more {
-        len += rng.below(3) * row.step();
+        len += rng.usize(..3) * row.step();
     }
     for index in request.len()..len {
-        let is_number = rng.below(2) == 0;
+        let is_number = rng.usize(..2) == 0;
         let word = match row.is_key(index, len) {
-            true => rng.pick(&KEYS),
-            false if is_number => rng.pick(&NUMBERS),
-            false => rng.pick(&WORDS),
+            true => pick(rng, &KEYS),
+            false if is_number => pick(rng, &NUMBERS),
+            false => pick(rng, &WORDS),
         };
         request.push(word.to_owned());
     }

@@ -30,6 +30,11 @@ pub struct Size {
     pub unit_pages: u32,
 }
 
+impl Size {
+    /// Large enough that a formula for a drive without bound says what it does.
+    pub const DEFAULT: Self = Self { unit_count: 4000, unit_pages: 128 };
+}
+
 /// The results of formula and simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {

@@ -4,6 +4,7 @@
 //! repeated on any machine.
 
 mod comparison;
+mod cores;
 mod paper;
 pub mod population;
 mod steady;
@@ -11,6 +12,7 @@ mod tenants;
 mod uniform;
 
 pub use comparison::{Case, CompareError, Compared, Size, compare};
+pub use cores::on_all_cores;
 pub use paper::PaperRun;
 pub use steady::{Steady, SteadyError, WINDOWS_MAX, run_after_fill, run_to_steady_state};
 pub use tenants::{Moment, PIECE_PAGES, Tenants, run_tenants};

@@ -1,0 +1,39 @@
+//! Keeps Debian's packages from starting what they install: the tests run servers of their own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::Failure;
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// While this lives, Debian's packages start no service: `policy-rc.d` is the switch they ask.
+#[derive(Debug)]
+pub struct NoServiceStarts {
+    made: bool,
+}
+
+impl NoServiceStarts {
+    /// Puts the switch there, unless somebody else has.
+    pub fn ask() -> Result<Self, Failure> {
+        if Path::new(POLICY).exists() {
+            return Ok(Self { made: false });
+        }
+        let made = Self { made: true };
+        fs::write(POLICY, "#!/bin/sh\nexit 101\n")
+            .and_then(|()| fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| format!("{POLICY}: {error}"))?;
+        Ok(made)
+    }
+}
+
+impl Drop for NoServiceStarts {
+    fn drop(&mut self) {
+        if self.made
+            && let Err(error) = fs::remove_file(POLICY)
+        {
+            eprintln!("{POLICY} could not be removed ({error}); remove it by hand");
+        }
+    }
+}

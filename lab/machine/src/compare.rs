@@ -1,0 +1,87 @@
+//! `cargo x lab compare`: stock Redis and SlimIO in turn on the same namespace in one boot, as
+//! ratios within each round.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use slimio_host::Failure;
+use slimio_host::process::{cargo, root, run, target_dir};
+
+use crate::guest::{Guest, Task, said, unpack_results};
+use crate::machine::{self, Plan, RESULTS};
+use crate::namespaces::Namespace;
+use crate::tables::{self, Measured};
+use crate::tools::{self, lab_dir};
+use crate::{MEMORY_MIB, folder, names};
+
+const SCRIPT: &str = include_str!("compare.sh");
+const TIME_LIMIT: Duration = Duration::from_secs(1200);
+const ROUNDS_DEFAULT: usize = 5;
+/// What the script is told besides the number of rounds.
+const LOAD_SECONDS: u32 = 2;
+const SNAPSHOT_KEYS: u32 = 40_000;
+const SNAPSHOT_ROUNDS: usize = 3;
+const TRACED_WRITES: u32 = 300;
+
+/// Runs the whole comparison, for `ROUNDS_DEFAULT` rounds or the number that the only argument
+/// gives, and writes the tables to the lab's folder.
+pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
+    let rounds = match args {
+        [] => ROUNDS_DEFAULT,
+        [rounds] => rounds.parse().map_err(|_| format!("`{rounds}` is no number of rounds"))?,
+        _ => return Err("cargo x lab compare [ROUNDS]".into()),
+    };
+    let tools = tools::install()?;
+    let release = target_dir().join("release");
+    let build = ["build", "--release", "--package", "slimio-cli", "--package", "slimio-lab"];
+    run(&mut cargo(build))?;
+    let build = ["build", "--release", "--package", "slimio-device", "--example", "write_time"];
+    run(&mut cargo(build))?;
+    let mut guest = Guest::new(&tools)?;
+    for program in ["slimio", "slimio-lab", "examples/write_time"] {
+        guest.program(&release.join(program))?;
+    }
+    for program in ["redis-server", "redis-cli", "mkfs.xfs"] {
+        let path = tools::find(program).ok_or_else(|| format!("{program} is not installed"))?;
+        guest.program(&path)?;
+    }
+    guest.program(&root().join("tests/lab/lab-test"))?;
+    guest.optional_modules(&tools, &["lib/libcrc32c", "fs/xfs/xfs"])?;
+    let folder = folder("compare")?;
+    let namespaces = vec![Namespace::parse("PLAIN=2G")?];
+    let plan = Plan {
+        tools: &tools,
+        archive: folder.join("archive"),
+        folder: folder.clone(),
+        namespaces: namespaces.clone(),
+        memory_mib: MEMORY_MIB,
+        time_limit: TIME_LIMIT,
+        keep_flushes: false,
+        interactive: false,
+    };
+    let script = format!(
+        "rounds={rounds} load_seconds={LOAD_SECONDS} traced_writes={TRACED_WRITES} \
+         snapshot_keys={SNAPSHOT_KEYS} snapshot_rounds={SNAPSHOT_ROUNDS}\n{SCRIPT}"
+    );
+    guest.finish(&plan.archive, &names(&namespaces), &Task::Script(script))?;
+    let mut measured = Measured::default();
+    let status = machine::run(&plan, &mut |line| {
+        println!("{line}");
+        measured.take(line);
+    })?;
+    let results = folder.join("results");
+    unpack_results(&folder.join(RESULTS), &results)?;
+    measured.take_traces(&results, rounds, TRACED_WRITES)?;
+    if status != 0 || !measured.is_complete(rounds, rounds.min(SNAPSHOT_ROUNDS)) {
+        let why = format!("not everything was measured in each round; see {}", results.display());
+        return Err(why.into());
+    }
+    let text = tables::all(&measured).ok_or("there is nothing to compare with")?;
+    println!("\n{text}");
+    write(&lab_dir().join("compare.md"), &text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| said(path, &error))
+}

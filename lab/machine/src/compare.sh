@@ -1,0 +1,176 @@
+#!/bin/sh
+# Stock Redis and SlimIO in turn on one namespace, several rounds, under `always`. What comes out:
+# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES     of each round
+# calls NAME CLIENTS CALLS COMMANDS WRITES                                          of each round
+# functions NAME FUNCTIONS WRITES                                                   of the first round
+# snapshot NAME SECONDS                                                             of the first rounds
+# and a trace of each way to write in each round, as /results/WAY.ROUND.trace, and how often which
+# function was called, as /results/NAME.functions.
+. lab-test
+
+block=$SLIMIO_NVME_PLAIN_BLOCK
+generic=$SLIMIO_NVME_PLAIN
+tracing=/sys/kernel/tracing
+calls=$tracing/events/raw_syscalls/sys_enter
+commands=$tracing/events/block/block_rq_issue
+
+answers() { [ "$(redis-cli PING)" = PONG ]; }
+dead() { ! kill -0 "$server" 2>/dev/null; }
+
+# load CLIENTS SECONDS, at most three times: the host may have stood still.
+load() {
+    for try in 1 2 3; do
+        slimio-lab load --clients "$1" --value-size 100 --keys 10000 --warmup 0.3 \
+            --seconds "$2" --server-pid "$server" >/tmp/load && return 0
+    done
+    return 1
+}
+value() { sed -n "s|^$1  *\([0-9.]*\).*|\1|p" /tmp/load; }
+
+# Sum of the counts of those lines of a histogram that have a pattern.
+hits() { sed -n "s/.*$2.*hitcount: *\([0-9]*\).*/\1/p" "$1/hist" | awk '{ sum += $1 } END { print sum + 0 }'; }
+
+calls_of_server() {
+    for task in "/proc/$server/task"/*; do
+        hits $calls "common_pid: *${task##*/} "
+    done | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+# measure NAME CLIENTS WRITES, of which as many are counted.
+measure() {
+    load "$2" "$load_seconds" || return 1
+    echo "row $1 $2 $(value requests/s) $(value 'p50 us') $(value 'server CPU us/request')" \
+        "$(value 'server switches/request')"
+    # Counting costs time, so it has a load of its own.
+    echo 'hist:keys=common_pid' >$calls/trigger
+    echo 'hist:keys=dev' >$commands/trigger
+    slimio-lab load --clients "$2" --value-size 100 --keys 10000 --warmup 0 \
+        --requests "$3" >/tmp/load &&
+        echo "calls $1 $2 $(calls_of_server) $(hits $commands dev) $(value requests)"
+    echo '!hist:keys=common_pid' >$calls/trigger
+    echo '!hist:keys=dev' >$commands/trigger
+}
+
+# profile NAME: functions of the kernel that the server calls for a lone client.
+profile() {
+    echo >$tracing/trace
+    ls "/proc/$server/task" >$tracing/set_ftrace_pid
+    echo function >$tracing/current_tracer
+    slimio-lab load --clients 1 --value-size 100 --keys 10000 --warmup 0 --requests 100 >/tmp/load
+    echo 0 >$tracing/tracing_on
+    awk '$NF ~ /^<-/ { count[$(NF - 1)]++ } END { for (name in count) print count[name], name }' \
+        $tracing/trace >/results/"$1".functions
+    echo nop >$tracing/current_tracer
+    echo >$tracing/set_ftrace_pid
+    echo 1 >$tracing/tracing_on
+    echo "functions $1 $(awk '{ sum += $1 } END { print sum + 0 }' /results/"$1".functions) $(value requests)"
+}
+
+# start NAME COMMAND…
+start() {
+    name=$1
+    shift
+    "$@" >/results/"$name".log 2>&1 &
+    server=$!
+    until_true answers
+}
+
+stop() {
+    kill -9 $server
+    wait $server 2>/dev/null
+    until_true dead
+    clear_namespace
+}
+
+clear_namespace() {
+    umount /mnt 2>/dev/null
+    blkdiscard -f "$block" 2>/dev/null || dd if=/dev/zero of="$block" bs=1M count=16 2>/dev/null
+}
+
+on_ext4() { mkfs.ext4 -qF "$block" && mount "$block" /mnt; }
+on_xfs() { mkfs.xfs -qf "$block" && mount "$block" /mnt; }
+formatted() { slimio format --force --volume "$1" >/dev/null; }
+redis_always() {
+    exec redis-server --port 6379 --dir /mnt --appendonly yes --appendfsync always --save ''
+}
+
+# serve CONTENDER: makes its place, starts it.
+serve() {
+    case $1 in
+    stock-ext4) on_ext4 && start "$1" redis_always ;;
+    stock-xfs) on_xfs && start "$1" redis_always ;;
+    slimio-ext4) on_ext4 && start "$1" slimio serve --volume /mnt/volume --appendfsync always ;;
+    slimio-block)
+        formatted "$block" && start "$1" slimio serve --volume "$block" --volume-passthrough no \
+            --appendfsync always --enable-debug-command local
+        ;;
+    slimio-passthrough)
+        formatted "$generic" && start "$1" slimio serve --volume "$generic" --appendfsync always \
+            --enable-debug-command local
+        ;;
+    esac
+}
+
+# Seconds of a snapshot of values that do not get smaller.
+snapshot() {
+    redis-cli CONFIG SET rdbcompression no >/dev/null
+    # No other snapshot comes in between.
+    redis-cli CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
+    redis-cli DEBUG POPULATE "$snapshot_keys" key 4096 >/dev/null
+    [ "$(redis-cli DBSIZE)" = "$snapshot_keys" ] || return 1
+    # The first one fills blocks that nothing was in.
+    for try in first second; do
+        began=$(cut -d' ' -f1 /proc/uptime)
+        redis-cli BGSAVE >/dev/null
+        until_saved || return 1
+        ended=$(cut -d' ' -f1 /proc/uptime)
+    done
+    redis-cli INFO slimio | grep -q snapshot_saves_complete:2 || return 1
+    echo "snapshot $1 $(awk "BEGIN { print $ended - $began }")"
+}
+until_saved() {
+    tries=0
+    until redis-cli INFO persistence | grep -q rdb_bgsave_in_progress:0; do
+        tries=$((tries + 1))
+        [ $tries -lt 3000 ] || return 1
+        sleep 0.02
+    done
+}
+
+# trace WAY PATH: what the device had to do for the writes of one way, and when.
+trace() {
+    echo >$tracing/trace
+    for event in issue complete; do echo 1 >$tracing/events/block/block_rq_$event/enable; done
+    write_time "$1" "$2" "$traced_writes" $tracing/trace_marker >/results/"$1".log 2>&1
+    for event in issue complete; do echo 0 >$tracing/events/block/block_rq_$event/enable; done
+    grep -E 'block_rq_|tracing_mark_write' $tracing/trace >/results/"$1.$round.trace"
+}
+
+mount -t tracefs trace $tracing
+echo mono >$tracing/trace_clock
+echo 8192 >$tracing/buffer_size_kb
+for module in /lab/optional/*.ko; do insmod "$module"; done
+
+contenders='stock-ext4 stock-xfs slimio-ext4 slimio-block slimio-passthrough'
+round=0
+while [ $round -lt "$rounds" ]; do
+    round=$((round + 1))
+    echo "round $round of $rounds"
+    for contender in $contenders; do
+        serve $contender && measure $contender 50 5000 && measure $contender 1 500 &&
+            { [ $round -gt 1 ] || profile $contender; }
+        stop
+    done
+    on_ext4 && trace append /mnt/append && trace preallocated /mnt/preallocated
+    clear_namespace
+    trace block "$block"
+    trace passthrough "$generic"
+    for contender in slimio-block slimio-passthrough; do
+        [ $round -gt "$snapshot_rounds" ] || {
+            serve $contender && snapshot $contender
+            stop
+        }
+    done
+    # Another one is the first in the next round.
+    contenders="${contenders#* } ${contenders%% *}"
+done

@@ -1,0 +1,197 @@
+//! `cargo x lab`: a real Linux with real NVMe namespaces, in QEMU, and what is run in it.
+#![expect(clippy::print_stdout, reason = "for a program of the terminal")]
+
+mod compare;
+mod cpio;
+mod guest;
+mod machine;
+mod namespaces;
+mod power_cut;
+mod qmp;
+mod record;
+mod running;
+mod steer;
+mod suite;
+mod tables;
+pub mod tools;
+mod trace;
+mod verdicts;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use slimio_host::process::target_dir;
+use slimio_host::report::Report;
+use slimio_host::{Failure, is_ci};
+
+use guest::{Guest, Task, quoted, said};
+use machine::Plan;
+use namespaces::{KINDS, Namespace};
+pub use suite::Suite;
+use tools::{Tools, lab_dir};
+
+const USAGE: &str =
+    "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
+       cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N] -- CMD ARG…
+       cargo x lab compare [ROUNDS]
+       cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
+const MEMORY_MIB: u32 = 2048;
+const SECONDS_DEFAULT: u64 = 600;
+
+/// `cargo x lab [word]…`, `cargo x lab run …`, `cargo x lab shell …`.
+pub fn verb(args: &[String]) -> Result<(), Failure> {
+    match args.split_first() {
+        Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
+        Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
+        Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
+        Some((flag, _)) if flag.starts_with('-') => Err(help().into()),
+        _ => {
+            let mut report = Report::default();
+            report.step("lab", |report| Suite::prepare(tools::install()?, args)?.run(report));
+            report.finish()
+        }
+    }
+}
+
+/// All sessions, for a longer run. Where there is no lab they are skipped, except in CI.
+pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
+    match tools::install() {
+        Ok(tools) => Suite::prepare(tools, &[]).map(Some),
+        Err(Failure(why)) if !is_ci() => {
+            report.skip(&format!("the lab: {why}"));
+            Ok(None)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What the words and flags mean.
+pub fn help() -> String {
+    let lines = KINDS.iter().map(|kind| format!("  {:<11} {}\n", kind.name, kind.doc));
+    format!(
+        "{USAGE}\n\nnamespaces (all of them where none is named, 1 GiB each):\n{}",
+        lines.collect::<String>()
+    )
+}
+
+/// The options of `run` and `shell`.
+struct Order {
+    namespaces: Vec<Namespace>,
+    with: Vec<PathBuf>,
+    time_limit: Duration,
+    command: Vec<String>,
+}
+
+impl Order {
+    fn parse(args: &[String]) -> Result<Self, Failure> {
+        let mut order = Self {
+            namespaces: Vec::new(),
+            with: Vec::new(),
+            time_limit: Duration::from_secs(SECONDS_DEFAULT),
+            command: Vec::new(),
+        };
+        let mut args = args.iter();
+        while let Some(flag) = args.next() {
+            if flag == "--" {
+                order.command = args.cloned().collect();
+                break;
+            }
+            let value = args.next().ok_or_else(|| format!("{flag} needs a value; {USAGE}"))?;
+            match flag.as_str() {
+                "--namespace" => order.namespaces.push(Namespace::parse(value)?),
+                "--record" => {
+                    let namespace = Namespace::parse(value)?;
+                    order.namespaces.push(Namespace { recorded: true, ..namespace });
+                }
+                "--with" => order.with.push(built_or_given(value)),
+                "--seconds" => {
+                    let seconds = value.parse().map_err(|_| format!("{value} is no number"))?;
+                    order.time_limit = Duration::from_secs(seconds);
+                }
+                _ => return Err(format!("{flag} is not known; {USAGE}").into()),
+            }
+        }
+        if order.namespaces.is_empty() {
+            order.namespaces = Namespace::all();
+        }
+        Ok(order)
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        let (program, arguments) = self.command.split_first().ok_or(USAGE)?;
+        let tools = tools::install()?;
+        let mut guest = self.guest(&tools)?;
+        let built = built_or_given(program);
+        let mut line = quoted(program);
+        if built.is_file() {
+            guest.program(&built)?;
+            line = quoted(&built.file_name().unwrap_or_default().to_string_lossy());
+        }
+        for argument in arguments {
+            line += " ";
+            line += &quoted(argument);
+        }
+        let folder = folder("run")?;
+        let plan = self.plan(&tools, &folder, false);
+        guest.finish(&plan.archive, &names(&self.namespaces), &Task::Script(line))?;
+        let status = machine::run(&plan, &mut |line| println!("{line}"))?;
+        guest::unpack_results(&folder.join(machine::RESULTS), &folder.join("results"))?;
+        if status == 0 {
+            return Ok(());
+        }
+        Err(format!("`{}` ended with {status} in the machine", self.command.join(" ")).into())
+    }
+
+    fn shell(&self) -> Result<(), Failure> {
+        let tools = tools::install()?;
+        let guest = self.guest(&tools)?;
+        let folder = folder("shell")?;
+        let plan =
+            Plan { time_limit: Duration::from_secs(86_400), ..self.plan(&tools, &folder, true) };
+        let welcome = "The namespaces are in the environment as SLIMIO_NVME_NAME and \
+            SLIMIO_NVME_NAME_BLOCK.\r\nThe machine ends with the shell.\r\n";
+        let task = Task::Shell { welcome: welcome.into() };
+        guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
+        machine::run(&plan, &mut |_| {}).map(drop)
+    }
+
+    fn guest(&self, tools: &Tools) -> Result<Guest, Failure> {
+        let mut guest = Guest::new(tools)?;
+        for path in &self.with {
+            guest.program(path)?;
+        }
+        Ok(guest)
+    }
+
+    fn plan<'a>(&self, tools: &'a Tools, folder: &Path, interactive: bool) -> Plan<'a> {
+        Plan {
+            tools,
+            archive: folder.join("archive"),
+            folder: folder.to_owned(),
+            namespaces: self.namespaces.clone(),
+            memory_mib: MEMORY_MIB,
+            time_limit: self.time_limit,
+            keep_flushes: false,
+            interactive,
+        }
+    }
+}
+
+/// A program that cargo has built, by its name alone, or a path.
+fn built_or_given(program: &str) -> PathBuf {
+    let built = target_dir().join("debug").join(program);
+    if !program.contains('/') && built.is_file() { built } else { program.into() }
+}
+
+fn names(namespaces: &[Namespace]) -> Vec<String> {
+    namespaces.iter().map(|namespace| namespace.kind.name.to_owned()).collect()
+}
+
+/// A folder for one machine, empty.
+fn folder(name: &str) -> Result<PathBuf, Failure> {
+    let folder = lab_dir().join(name);
+    drop(fs::remove_dir_all(&folder));
+    fs::create_dir_all(&folder).map_err(|error| said(&folder, &error))?;
+    Ok(folder)
+}

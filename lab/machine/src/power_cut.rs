@@ -1,0 +1,190 @@
+//! Cuts the power of a session after the fact: rebuilds images that a cut could have left, starts the
+//! server on each, and compares with what clients had been told by then.
+//!
+//! A client sends the next write when the one before it was acknowledged. So a client's mark N on
+//! the device, stable or not, says that its write N - 1 was acknowledged: the record alone tells
+//! what must be there after a cut, and no clock is involved.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use slimio_host::Failure;
+use slimio_host::process::command;
+use slimio_host::server::Server;
+
+use crate::namespaces::Namespace;
+use crate::record::{self, Entry, Survivors};
+
+/// Cuts that are tried, spread over the record; three images each.
+const CUTS: usize = 10;
+const BLOCK_SIZE: u64 = 4096;
+/// What the clients of `tests/lab/power-cut-load` write: `<mark:CLIENT:NUMBER>`.
+const MARK: &[u8] = b"<mark:";
+
+/// Part of the message about a lost write.
+pub(crate) const MISSED: &str = "was told that write";
+
+/// The highest mark of each client.
+type Marks = BTreeMap<u64, u64>;
+
+/// Checks what a session in `folder` has recorded. Returns the number of images, or `None` where no
+/// loop device can be made.
+pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize>, Failure> {
+    let trace = folder.join("results/trace");
+    let entries = record::read(&namespace.record(folder), &trace, BLOCK_SIZE)?;
+    let seen = marks_by_cut(&entries);
+    let cuts = cuts(&seen)?;
+    let image = folder.join("cut.raw");
+    let mut images = 0;
+    for &cut in &cuts {
+        for survivors in [Survivors::None, Survivors::All, Survivors::Some(cut as u64 * 0x9e37)] {
+            record::write_image(&entries, cut, survivors, namespace.size, &image)?;
+            let Some(found) = recover(folder, &image) else { return Ok(None) };
+            let at = format!("cut behind {cut} of {} operations, {survivors:?}", entries.len());
+            let found = found.map_err(|Failure(why)| format!("{at}: {why}"))?;
+            compare(&seen[cut], &found).map_err(|why| format!("{at}: {why}"))?;
+            images += 1;
+        }
+    }
+    // A check that cannot fail proves nothing: without any flush and FUA it must fail.
+    let volatile: Vec<Entry> = entries.into_iter().filter_map(without_stability).collect();
+    let seen = marks_by_cut(&volatile);
+    record::write_image(&volatile, volatile.len(), Survivors::None, namespace.size, &image)?;
+    let Some(found) = recover(folder, &image) else { return Ok(None) };
+    if found.is_ok_and(|found| compare(&seen[volatile.len()], &found).is_ok()) {
+        return Err("with flush and FUA taken away nothing was missed".into());
+    }
+    drop(std::fs::remove_file(&image));
+    Ok(Some(images))
+}
+
+fn without_stability(entry: Entry) -> Option<Entry> {
+    match entry {
+        Entry::Write { offset, data, .. } => Some(Entry::Write { offset, data, durable: false }),
+        Entry::Flush => None,
+        entry @ Entry::Deallocate { .. } => Some(entry),
+    }
+}
+
+/// For each number of entries, the highest marks among that many first ones.
+fn marks_by_cut(entries: &[Entry]) -> Vec<Marks> {
+    let mut marks = Marks::new();
+    let mut all = vec![marks.clone()];
+    for entry in entries {
+        if let Entry::Write { data, .. } = entry {
+            for (client, number) in marks_in(data) {
+                let highest = marks.entry(client).or_default();
+                *highest = number.max(*highest);
+            }
+        }
+        all.push(marks.clone());
+    }
+    all
+}
+
+fn marks_in(data: &[u8]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut rest = data;
+    while let Some(at) = rest.windows(MARK.len()).position(|window| window == MARK) {
+        rest = &rest[at..];
+        let end = rest.iter().take(40).position(|byte| *byte == b'>').unwrap_or(0);
+        found.extend(parse_mark(&String::from_utf8_lossy(&rest[..=end])));
+        rest = &rest[MARK.len()..];
+    }
+    found
+}
+
+/// `<mark:CLIENT:NUMBER>`
+fn parse_mark(text: &str) -> Option<(u64, u64)> {
+    let (client, number) = text.strip_prefix("<mark:")?.strip_suffix('>')?.split_once(':')?;
+    Some((client.parse().ok()?, number.parse().ok()?))
+}
+
+/// Where to cut: evenly between the first acknowledged write and the end.
+fn cuts(seen: &[Marks]) -> Result<Vec<usize>, Failure> {
+    let first = seen.iter().position(|marks| marks.values().any(|number| *number > 1));
+    let first = first.ok_or("nothing that was acknowledged is in the record")?;
+    let last = seen.len() - 1;
+    if last - first < 4 * CUTS {
+        return Err(format!("only {} operations are recorded", last - first).into());
+    }
+    Ok((0..=CUTS).map(|index| first + (last - first) * index / CUTS).collect())
+}
+
+/// Starts the server on the image and asks for each client's mark. `None` without loop devices; an
+/// error within says that the server did not start or does not hold what it should.
+fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
+    let device = LoopDevice::new(image)?;
+    let read = || -> Result<Marks, Failure> {
+        let server = Server::start(folder, &device.path, "always")?;
+        let mut marks = Marks::new();
+        for client in 1..=9 {
+            let Some(value) = server.get(&format!("client:{client}"))? else { continue };
+            let (owner, number) = parse_mark(&value).ok_or("a value is no mark")?;
+            if owner != client {
+                return Err(format!("client {client} has a mark of client {owner}").into());
+            }
+            marks.insert(client, number);
+        }
+        Ok(marks)
+    };
+    Some(read())
+}
+
+/// Checks that nothing acknowledged is missing, and nothing is there that nobody had sent.
+fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
+    for (client, &sent) in seen {
+        let number = found.get(client).copied().unwrap_or(0);
+        let acknowledged = sent - 1;
+        if number < acknowledged || number > sent {
+            return Err(format!(
+                "client {client} {MISSED} {acknowledged} is durable; what is there is {number}"
+            ));
+        }
+    }
+    match found.keys().find(|client| !seen.contains_key(client)) {
+        Some(client) => Err(format!("client {client} had sent nothing")),
+        None => Ok(()),
+    }
+}
+
+/// A loop device, detached on drop.
+struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    fn new(image: &Path) -> Option<Self> {
+        let made = command("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+        let path = String::from_utf8(made.stdout).ok()?;
+        made.status.success().then(|| Self { path: path.trim().into() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        drop(command("losetup").arg("--detach").arg(&self.path).status());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_among_other_bytes() {
+        let data = b"\0\0<mark:1:2>x<mark:1:17><mark:2:<mark:3:4>\xff<mark:";
+        assert_eq!(marks_in(data), [(1, 2), (1, 17), (3, 4)]);
+    }
+
+    #[test]
+    fn what_was_acknowledged_must_be_there() {
+        let marks = |pairs: &[(u64, u64)]| pairs.iter().copied().collect::<Marks>();
+        let seen = marks(&[(1, 5), (2, 1)]);
+        assert!(compare(&seen, &marks(&[(1, 4)])).is_ok());
+        assert!(compare(&seen, &marks(&[(1, 5), (2, 1)])).is_ok());
+        assert!(compare(&seen, &marks(&[(1, 3)])).is_err());
+        assert!(compare(&seen, &marks(&[(1, 6)])).is_err());
+        assert!(compare(&seen, &marks(&[(1, 5), (3, 1)])).is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! Runs a session: its boot, the power cuts behind it, and the same with each bug that they must catch.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use slimio_host::Failure;
+use slimio_host::process::{cargo, root, run, target_dir};
+use slimio_host::programs::{self, FEATURE, VARIABLE};
+use slimio_host::report::Report;
+
+use crate::guest::{Guest, Task, quoted, said, unpack_results};
+use crate::machine::{self, Ended, Plan, RESULTS};
+use crate::power_cut;
+use crate::suite::{FOLDER, LIBRARIES, Session};
+use crate::tools::{self, Tools, lab_dir};
+use crate::verdicts::Verdicts;
+use crate::{MEMORY_MIB, built_or_given, folder, names};
+
+/// No session takes as long even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(420);
+/// How many of the last lines of a machine that broke are repeated at the end of the run.
+const LINES_TOLD: usize = 10;
+/// The program that a planted bug is in.
+const SERVER: &str = "slimio";
+
+/// What cargo builds for sessions, before the first of them begins: the server with bugs takes the place
+/// of the ordinary one for a while.
+#[derive(Debug)]
+pub(super) struct Built {
+    /// The server with all bugs in it, each asleep, if one is wanted.
+    planted: Option<PathBuf>,
+    /// By package and target.
+    tests: BTreeMap<(String, String), PathBuf>,
+}
+
+impl Built {
+    pub(super) fn of(sessions: &[Session]) -> Result<Self, Failure> {
+        let is_wanted = sessions.iter().any(|session| !session.planted.is_empty());
+        let planted = is_wanted.then(build_planted).transpose()?;
+        if sessions.iter().any(|session| !session.programs.is_empty()) {
+            programs::build_server()?;
+        }
+        let mut tests = BTreeMap::new();
+        for test in sessions.iter().flat_map(|session| &session.tests) {
+            if !tests.contains_key(test) {
+                tests.insert(test.clone(), build_test(&test.0, &test.1)?);
+            }
+        }
+        Ok(Self { planted, tests })
+    }
+}
+
+/// One that is being run, perhaps beside others.
+pub(super) struct Run<'a> {
+    pub(super) session: &'a Session,
+    pub(super) tools: &'a Tools,
+    pub(super) built: &'a Built,
+    pub(super) report: &'a Mutex<&'a mut Report>,
+}
+
+impl Run<'_> {
+    /// Prints a line so that one sees whose it is.
+    pub(super) fn say(&self, line: &str) {
+        println!("{}: {line}", self.session.name);
+    }
+
+    /// All that there is to a session.
+    pub(super) fn whole(&self) -> Result<(), Failure> {
+        let folder = self.boot(None, &mut |line| self.reported(|report| report.see(line)))?;
+        if self.session.recorded {
+            self.cut_power(&folder)?;
+        }
+        for bug in &self.session.planted {
+            self.catch(bug)?;
+        }
+        // Images take room; those of a failure are looked at.
+        fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
+    }
+
+    /// Runs the script in a machine, with a bug in the server or without; `see` hears what it says.
+    /// Returns the folder with what is left.
+    fn boot(&self, bug: Option<&str>, see: &mut dyn FnMut(&str)) -> Result<PathBuf, Failure> {
+        let Self { session, tools, built, .. } = self;
+        let mut guest = Guest::new(tools)?;
+        guest.program(&session.path)?;
+        for library in LIBRARIES {
+            guest.program(&root().join(FOLDER).join(library))?;
+        }
+        for program in &session.programs {
+            if bug.is_some() && program == SERVER {
+                let planted = built.planted.as_ref().ok_or("the server was not built with bugs")?;
+                guest.program_named(planted, SERVER)?;
+                continue;
+            }
+            let known = [built_or_given(program), root().join(program)];
+            let path = known.into_iter().find(|path| path.is_file());
+            let path = path.or_else(|| tools::find(program));
+            let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
+            guest.program(&path)?;
+        }
+        for test in &session.tests {
+            guest.program_named(&built.tests[test], &test.1)?;
+        }
+        let folder = folder(&session.name)?;
+        let plan = Plan {
+            tools,
+            archive: folder.join("archive"),
+            folder: folder.clone(),
+            namespaces: session.namespaces.clone(),
+            memory_mib: MEMORY_MIB,
+            time_limit: TIME_LIMIT,
+            keep_flushes: false,
+            interactive: false,
+        };
+        let target_tmp = target_dir().join("tmp");
+        let planted = bug.map(|bug| format!("export {VARIABLE}={bug}\n"));
+        let task = Task::Script(format!(
+            "export TARGET_TMP={}\n{}exec sh /usr/local/bin/{}",
+            quoted(&target_tmp.to_string_lossy()),
+            planted.unwrap_or_default(),
+            session.name
+        ));
+        guest.finish(&plan.archive, &names(&session.namespaces), &task)?;
+        let (status, lines) = self.run_machine(&plan)?;
+        let mut verdicts = Verdicts::default();
+        for line in &lines {
+            see(line);
+            verdicts.see(line);
+        }
+        unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
+        let verdict = verdicts.finish(status);
+        verdict.map_err(|why| format!("{why}; what is left is in {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Runs a machine to its end, and once more where the emulator or its kernel broke, which is told at
+    /// the end of the run. Returns the exit status and what was printed.
+    fn run_machine(&self, plan: &Plan<'_>) -> Result<(i32, Vec<String>), Failure> {
+        let mut has_broken = false;
+        loop {
+            let mut lines = Vec::new();
+            let ended = machine::run_once(plan, &mut |line| {
+                self.say(line);
+                lines.push(line.to_owned());
+            })?;
+            let Failure(why) = match ended {
+                Ended::Status(status) => return Ok((status, lines)),
+                Ended::Broken(why) => why,
+            };
+            let last = lines[lines.len().saturating_sub(LINES_TOLD)..].join("\n    ");
+            let told = format!("{why}; what it said last:\n    {last}");
+            if has_broken {
+                return Err(told.into());
+            }
+            has_broken = true;
+            self.say(&told);
+            let name = &self.session.name;
+            self.reported(|report| report.skip(&format!("the first machine of {name}: {told}")));
+        }
+    }
+
+    fn cut_power(&self, folder: &Path) -> Result<(), Failure> {
+        for namespace in self.session.namespaces.iter().filter(|namespace| namespace.recorded) {
+            match power_cut::check(folder, namespace)? {
+                Some(images) => self.passed(&format!(
+                    "test {images}_images_of_power_cuts_hold_what_was_acknowledged ... ok"
+                )),
+                None => self.no_loop_device(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs it with a bug in the server: what the power cut leaves must miss what was acknowledged.
+    fn catch(&self, bug: &str) -> Result<(), Failure> {
+        self.say(&format!("once more, with the planted bug {bug}"));
+        let folder = self.boot(Some(bug), &mut |_| {})?;
+        for namespace in self.session.namespaces.iter().filter(|namespace| namespace.recorded) {
+            match power_cut::check(&folder, namespace) {
+                Err(Failure(why)) if why.contains(power_cut::MISSED) => {
+                    self.passed(&format!("test the_planted_bug_{bug}_is_caught ... ok: {why}"));
+                }
+                Err(failure) => return Err(failure),
+                Ok(None) => self.no_loop_device(),
+                Ok(Some(_)) => return Err(format!("NOT CAUGHT: {bug}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn passed(&self, what: &str) {
+        self.say(what);
+        self.reported(|report| report.see("test result: ok. 1 passed; 0 failed; 0 ignored"));
+    }
+
+    fn no_loop_device(&self) {
+        self.reported(|report| report.skip("images of power cuts: no loop device can be made"));
+    }
+
+    fn reported(&self, how: impl FnOnce(&mut Report)) {
+        how(&mut self.report.lock().expect("nobody panics with it"));
+    }
+}
+
+/// Builds the server with bugs, each asleep. It lies apart from the ordinary one, whose place it takes
+/// until that is built again.
+fn build_planted() -> Result<PathBuf, Failure> {
+    let packages = ["--package", "slimio-planted", "--package", "slimio-cli"];
+    run(cargo(["build", "--features", FEATURE]).args(packages))?;
+    let path = lab_dir().join("planted");
+    let built = target_dir().join("debug").join(SERVER);
+    fs::copy(&built, &path).map_err(|error| said(&built, &error))?;
+    Ok(path)
+}
+
+/// Builds a test target. Returns its program.
+fn build_test(package: &str, target: &str) -> Result<PathBuf, Failure> {
+    let built = programs::build(&["--package", package, "--test", target])?;
+    let program = built.into_iter().next_back().map(|program| program.path);
+    program.ok_or_else(|| format!("cargo named no program for the test {target}").into())
+}

@@ -1,0 +1,237 @@
+//! The sessions of `tests/lab`: a boot each, and what is tested in it.
+//!
+//! A session is a shell script. Comments at its head say what the machine needs:
+//!
+//! ```text
+//! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
+//! # record: PLAIN                one namespace; what it records is checked as power_cut.rs says
+//! # planted: ack-before-flush     with record: once more with this bug in the server, the cut must tell
+//! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
+//! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
+//! ```
+//!
+//! A session that would check less than it seems to is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use slimio_host::Failure;
+use slimio_host::process::{root, side_by_side};
+use slimio_host::report::Report;
+
+use crate::guest::said;
+use crate::names;
+use crate::namespaces::Namespace;
+use crate::running::{Built, Run};
+use crate::tools::Tools;
+
+pub(super) const FOLDER: &str = "tests/lab";
+/// What sessions source: functions for every one, those for a server, and a load.
+pub(super) const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
+
+/// What a comment at the head may be about.
+const KEYS: &[&str] = &["namespaces", "record", "planted", "programs", "tests"];
+
+/// What a script says that it needs.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) namespaces: Vec<Namespace>,
+    /// Whether writes are recorded, and the power cut after the fact.
+    pub(super) recorded: bool,
+    /// Bugs that the power cut must catch.
+    pub(super) planted: Vec<String>,
+    pub(super) programs: Vec<String>,
+    /// Package and target.
+    pub(super) tests: Vec<(String, String)>,
+}
+
+/// Sessions with what is built for them.
+#[derive(Debug)]
+pub struct Suite {
+    sessions: Vec<Session>,
+    tools: Tools,
+    built: Built,
+}
+
+impl Suite {
+    /// The sessions whose name contains one of `words`, or all. Builds, and for a while puts another
+    /// server in the place of the ordinary one: nothing else may use it meanwhile.
+    pub(super) fn prepare(tools: Tools, words: &[String]) -> Result<Self, Failure> {
+        let mut sessions = sessions()?;
+        let is_chosen = |name: &str| words.iter().any(|word| name.contains(word));
+        sessions.retain(|session| words.is_empty() || is_chosen(&session.name));
+        if sessions.is_empty() {
+            return Err(format!("{FOLDER} has no session of that name").into());
+        }
+        let built = Built::of(&sessions)?;
+        Ok(Self { sessions, tools, built })
+    }
+
+    /// Runs as many at a time as there are cores.
+    pub fn run(&self, report: &mut Report) -> Result<(), Failure> {
+        let (report, failed) = (Mutex::new(report), Mutex::new(Vec::new()));
+        side_by_side(&self.sessions, 1, |session| {
+            let run = Run { session, tools: &self.tools, built: &self.built, report: &report };
+            run.say("begins");
+            if let Err(Failure(why)) = run.whole() {
+                run.say(&why);
+                let why = format!("{} ({why})", session.name);
+                failed.lock().expect("nobody panics with it").push(why);
+            }
+        });
+        let failed = failed.into_inner().expect("nobody panics with it");
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(format!("sessions of the lab that failed: {}", failed.join(", ")).into())
+    }
+}
+
+/// All of them, by name.
+fn sessions() -> Result<Vec<Session>, Failure> {
+    let dir = root().join(FOLDER);
+    let entries = fs::read_dir(&dir).map_err(|error| said(&dir, &error))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.file_name().is_some_and(|name| !LIBRARIES.iter().any(|l| name == *l)));
+    paths.sort();
+    paths.into_iter().map(|path| Session::read(&path)).collect()
+}
+
+impl Session {
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(path).map_err(|error| said(path, &error))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self::parse(name, path, &text)
+    }
+
+    fn parse(name: String, path: &Path, text: &str) -> Result<Self, Failure> {
+        let (mut needs, mut body) = (Vec::new(), String::new());
+        let mut is_head = true;
+        for line in text.lines() {
+            is_head &= line.starts_with('#');
+            match key_and_value(line) {
+                Some((key, _)) if is_head && !KEYS.contains(&key) => {
+                    let keys = KEYS.join(", ");
+                    return Err(format!("{name}: `{line}` is about none of {keys}").into());
+                }
+                Some((key, _)) if !is_head && KEYS.contains(&key) => {
+                    return Err(format!("{name}: `{line}` stands behind the head").into());
+                }
+                Some(need) if is_head => needs.push(need),
+                _ if !is_head => body.extend([line, "\n"]),
+                _ => {}
+            }
+        }
+        let words = |wanted: &str| -> Vec<&str> {
+            let values = needs.iter().filter(|(key, _)| *key == wanted);
+            values.flat_map(|(_, value)| value.split_whitespace()).collect()
+        };
+        let namespaces = words("namespaces").into_iter().map(Namespace::parse);
+        let mut namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
+        let recorded = words("record").into_iter().map(Namespace::parse);
+        let recorded = recorded.collect::<Result<Vec<_>, _>>()?;
+        let is_recorded = !recorded.is_empty();
+        namespaces.extend(recorded.into_iter().map(|n| Namespace { recorded: true, ..n }));
+        if namespaces.is_empty() {
+            namespaces = Namespace::all();
+        }
+        let kinds = names(&namespaces);
+        if let Some(twice) = kinds.iter().enumerate().find(|(at, kind)| kinds[..*at].contains(kind))
+        {
+            return Err(format!("{name}: it has two namespaces {}", twice.1).into());
+        }
+        let tests = words("tests").into_iter().map(|word| {
+            let pair = word.split_once(':').map(|(p, t)| (p.to_owned(), t.to_owned()));
+            pair.ok_or_else(|| Failure(format!("{name}: `{word}` is not PACKAGE:TARGET")))
+        });
+        let tests = tests.collect::<Result<Vec<_>, _>>()?;
+        if let Some((package, target)) = tests.iter().find(|(_, target)| !body.contains(target)) {
+            return Err(format!("{name}: {package}:{target} is packed and never run").into());
+        }
+        let programs = words("programs").into_iter().map(str::to_owned).collect();
+        let planted: Vec<_> = words("planted").into_iter().map(str::to_owned).collect();
+        if !is_recorded && !planted.is_empty() {
+            let bugs = planted.join(", ");
+            return Err(format!(
+                "{name}: only a power cut can tell of {bugs}, and nothing is recorded: say which \
+                 namespace with `# record: `"
+            )
+            .into());
+        }
+        let path = path.to_owned();
+        Ok(Self { name, path, namespaces, recorded: is_recorded, planted, programs, tests })
+    }
+}
+
+/// `# key: value`
+fn key_and_value(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.strip_prefix("# ")?.split_once(": ")?;
+    key.bytes().all(|byte| byte.is_ascii_lowercase()).then_some((key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_says_what_it_needs() {
+        let text = "#!/bin/sh\n# About.\n#\n# namespaces: FDP=64M PLAIN\n# tests: a:b c:d\n\
+            # record: B512=64M\n# planted: some-bug\n\nb && d\n# not so: this\n";
+        let session = parse(text).unwrap();
+        assert_eq!(names(&session.namespaces), ["FDP", "PLAIN", "B512"]);
+        assert_eq!(session.tests, [("a".into(), "b".into()), ("c".into(), "d".into())]);
+        assert_eq!(session.planted, ["some-bug"]);
+        assert!(session.programs.is_empty());
+        assert!(parse("# tests: a\n").is_err());
+        assert!(parse("# namespaces: NONE\n").is_err());
+    }
+
+    fn parse(text: &str) -> Result<Session, Failure> {
+        Session::parse("some".into(), Path::new("some"), text)
+    }
+
+    fn refused(text: &str) -> String {
+        let Failure(why) = parse(text).expect_err("it would check too little");
+        why
+    }
+
+    #[test]
+    fn a_planted_bug_that_no_power_cut_could_tell_of_is_refused() {
+        let why = refused("# namespaces: PLAIN\n# planted: ack-before-flush\n");
+        assert!(why.starts_with("some: only a power cut can tell of ack-before-flush"), "{why}");
+        assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
+    }
+
+    /// What could not be run there is in a comment, with the reason.
+    #[test]
+    fn the_guide_is_run_as_it_is_typed() {
+        let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+        let (guide, session) = (read("docs/fdp.md"), read("tests/lab/guide"));
+        // What follows is about measuring.
+        let sections: Vec<&str> = guide.split("\n## ").collect();
+        let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
+        let guide = sections[..=last].join("\n");
+        let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
+        let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
+        assert!(lines.len() > 20, "{lines:?}");
+        for line in lines {
+            let typed = line.split("  # ").next().unwrap_or_default().trim();
+            assert!(session.contains(typed), "tests/lab/guide lacks `{typed}`");
+        }
+    }
+
+    #[test]
+    fn what_would_not_be_heeded_is_refused() {
+        let misspelt = refused("# recorded: PLAIN\n");
+        assert!(misspelt.contains("`# recorded: PLAIN` is about none of"), "{misspelt}");
+        let twice = refused("# namespaces: PLAIN B512\n# record: PLAIN\n");
+        assert!(twice.contains("it has two namespaces PLAIN"), "{twice}");
+        let late = refused("#!/bin/sh\n\n# record: PLAIN\n");
+        assert!(late.contains("`# record: PLAIN` stands behind the head"), "{late}");
+        let idle = refused("# tests: package:target\nverdict\n");
+        assert!(idle.contains("package:target is packed and never run"), "{idle}");
+    }
+}

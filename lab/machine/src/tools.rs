@@ -1,0 +1,142 @@
+//! What the lab itself needs: QEMU, a kernel with the NVMe driver in it, programs for the guest.
+//!
+//! Debian's backports hold a QEMU that knows FDP and a kernel that knows its NVMe generic devices.
+//! The kernel is unpacked, not installed.
+
+use std::fs;
+use std::path::PathBuf;
+
+use slimio_host::Failure;
+use slimio_host::apt::{self, Apt};
+use slimio_host::process::{command, target_dir};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// The first that knows FDP.
+const QEMU_MAJOR_MIN: u32 = 8;
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// Programs for the guest, and the Debian package each comes in.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("busybox", "busybox-static"),
+    ("nvme", "nvme-cli"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("xz", "xz-utils"),
+    ("strip", "binutils"),
+    ("setpriv", "util-linux"),
+];
+
+const BY_HAND: &str = "the lab needs Debian with its backports, or by hand QEMU 8 or later with \
+    busybox-static, nvme-cli, e2fsprogs, xfsprogs, xz-utils and binutils";
+
+/// Where everything of the lab is kept.
+pub(crate) fn lab_dir() -> PathBuf {
+    target_dir().join("lab")
+}
+
+/// What a machine is started with.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// The emulator.
+    pub qemu: PathBuf,
+    /// The kernel's image.
+    pub kernel: PathBuf,
+    /// The folder `kernel/` of the kernel's modules, each compressed with xz.
+    pub modules: PathBuf,
+}
+
+/// Installs what is missing, says what can't be.
+pub fn install() -> Result<Tools, Failure> {
+    let programs: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    let needs_qemu = qemu().is_none();
+    let needs_kernel = kernel().is_none();
+    if needs_qemu || needs_kernel || !programs.is_empty() {
+        let codename = apt::codename().ok_or(BY_HAND)?;
+        let backports = format!("{codename}-backports");
+        let apt = Apt::new(lab_dir().join("apt"), &[&codename, &backports])
+            .map_err(|Failure(why)| format!("{why}: {BY_HAND}"))?;
+        if needs_qemu {
+            apt.install(&["qemu-system-x86"], Some(&backports))?;
+        }
+        if !programs.is_empty() {
+            apt.install(&programs, None)?;
+        }
+        if needs_kernel {
+            unpack_kernel(&apt, &backports)?;
+        }
+    }
+    if let Some((program, package)) = PROGRAMS.iter().find(|(program, _)| find(program).is_none()) {
+        return Err(format!("{program} of {package} is still missing: {BY_HAND}").into());
+    }
+    let qemu = qemu().ok_or_else(|| format!("no {QEMU} of version {QEMU_MAJOR_MIN} or later"))?;
+    let (kernel, modules) = kernel().ok_or("no kernel was found in Debian's package")?;
+    Ok(Tools { qemu, kernel, modules })
+}
+
+/// The path of a program, also of one that only root has on its path.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    dirs.map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+/// QEMU, if it is new enough.
+fn qemu() -> Option<PathBuf> {
+    let path = find(QEMU)?;
+    let said = command(&path).arg("--version").output().ok()?;
+    let major = parse_qemu_major(&String::from_utf8_lossy(&said.stdout))?;
+    (major >= QEMU_MAJOR_MIN).then_some(path)
+}
+
+/// `QEMU emulator version 10.0.2 (Debian …)`
+fn parse_qemu_major(said: &str) -> Option<u32> {
+    let (_, version) = said.split_once("version ")?;
+    version.split('.').next()?.parse().ok()
+}
+
+/// The unpacked kernel and the folder of its modules.
+fn kernel() -> Option<(PathBuf, PathBuf)> {
+    let root = kernel_dir();
+    let images = fs::read_dir(root.join("boot")).ok()?;
+    let image = images.filter_map(|entry| Some(entry.ok()?.path())).find(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+    })?;
+    let name = image.file_name()?.to_string_lossy().into_owned();
+    let release = name.strip_prefix("vmlinuz-")?;
+    // Debian 13 and later keep modules below /usr.
+    let modules = ["usr/lib/modules", "lib/modules"]
+        .map(|dir| root.join(dir).join(release).join("kernel"))
+        .into_iter()
+        .find(|dir| dir.is_dir())?;
+    Some((image, modules))
+}
+
+fn kernel_dir() -> PathBuf {
+    lab_dir().join("kernel")
+}
+
+/// The kernel that the metapackage names, unpacked below the lab's folder.
+fn unpack_kernel(apt: &Apt, backports: &str) -> Result<(), Failure> {
+    let meta = format!("{KERNEL}/{backports}");
+    let said = apt.cache(&["depends", &meta])?;
+    let package = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))
+        .ok_or_else(|| format!("{meta} names no kernel"))?;
+    apt.unpack(&[&format!("linux-image-{package}")], Some(backports), &kernel_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_qemu_is_read() {
+        let said = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright (c) 2003-2025\n";
+        assert_eq!(parse_qemu_major(said), Some(10));
+        assert_eq!(parse_qemu_major("no such thing"), None);
+    }
+}

@@ -1,0 +1,12 @@
+//! The subcommands: flags in, text out.
+
+pub mod compare;
+pub mod ledger;
+pub mod load;
+pub mod map;
+mod out;
+pub mod runtime;
+pub mod tenants;
+pub mod trace;
+pub mod validate;
+pub mod waf;

@@ -1,0 +1,124 @@
+//! `slimio-lab map`: draws which lifetime lives in which reclaim unit of an emulated SSD.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use slimio_plot::{Canvas, Ink, write_png};
+use slimio_ssd::{Clock, DriveOptions, PREFIX};
+use slimio_storage::inspect;
+use slimio_volume::{OWNERS, Unit, open_watched, summary, units};
+
+use crate::error::{BenchError, Doing, Result};
+
+/// The colours of those whom a block may belong to.
+const INKS: [Ink; OWNERS.len()] = [Ink::Violet, Ink::Blue, Ink::Green, Ink::Orange, Ink::Red];
+
+const COLUMNS: usize = 24;
+const CELL: (i32, i32) = (40, 16);
+const GAP: i32 = 4;
+const MARGIN: i32 = 20;
+const HEAD: i32 = 90;
+
+/// What the flags of `map` mean.
+pub const HELP: &str = include_str!("../../help/map.txt");
+
+/// The arguments.
+#[derive(Debug, Args)]
+pub struct Map {
+    /// The picture
+    #[arg(long, value_name = "PNG")]
+    out: PathBuf,
+    /// The emulated SSD, which no server has: emulated:FILE
+    #[arg(long)]
+    volume: String,
+}
+
+impl Map {
+    /// Draws it. Returns what there is to say.
+    pub fn run(&self) -> Result<String> {
+        let volume = &self.volume;
+        let refused = |why: &dyn std::fmt::Display| {
+            BenchError::Usage(format!("cannot open the volume {volume}: {why}"))
+        };
+        let options = volume.strip_prefix(PREFIX).ok_or_else(|| {
+            refused(&format!("only of an emulated SSD ({PREFIX}FILE) the inside is known"))
+        })?;
+        let options =
+            DriveOptions::parse(options, Clock::Virtual).map_err(|error| refused(&error))?;
+        let opened = open_watched(Path::new(volume), options).map_err(|error| refused(&error))?;
+        let (mut storage, watch) = opened;
+        if !storage.exists {
+            return Err(refused(&"there is none in it; serve one from it first"));
+        }
+        let found = inspect(&mut *storage.media).map_err(|error| refused(&error))?;
+        let units = watch.with_ftl(|ftl| units(ftl, &found));
+        let summary = summary(&watch, &found);
+        write_png(&draw(volume, &summary, &units), &self.out)
+            .doing(format!("writing {}", self.out.display()))?;
+        Ok(format!("{summary}\n{}\n", storage.why_not_better))
+    }
+}
+
+fn draw(volume: &str, summary: &str, units: &[Unit]) -> Canvas {
+    let rows = units.len().div_ceil(COLUMNS) as i32;
+    let (cell_width, cell_height) = CELL;
+    let width = 2 * MARGIN + COLUMNS as i32 * (cell_width + GAP);
+    let mut canvas = Canvas::new(width, HEAD + rows * (cell_height + GAP) + MARGIN);
+    canvas.title(MARGIN, 10, volume);
+    canvas.text(MARGIN, 32, summary);
+    let others = [("not valid", Ink::Grey), ("not written", Ink::Pale)];
+    for (index, (name, ink)) in OWNERS.into_iter().zip(INKS).chain(others).enumerate() {
+        let x = MARGIN + index as i32 * 148;
+        canvas.bar((x, 58), (12, 12), ink);
+        canvas.text(x + 16, 58, name);
+    }
+    for (index, unit) in units.iter().enumerate() {
+        let column = (index % COLUMNS) as i32;
+        let row = (index / COLUMNS) as i32;
+        let corner = (MARGIN + column * (cell_width + GAP), HEAD + row * (cell_height + GAP));
+        draw_unit(&mut canvas, corner, unit);
+    }
+    canvas
+}
+
+/// A bar as long as a unit: valid pages by lifetime, then pages not valid, then pages not written.
+fn draw_unit(canvas: &mut Canvas, (x, y): (i32, i32), unit: &Unit) {
+    let (width, height) = CELL;
+    canvas.bar((x, y), CELL, Ink::Pale);
+    let pixels = |pages: u32| (u64::from(pages) * width as u64 / u64::from(unit.pages)) as i32;
+    canvas.bar((x, y), (pixels(unit.written), height), Ink::Grey);
+    let mut before = 0;
+    for (valid, ink) in unit.valid.into_iter().zip(INKS) {
+        let (from, to) = (pixels(before), pixels(before + valid));
+        canvas.bar((x + from, y), (to - from, height), ink);
+        before += valid;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slimio_ssd::UnitState;
+
+    use super::*;
+
+    #[test]
+    fn each_lifetime_has_its_part_of_a_units_bar() {
+        let mut canvas = Canvas::new(CELL.0, CELL.1);
+        let valid = [0, 10, 0, 5, 0];
+        draw_unit(
+            &mut canvas,
+            (0, 0),
+            &Unit { state: UnitState::Open, pages: 40, written: 30, valid },
+        );
+        let pixel = |x: usize| &canvas.bytes()[x * 3..][..3];
+        let mut colours: Vec<(&[u8], usize)> = Vec::new();
+        for x in 0..CELL.0 as usize {
+            match colours.last_mut() {
+                Some((colour, count)) if *colour == pixel(x) => *count += 1,
+                _ => colours.push((pixel(x), 1)),
+            }
+        }
+        let counts: Vec<usize> = colours.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [10, 5, 15, 10]);
+    }
+}

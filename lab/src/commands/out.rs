@@ -1,0 +1,34 @@
+//! Where an experiment leaves its table and its pictures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use slimio_plot::{Chart, write_png};
+
+use crate::error::{Doing, Result};
+
+/// The folder.
+#[derive(Debug, Args)]
+pub(super) struct OutArg {
+    /// Folder for the tables and pictures; made if it is not there
+    #[arg(long, default_value = "./waf/")]
+    out: PathBuf,
+}
+
+impl OutArg {
+    pub(super) fn make(&self) -> Result<&Path> {
+        fs::create_dir_all(&self.out).doing(format!("making {}", self.out.display()))?;
+        Ok(&self.out)
+    }
+
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.out.join(name);
+        fs::write(&path, text).doing(format!("writing {}", path.display()))
+    }
+
+    pub(super) fn draw(&self, name: &str, chart: &Chart) -> Result<()> {
+        let path = self.out.join(name);
+        write_png(&chart.draw(), &path).doing(format!("writing {}", path.display()))
+    }
+}

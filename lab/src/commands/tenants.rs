@@ -1,0 +1,351 @@
+//! `slimio-lab tenants`: machines that come and go on one drive, with TRIM at their end and without.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
+use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo};
+use slimio_ssd::workload::population::{Population, Stay, Stretch, schedule, stretches};
+use slimio_ssd::workload::{Moment, Tenants as Stream, on_all_cores, run_tenants};
+use slimio_ssd::{Config, Ftl, Victims};
+
+use super::out::OutArg;
+use crate::error::{BenchError, Result};
+
+/// YCSB to DLRM.
+const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
+/// Number of equal stretches of time.
+const STRETCHES: u32 = 100;
+/// Mean lifetimes of the second table, in minutes.
+const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
+/// Mapped share from which a drive counts as full.
+const FULL: f64 = 0.999;
+const UNIT_PAGES: u32 = 32;
+
+/// What the flags of `tenants` mean.
+pub const HELP: &str = include_str!("../../help/tenants.txt");
+
+/// The arguments.
+#[derive(Debug, Args)]
+pub struct Tenants {
+    #[command(flatten)]
+    out: OutArg,
+    /// Machines of the formulas' table
+    #[arg(long, default_value_t = 5000)]
+    machines: u32,
+    /// How many of them are simulated, from the first on
+    #[arg(long, default_value_t = 500)]
+    simulated: u32,
+    /// How long a machine runs on average, in minutes
+    #[arg(long, default_value_t = 20.0)]
+    run_minutes: f64,
+    /// Part of the drive that machines would hold if none had to wait
+    #[arg(long, default_value_t = 0.7)]
+    load: f64,
+    /// Part of the NAND that is not exported
+    #[arg(long, default_value_t = 0.1)]
+    spare: f64,
+    /// Units of the simulated drive, which stand for all of the real one
+    #[arg(long, default_value_t = 1000)]
+    units: u32,
+    /// The seed of all that is random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// One run on the simulated drive.
+#[derive(Clone, Copy)]
+struct Run {
+    mix: usize,
+    victims: Victims,
+    with_trim: bool,
+}
+
+/// The drives of one mix and one policy, with TRIM and without.
+struct Pair {
+    with: Vec<Moment>,
+    without: Vec<Moment>,
+}
+
+/// Mean and largest saving by TRIM, as parts of the WAF without it.
+#[derive(Clone, Copy)]
+struct Saved {
+    mean: f64,
+    most: f64,
+}
+
+impl Tenants {
+    /// Simulates, and writes the tables and pictures. Returns what there is to say.
+    pub fn run(&self) -> Result<String> {
+        let alpha = self.check()?;
+        let folder = self.out.make()?.display();
+        let schedules: Vec<(Vec<Stay>, Vec<Stretch>)> = MIXES
+            .iter()
+            .map(|(_, ycsb_share)| {
+                let mut stays =
+                    schedule(&self.population(*ycsb_share, self.run_minutes), self.seed);
+                stays.truncate(self.simulated as usize);
+                let stretches = stretches(&stays, STRETCHES);
+                (stays, stretches)
+            })
+            .collect();
+        let runs: Vec<Run> = (0..MIXES.len())
+            .flat_map(|mix| {
+                [Victims::Fifo, Victims::Greedy].into_iter().flat_map(move |victims| {
+                    [true, false].map(|with_trim| Run { mix, victims, with_trim })
+                })
+            })
+            .collect();
+        let results = on_all_cores(&runs, |run| {
+            let (stays, stretches) = &schedules[run.mix];
+            self.simulate(run, stays, stretches)
+        });
+        let mut moments = results.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
+        let mut pairs = Vec::new();
+        while let (Some(with), Some(without)) = (moments.next(), moments.next()) {
+            pairs.push(Pair { with, without });
+        }
+        let mut rows = String::new();
+        for (mix, ((name, _), (_, stretches))) in MIXES.iter().zip(&schedules).enumerate() {
+            let (by_age, greedy) = (&pairs[mix * 2], &pairs[mix * 2 + 1]);
+            let file = format!("tenants-{}.png", name.replace(':', "-"));
+            self.out.draw(&file, &chart(name, alpha, stretches, by_age))?;
+            rows.push_str(&row(name, alpha, stretches, by_age, greedy));
+        }
+        self.out.write("tenants.md", &self.text(alpha, &rows))?;
+        Ok(format!("wrote tenants.md and two pictures to {folder}\n"))
+    }
+
+    /// Checks the arguments; returns alpha.
+    fn check(&self) -> Result<f64> {
+        let alpha = alpha_of_spare(self.spare).map_err(|error| refused(&error))?;
+        if self.load <= 0.0 || self.load > 1.0 || self.load.is_nan() {
+            return Err(refused(&format!(
+                "--load {}: a part of the drive, above 0 and 1 at most",
+                self.load
+            )));
+        }
+        if !(self.run_minutes.is_finite() && self.run_minutes > 0.0) {
+            return Err(refused(&format!(
+                "--run-minutes {}: give a time above 0",
+                self.run_minutes
+            )));
+        }
+        if self.simulated < 2 || self.simulated > self.machines {
+            return Err(refused(&format!(
+                "--simulated {}: give 2 at least, and no more than there are --machines ({})",
+                self.simulated, self.machines
+            )));
+        }
+        self.config(Victims::Fifo).check().map_err(|error| refused(&error))?;
+        Ok(alpha)
+    }
+
+    fn config(&self, victims: Victims) -> Config {
+        let exported = (f64::from(self.units) * (1.0 - self.spare)).round() as u32;
+        Config::model(exported, self.units, UNIT_PAGES, victims)
+    }
+
+    fn population(&self, ycsb_share: f64, run_minutes: f64) -> Population {
+        let (count, load) = (self.machines, self.load);
+        Population { count, ycsb_share, run_s: run_minutes * 60.0, load }
+    }
+
+    fn simulate(&self, run: &Run, stays: &[Stay], stretches: &[Stretch]) -> Result<Vec<Moment>> {
+        let config = self.config(run.victims);
+        let mut stream = Stream::new(stays, config.lba_count, run.with_trim, self.seed);
+        let mut drive = Ftl::new(config).map_err(|error| refused(&error))?;
+        run_tenants(&mut drive, &mut stream, stretches).map_err(|error| refused(&error))
+    }
+
+    fn text(&self, alpha: f64, rows: &str) -> String {
+        let mut text = format!(
+            "# Machines that come and go, with TRIM at their end and without\n\n\
+             Made by `cargo x waf tenants --machines {} --simulated {} --run-minutes {} --load {} --spare {} \
+             --units {} --seed {}`. Machines share a drive of 22.75 GiB with a spare factor of {}. Each \
+             writes its memory once and then at random in it, by the traffic table of the paper, until its \
+             end; with TRIM, its memory is deallocated then. Without, the drive keeps it as data until \
+             another machine overwrites it. The population is drawn: sizes from 0.75 to 14 GiB, \
+             lifetimes log-normal, Poisson arrivals that would fill {} of the drive if no machine had \
+             to wait for room.\n\n\
+             Time is cut in {STRETCHES} stretches; those before the drive without TRIM is full are left \
+             out. `mean` and `most`: of what TRIM takes off the WAF, over the stretches. The drive is \
+             simulated with {} units of {UNIT_PAGES} pages, each of which stands for a larger piece, and \
+             with the first {} machines; the formulas here speak of the same.\n\n\
+             | YCSB : DLRM | trim ratio D | held | in use, with TRIM | formula of D: mean | most | formula of \
+             the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
+             |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
+             | *the paper* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
+             * formula of D: `alpha (1 + D)`, D as deallocated over written bytes of each stretch.\n\
+             * formula of the live share: alpha over the part of the drive that it takes for data, from write to \
+             write.\n",
+            self.machines,
+            self.simulated,
+            self.run_minutes,
+            self.load,
+            self.spare,
+            self.units,
+            self.seed,
+            self.spare,
+            self.load,
+            self.units,
+            self.simulated,
+        );
+        for (name, _) in MIXES {
+            let file = name.replace(':', "-");
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "\n![YCSB to DLRM {name}](tenants-{file}.png)");
+        }
+        let _ = write!(
+            text,
+            "\n## How it depends on how long machines live\n\nBy formula, all {} machines. The trim ratio \
+             falls with the lifetime; the free part of the drive does not.\n\n\
+             | mean run | YCSB : DLRM | D | formula of D: mean | most | held | formula of the live share: \
+             mean | most |\n|---:|---|---:|---:|---:|---:|---:|---:|\n",
+            self.machines
+        );
+        for run_minutes in RUN_MINUTES {
+            for (name, ycsb_share) in MIXES {
+                let stays = schedule(&self.population(ycsb_share, run_minutes), self.seed);
+                let stretches = stretches(&stays, STRETCHES);
+                let held: Vec<f64> = stretches.iter().map(|stretch| stretch.held_share).collect();
+                let _ = writeln!(
+                    text,
+                    "| {run_minutes} min | {name} | {:.4} | {} | {:.2} | {} |",
+                    ratio(&stretches),
+                    saved(stretches.iter().map(|stretch| by_ratio(alpha, stretch))),
+                    mean(held.iter().copied()),
+                    saved(held.iter().map(|&share| by_live_share(alpha, share))),
+                );
+            }
+        }
+        text
+    }
+}
+
+fn refused(why: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Usage(why.to_string())
+}
+
+/// A line of the first table.
+fn row(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair, greedy: &Pair) -> String {
+    let first = by_age.first_full();
+    let (stretches, with) = (&stretches[first..], &by_age.with[first..]);
+    format!(
+        "| {name} | {:.4} | {:.2} | {:.2} | {} | {} | {} | {} |\n",
+        ratio(stretches),
+        mean(stretches.iter().map(|stretch| stretch.held_share)),
+        mean(with.iter().map(Moment::mapped_share)),
+        saved(stretches.iter().map(|stretch| by_ratio(alpha, stretch))),
+        saved(with.iter().map(|moment| by_live_shares(alpha, moment))),
+        saved(by_age.saved(first)),
+        saved(greedy.saved(first)),
+    )
+}
+
+impl Pair {
+    /// The first stretch in which the drive without TRIM is full.
+    fn first_full(&self) -> usize {
+        let full = |moment: &Moment| moment.mapped_share() >= FULL;
+        self.without.iter().position(full).unwrap_or(0)
+    }
+
+    fn saved(&self, first: usize) -> impl Iterator<Item = Option<f64>> {
+        let pairs = self.with.iter().zip(&self.without).skip(first);
+        pairs.map(|(with, without)| Some(1.0 - with.waf? / without.waf?))
+    }
+}
+
+/// Deallocated over written bytes.
+fn ratio(stretches: &[Stretch]) -> f64 {
+    let written: f64 = stretches.iter().map(|stretch| stretch.written).sum();
+    stretches.iter().map(|stretch| stretch.given_back).sum::<f64>() / written
+}
+
+/// What TRIM saves in a stretch, by the paper's formula.
+fn by_ratio(alpha: f64, stretch: &Stretch) -> Option<f64> {
+    by_live_share(alpha, Trims::AnyPage.live_share(stretch.trim_ratio()).ok()?)
+}
+
+/// Mean saving of a drive that holds as much as this one did, from write to write.
+fn by_live_shares(alpha: f64, moment: &Moment) -> Option<f64> {
+    let saved = moment.mapped_shares.iter().map(|&share| by_live_share(alpha, share));
+    let saved = saved.collect::<Option<Vec<f64>>>()?;
+    (!saved.is_empty()).then(|| mean(saved.into_iter()))
+}
+
+/// Saving of a drive of which only this share holds data.
+fn by_live_share(alpha: f64, live_share: f64) -> Option<f64> {
+    let seen = effective_alpha(alpha, live_share.min(1.0)).ok()?;
+    Some(1.0 - fifo(seen).ok()? / fifo(alpha).ok()?)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values
+        .filter(|value| value.is_finite())
+        .fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count.max(1))
+}
+
+fn saved(values: impl Iterator<Item = Option<f64>>) -> Saved {
+    let values: Vec<f64> = values.flatten().collect();
+    Saved {
+        mean: mean(values.iter().copied()),
+        most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+    }
+}
+
+impl std::fmt::Display for Saved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:+.2} % | {:+.2} %", -100.0 * self.mean, -100.0 * self.most)
+    }
+}
+
+fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart {
+    let over_time = |values: &dyn Fn(usize) -> Option<f64>| {
+        let at =
+            |index: usize| (stretches[index].start_s / 3600.0, values(index).unwrap_or(f64::NAN));
+        (0..stretches.len()).map(at).collect::<Vec<_>>()
+    };
+    let curve =
+        |name: &str, ink, points| Curve { name: name.into(), ink, mark: Mark::Line, points };
+    let whole = fifo(alpha).ok();
+    let after = |saved: Option<f64>| Some(whole? * (1.0 - saved?));
+    let panel = |title: &str, y_min, curves| Panel {
+        title: title.into(),
+        x_title: "hours".into(),
+        y_min,
+        curves,
+        ..Panel::default()
+    };
+    let used = vec![
+        curve("held by machines", Ink::Grey, over_time(&|at| Some(stretches[at].held_share))),
+        curve(
+            "drive, without TRIM",
+            Ink::Red,
+            over_time(&|at| Some(by_age.without[at].mapped_share())),
+        ),
+        curve("drive, with TRIM", Ink::Blue, over_time(&|at| Some(by_age.with[at].mapped_share()))),
+    ];
+    let waf = vec![
+        curve("without TRIM", Ink::Red, over_time(&|at| by_age.without[at].waf)),
+        curve("with TRIM", Ink::Blue, over_time(&|at| by_age.with[at].waf)),
+        curve(
+            "formula of the trim ratio",
+            Ink::Orange,
+            over_time(&|at| after(by_ratio(alpha, &stretches[at]))),
+        ),
+        curve(
+            "formula of the live share",
+            Ink::Green,
+            over_time(&|at| after(by_live_shares(alpha, &by_age.with[at]))),
+        ),
+    ];
+    Chart {
+        title: format!("Machines that come and go, YCSB to DLRM {name}"),
+        panels: vec![
+            panel("part of the drive in use", 0.0, used),
+            panel("write amplification, FIFO, simulated and by formula", 1.0, waf),
+        ],
+    }
+}

@@ -1,0 +1,340 @@
+//! `slimio-lab waf`: the write amplification of stock Redis and SlimIO on one drive, as a table and
+//! a picture.
+
+mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf, absolute};
+use std::process::Command;
+
+use clap::Args;
+use slimio_plot::write_png;
+use slimio_ssd::workload::PaperRun;
+
+use self::table::{DriveRow, Row, chart, drives_table, points, table};
+use crate::error::{BenchError, Doing, Result};
+use crate::recorder::{FileSystemKind, Place, Recording, Workload, can_record, drive_bytes};
+use crate::server::{Policy, find_program};
+
+/// What the flags of `waf` mean.
+pub const HELP: &str = include_str!("../../help/waf.txt");
+
+/// Factors for the paper's number of keys: what fits on the drive. It depends on how fast the log
+/// grows.
+const KEYS: &[(Policy, &[&str])] = &[
+    (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
+    (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
+];
+/// As in the paper.
+const REPETITIONS: u32 = 5;
+/// The highest WAF that SlimIO with data placement may have.
+const WAF_MAX: f64 = 1.005;
+/// Handles of the drives that SlimIO is replayed on; the first is one without data placement.
+const HANDLES: &[u16] = &[1, 2, 4, 8];
+const ISOLATIONS: &[&str] = &["persistent", "initial"];
+/// What the paper reports of the whole run, by `appendfsync`: its baseline is F2FS.
+const PAPER: &[(Policy, &str, &str)] =
+    &[(Policy::EverySec, "1.14", "1.00"), (Policy::Always, "1.24", "1.00")];
+/// Drives, by spare NAND and the share of free units at which the collector begins in the background.
+/// The first is the paper's.
+const DRIVES: &[Drive] = &[
+    Drive { spare: "0.25", background: "0.25" },
+    Drive { spare: "0.25", background: "0.1" },
+    Drive { spare: "0.25", background: "0" },
+    Drive { spare: "0.1", background: "0.05" },
+    Drive { spare: "0.1", background: "0" },
+];
+/// Handles on those: with a tenth of spare NAND, a fifth handle would need one unit too many.
+const DRIVES_HANDLES: &[u16] = &[1, 4];
+
+/// A drive, as values for the flags of `slimio waf`.
+struct Drive {
+    spare: &'static str,
+    background: &'static str,
+}
+
+/// A trace, and what it recorded.
+#[derive(Clone)]
+struct Subject {
+    name: String,
+    policy: Policy,
+    is_slimio: bool,
+    /// Whether the paper reports the same.
+    is_in_paper: bool,
+    trace: PathBuf,
+    /// Factor for every address and length of the trace.
+    stretch: u64,
+}
+
+impl Subject {
+    fn new(name: &str, policy: Policy, trace: PathBuf) -> Self {
+        let is_slimio = name.starts_with("SlimIO");
+        Self { name: name.to_owned(), policy, is_slimio, is_in_paper: true, trace, stretch: 1 }
+    }
+
+    /// The handles of the drives that it is replayed on: all of SlimIO's, or for stock Redis the
+    /// first.
+    fn handles<'a>(&self, of_slimio: &'a [u16]) -> &'a [u16] {
+        if self.is_slimio { of_slimio } else { &of_slimio[..1] }
+    }
+
+    /// Its name on a drive.
+    fn on(&self, handles: u16, isolation: Option<&str>) -> String {
+        let name = &self.name;
+        match (self.is_slimio, handles, isolation) {
+            (false, ..) => name.clone(),
+            (true, 1, _) => format!("{name}, without FDP"),
+            (true, _, None) => format!("{name}, {handles} handles"),
+            (true, _, Some(isolation)) => format!("{name}, {handles} handles, {isolation}"),
+        }
+    }
+}
+
+/// The flags.
+#[derive(Debug, Args)]
+pub struct Waf {
+    #[arg(long)]
+    slimio: Option<PathBuf>,
+    #[arg(long)]
+    redis: Option<PathBuf>,
+    #[arg(long, default_value = "./waf")]
+    out: PathBuf,
+    #[arg(long, default_value_t = 1440)]
+    size: u64,
+    #[arg(long, value_parser = Policy::named)]
+    policy: Option<Policy>,
+    #[arg(long)]
+    full: bool,
+    #[arg(long)]
+    reuse: bool,
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs it; the result is the text to print.
+pub fn run(args: &Waf) -> Result<String> {
+    let program = |given: &Option<PathBuf>, name: &str| {
+        let missing = || BenchError::Usage(format!("{name} is not installed; name one"));
+        given.clone().or_else(|| find_program(name)).ok_or_else(missing)
+    };
+    let slimio = program(&args.slimio, "slimio")?;
+    // A server works in a folder of its own.
+    let out = absolute(&args.out).doing(format!("finding {}", args.out.display()))?;
+    let &Waf { size, policy: only, full: is_full, reuse, quick: is_quick, .. } = args;
+    let device_bytes = drive_bytes(if is_quick { size / 2 } else { size })?;
+    if is_full && !PaperRun::DRIVE_BYTES.is_multiple_of(device_bytes) {
+        let text = format!("the paper's 180 GiB are no multiple of {size} MiB: --full wants one");
+        return Err(BenchError::Usage(text));
+    }
+    if let Err(why) = can_record() {
+        return Ok(format!("SKIPPED: no device can be recorded here: {why}\n"));
+    }
+    fs::create_dir_all(&out).doing(format!("making {}", out.display()))?;
+    let repetitions = if is_quick { 2 } else { REPETITIONS };
+    let reuse = reuse && !is_quick;
+    let experiment = Experiment { slimio, out, device_bytes, repetitions, reuse };
+    if is_quick {
+        return experiment.quick();
+    }
+    let redis = program(&args.redis, "redis-server")?;
+    let is_wanted = |policy: &Policy| only.is_none_or(|only| only == *policy);
+    let policies: Vec<Policy> =
+        PAPER.iter().map(|(policy, ..)| *policy).filter(is_wanted).collect();
+    let mut recorded = Vec::new();
+    for policy in &policies {
+        recorded.extend(experiment.stock(&redis, *policy)?);
+        recorded.push(experiment.on_device(*policy)?);
+    }
+    let text = experiment.replay_all("waf", &recorded)?;
+    if !is_full {
+        return Ok(format!("{text}\n{}", experiment.drives(&recorded)?));
+    }
+
+    let stretch = PaperRun::DRIVE_BYTES / device_bytes;
+    let mut paper = recorded.clone();
+    for subject in &mut paper {
+        subject.name = format!("{}, stretched", subject.name);
+        subject.stretch = stretch;
+    }
+    for policy in &policies {
+        paper.push(experiment.generate(*policy, PaperRun::DRIVE_BYTES, "1")?);
+    }
+    let at_paper_size = experiment.replay_all("waf-full", &paper)?;
+
+    let mut more_keys = Vec::new();
+    for (policy, factors) in KEYS.iter().filter(|(policy, _)| is_wanted(policy)) {
+        for keys in *factors {
+            let mut subject = experiment.generate(*policy, device_bytes, keys)?;
+            subject.name = format!("{}, keys times {keys}", subject.name);
+            subject.is_in_paper = false;
+            more_keys.push(subject);
+        }
+    }
+    let with_more_keys = experiment.replay_all("waf-keys", &more_keys)?;
+    let drives = experiment.drives(&[recorded, more_keys].concat())?;
+    Ok(format!(
+        "{text}\nAt 180 GiB:\n\n{at_paper_size}\nWith more keys:\n\n{with_more_keys}\n{drives}"
+    ))
+}
+
+struct Experiment {
+    slimio: PathBuf,
+    out: PathBuf,
+    device_bytes: u64,
+    repetitions: u32,
+    reuse: bool,
+}
+
+impl Experiment {
+    /// SlimIO with data placement, once, on a drive of half the size.
+    fn quick(&self) -> Result<String> {
+        let subject = self.on_device(Policy::EverySec)?;
+        let row = self.replay(&subject, 8, "persistent", &["--separate"])?;
+        let waf = row.waf();
+        fs::remove_file(&subject.trace).doing("removing the trace")?;
+        if waf <= WAF_MAX {
+            return Ok(format!(
+                "WAF of SlimIO with data placement: {waf:.4}, each lifetime in reclaim units of its own\n"
+            ));
+        }
+        let text = format!("the WAF of SlimIO with data placement is {waf:.4}, above {WAF_MAX}");
+        Err(BenchError::Broken(text))
+    }
+
+    /// Stock Redis on each file system, with and without discard.
+    fn stock(&self, redis: &Path, policy: Policy) -> Result<Vec<Subject>> {
+        let mut subjects = Vec::new();
+        for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs, FileSystemKind::F2fs] {
+            if let Err(why) = kind.is_supported() {
+                eprintln!("SKIPPED: {kind}: {why}");
+                continue;
+            }
+            for discard in [false, true] {
+                let place = Place::FileSystem { kind, discard };
+                let trace = self.record(redis, place, policy)?;
+                let discards = if discard { ", discard" } else { "" };
+                let name = format!("stock Redis, {kind}{discards}");
+                subjects.push(Subject::new(&name, policy, trace));
+            }
+        }
+        Ok(subjects)
+    }
+
+    /// SlimIO with the device to itself.
+    fn on_device(&self, policy: Policy) -> Result<Subject> {
+        let trace = self.record(&self.slimio, Place::Device, policy)?;
+        Ok(Subject::new("SlimIO", policy, trace))
+    }
+
+    /// What SlimIO's storage writes to a drive of `bytes` bytes, with `keys` times the paper's
+    /// keys.
+    fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<Subject> {
+        let mib = bytes >> 20;
+        let trace = self.out.join(format!("generated-{policy}-{mib}-{keys}.trace"));
+        eprintln!("generating {}", trace.display());
+        let mut generate = Command::new(&self.slimio);
+        generate.args(["waf", "generate", "--policy", &policy.to_string(), "--keys", keys]);
+        generate.args(["--size", &format!("{mib}M"), "--out"]).arg(&trace);
+        output_of(&mut generate)?;
+        Ok(Subject::new("SlimIO, generated", policy, trace))
+    }
+
+    fn record(&self, program: &Path, place: Place, policy: Policy) -> Result<PathBuf> {
+        let name = match place {
+            Place::FileSystem { kind, discard: false } => format!("{kind}-{policy}.trace"),
+            Place::FileSystem { kind, discard: true } => format!("{kind}-discard-{policy}.trace"),
+            Place::Device => format!("slimio-{policy}.trace"),
+        };
+        let trace = self.out.join(name);
+        let recording = Recording {
+            program: program.to_owned(),
+            place,
+            policy,
+            device_bytes: self.device_bytes,
+            workload: Workload {
+                repetitions: self.repetitions,
+                ..place.workload(self.device_bytes)
+            },
+            folder: self.out.join("recording"),
+            trace: trace.clone(),
+        };
+        if self.reuse {
+            match recording.is_there() {
+                Ok(()) => return Ok(trace),
+                Err(why) => eprintln!("{} is recorded anew: {why}", trace.display()),
+            }
+        }
+        eprintln!("recording {}", trace.display());
+        recording.run()?;
+        Ok(trace)
+    }
+
+    /// Replays on every drive like the paper's, into a table and a picture.
+    fn replay_all(&self, file: &str, subjects: &[Subject]) -> Result<String> {
+        let mut rows = Vec::new();
+        for subject in subjects {
+            for &handles in subject.handles(HANDLES) {
+                for isolation in &ISOLATIONS[..if handles == 1 { 1 } else { 2 }] {
+                    rows.push(self.replay(subject, handles, isolation, &[])?);
+                }
+            }
+        }
+        let picture = self.out.join(format!("{file}.png"));
+        write_png(&chart(&rows).draw(), &picture)
+            .doing(format!("writing {}", picture.display()))?;
+        self.write(file, table(&rows))
+    }
+
+    /// Replays on drives with less spare NAND and other collectors.
+    fn drives(&self, subjects: &[Subject]) -> Result<String> {
+        let mut rows = Vec::new();
+        for subject in subjects {
+            for &handles in subject.handles(DRIVES_HANDLES) {
+                let on = |drive: &Drive| {
+                    let flags = ["--spare", drive.spare, "--background", drive.background];
+                    self.replay(subject, handles, ISOLATIONS[0], &flags)
+                };
+                let drives = DRIVES.iter().map(on).collect::<Result<_>>()?;
+                let name = subject.on(handles, None);
+                rows.push(DriveRow { name, policy: subject.policy, drives });
+            }
+        }
+        self.write("waf-drives", drives_table(&rows))
+    }
+
+    fn replay(
+        &self,
+        subject: &Subject,
+        handles: u16,
+        isolation: &str,
+        flags: &[&str],
+    ) -> Result<Row> {
+        let mut replay = Command::new(&self.slimio);
+        replay.arg("waf").arg(&subject.trace).args(["--points", "--isolation", isolation]);
+        replay.args(["--handles", &handles.to_string()]);
+        replay.args(["--stretch", &subject.stretch.to_string()]).args(flags);
+        Ok(Row {
+            name: subject.on(handles, Some(isolation)),
+            subject: subject.clone(),
+            handles,
+            is_persistent: isolation == ISOLATIONS[0],
+            points: points(&output_of(&mut replay)?)?,
+        })
+    }
+
+    fn write(&self, file: &str, table: String) -> Result<String> {
+        let path = self.out.join(format!("{file}.md"));
+        fs::write(&path, &table).doing(format!("writing {}", path.display()))?;
+        Ok(table)
+    }
+}
+
+/// What slimio prints, if it succeeds.
+fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.output().doing("starting slimio waf")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(BenchError::Server(said));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

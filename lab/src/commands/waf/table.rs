@@ -1,0 +1,207 @@
+//! Tables and the picture of `slimio-lab waf`.
+
+use std::fmt::Write as _;
+
+use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
+
+use super::{DRIVES, HANDLES, PAPER, Subject};
+use crate::error::{BenchError, Result};
+use crate::server::Policy;
+
+const HEAD: &str = "\
+| on the drive | `appendfsync` | fullest | host GiB | media GiB | WAF | WAF of the second half | most units \
+of several lifetimes | in the paper |
+|---|---|---:|---:|---:|---:|---:|---:|---|
+";
+
+const DRIVES_HEAD: &str = "\
+WAF, and of the second half, by spare NAND and the share of free units at which the collector begins in the
+background:
+
+| on the drive | `appendfsync` |";
+
+/// A trace, replayed on one drive.
+pub(super) struct Row {
+    /// Of the subject and the drive.
+    pub(super) name: String,
+    pub(super) subject: Subject,
+    pub(super) handles: u16,
+    pub(super) is_persistent: bool,
+    pub(super) points: Vec<Point>,
+}
+
+/// A trace, replayed on several drives.
+pub(super) struct DriveRow {
+    pub(super) name: String,
+    pub(super) policy: Policy,
+    /// One for each of [`DRIVES`].
+    pub(super) drives: Vec<Row>,
+}
+
+/// The drive at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    host_bytes: f64,
+    media_bytes: f64,
+    /// Share of the exported blocks that hold data.
+    utilization: f64,
+    /// Reclaim units that hold blocks of several lifetimes.
+    mixed_units: f64,
+}
+
+impl Row {
+    /// WAF of the whole run.
+    pub(super) fn waf(&self) -> f64 {
+        self.points.last().map_or(f64::NAN, |last| last.media_bytes / last.host_bytes)
+    }
+
+    /// WAF of the second half, by bytes that the host wrote.
+    fn waf_late(&self) -> f64 {
+        let Some(last) = self.points.last() else { return f64::NAN };
+        let middle = self.points.iter().find(|point| point.host_bytes * 2.0 >= last.host_bytes);
+        middle.map_or(f64::NAN, |middle| {
+            (last.media_bytes - middle.media_bytes) / (last.host_bytes - middle.host_bytes)
+        })
+    }
+
+    /// Most reclaim units at one time that held several lifetimes; unknown for what a file system
+    /// writes.
+    fn mixed_units_max(&self) -> String {
+        if !self.subject.is_slimio {
+            return "unknown".into();
+        }
+        self.most(|point| point.mixed_units).to_string()
+    }
+
+    fn most(&self, of: impl Fn(&Point) -> f64) -> f64 {
+        self.points.iter().map(of).fold(0.0, f64::max)
+    }
+
+    fn in_paper(&self) -> String {
+        let paper = PAPER.iter().find(|(policy, ..)| *policy == self.subject.policy);
+        match paper.filter(|_| self.subject.is_in_paper) {
+            Some((_, stock, _)) if !self.subject.is_slimio => format!("{stock} (F2FS)"),
+            Some((_, _, slimio)) if self.handles > 1 => (*slimio).to_owned(),
+            _ => "not reported".to_owned(),
+        }
+    }
+}
+
+/// Fields of a point, as `slimio waf --points` prints them, one point a line.
+const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
+
+pub(super) fn points(text: &str) -> Result<Vec<Point>> {
+    let mut lines = text.lines();
+    if lines.next() != Some(POINT_FIELDS) {
+        return Err(BenchError::Server(format!("slimio waf does not print {POINT_FIELDS}")));
+    }
+    let unreadable = |line| BenchError::Server(format!("slimio waf prints no point: {line}"));
+    lines.map(|line| point(line).ok_or_else(|| unreadable(line))).collect()
+}
+
+fn point(line: &str) -> Option<Point> {
+    let fields: Vec<f64> =
+        line.split(',').map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
+    let [_, _, host_bytes, media_bytes, utilization, mixed_units] = fields[..] else { return None };
+    Some(Point { host_bytes, media_bytes, utilization, mixed_units })
+}
+
+/// A row for each drive and trace.
+pub(super) fn table(rows: &[Row]) -> String {
+    let mut text = HEAD.to_owned();
+    for row in rows {
+        let Some(last) = row.points.last() else { continue };
+        let gib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 30));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.2} | {} | {} | {:.3} | {:.3} | {} | {} |",
+            row.name,
+            row.subject.policy,
+            row.most(|point| point.utilization),
+            gib(last.host_bytes),
+            gib(last.media_bytes),
+            row.waf(),
+            row.waf_late(),
+            row.mixed_units_max(),
+            row.in_paper(),
+        );
+    }
+    text
+}
+
+/// A row for each trace, a column for each drive.
+pub(super) fn drives_table(rows: &[DriveRow]) -> String {
+    let mut text = DRIVES_HEAD.to_owned();
+    for drive in DRIVES {
+        let _ = write!(text, " {} spare, from {} free |", drive.spare, drive.background);
+    }
+    let _ = writeln!(text, "\n|---|---|{}", "---:|".repeat(DRIVES.len()));
+    for row in rows {
+        let _ = write!(text, "| {} | {} |", row.name, row.policy);
+        for drive in &row.drives {
+            let _ = write!(text, " {:.3}, {:.3} |", drive.waf(), drive.waf_late());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// WAF since the beginning, by what the host has written, in a panel for each policy.
+pub(super) fn chart(rows: &[Row]) -> Chart {
+    const INKS: [Ink; 6] = [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet, Ink::Green, Ink::Blue];
+    let panel = |policy: Policy| {
+        // Of SlimIO only two curves: without data placement, and with the most handles.
+        let most = HANDLES.iter().max();
+        let is_shown = |row: &&Row| {
+            let is_once = row.handles == 1 || row.is_persistent && Some(&row.handles) == most;
+            row.subject.policy == policy && is_once
+        };
+        let rows = rows.iter().filter(is_shown);
+        let curves = rows.zip(INKS.into_iter().cycle()).map(|(row, ink)| {
+            let waf = |point: &Point| {
+                let gib = point.host_bytes / f64::from(1 << 30);
+                (gib, point.media_bytes / point.host_bytes)
+            };
+            let points = row.points.iter().map(waf).collect();
+            let name = row.name.trim_start_matches("stock Redis, ").to_owned();
+            Curve { name, ink, mark: Mark::Line, points }
+        });
+        Panel {
+            title: format!("appendfsync {policy}"),
+            x_title: "GiB written by the host".into(),
+            y_min: 1.0,
+            curves: curves.collect(),
+            ..Panel::default()
+        }
+    };
+    let title = "write amplification since the beginning".into();
+    let policies = PAPER.iter().map(|(policy, ..)| *policy);
+    let shown = policies.filter(|policy| rows.iter().any(|row| row.subject.policy == *policy));
+    Chart { title, panels: shown.map(panel).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_that_can_not_be_read_is_an_error() {
+        let line = "8,1.5,4096,8192,0.25,3";
+        let read = points(&format!("{POINT_FIELDS}\n{line}\n")).expect("it is as printed");
+        assert_eq!(
+            read,
+            [Point {
+                host_bytes: 4096.0,
+                media_bytes: 8192.0,
+                utilization: 0.25,
+                mixed_units: 3.0
+            }]
+        );
+        for bad in ["8,1.5,4096,8192", "8,1.5,4096,much,0.25,3", "", "error"] {
+            let refused = points(&format!("{POINT_FIELDS}\n{line}\n{bad}\n")).unwrap_err();
+            assert_eq!(refused.to_string(), format!("slimio waf prints no point: {bad}"));
+        }
+        points(line).expect_err("the fields have no names");
+        points("").expect_err("there is nothing");
+    }
+}

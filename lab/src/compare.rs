@@ -1,0 +1,405 @@
+//! Stock and SlimIO in turn, in one run on one file system: medians and ratios.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::environment::Environment;
+use crate::error::{Doing, Result};
+use crate::measure::Metrics;
+use crate::run::{self, RunResult, fresh_directory};
+use crate::scenario::{self, Scale, Scenario, Work};
+use crate::server::{Policy, ServerConfig, ServerKind};
+
+/// Name of the file with one JSON line per run.
+pub const RUNS_FILE: &str = "runs.jsonl";
+
+/// A server that takes part.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// Its kind.
+    pub kind: ServerKind,
+    /// What it is called: a word that no other has.
+    pub name: String,
+    /// Its program.
+    pub program: PathBuf,
+}
+
+impl Contender {
+    /// The only one of its kind, which is its name.
+    pub fn only(kind: ServerKind, program: PathBuf) -> Self {
+        Self { kind, name: kind.to_string(), program }
+    }
+
+    /// As tables call it.
+    pub fn title(&self) -> &str {
+        match self.kind {
+            ServerKind::Stock => &self.name,
+            ServerKind::SlimIO => "SlimIO",
+        }
+    }
+}
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct CompareConfig {
+    /// Servers in the order of a round.
+    pub servers: Vec<Contender>,
+    /// Flags given to all.
+    pub extra: Vec<String>,
+    /// Rows of the report.
+    pub scenarios: Vec<&'static Scenario>,
+    /// Length and size.
+    pub scale: Scale,
+    /// Directory for results.
+    pub out: PathBuf,
+    /// Directory for the servers' data; its file system is what is compared on.
+    pub work: PathBuf,
+    /// Source of every random choice.
+    pub seed: u64,
+}
+
+/// All runs of one row on one server.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    /// Runs that went well.
+    pub results: Vec<RunResult>,
+    /// Errors of the others.
+    pub errors: Vec<String>,
+}
+
+impl Runs {
+    /// Median over the rounds; `None` when no round measured it.
+    pub fn median(&self, metric: &str) -> Option<f64> {
+        median(self.values(metric))
+    }
+
+    /// How far the rounds lie apart: (largest - smallest) / median.
+    pub fn spread(&self, metric: &str) -> Option<f64> {
+        let values = self.values(metric);
+        let largest = values.iter().copied().fold(f64::MIN, f64::max);
+        let smallest = values.iter().copied().fold(f64::MAX, f64::min);
+        let median = self.median(metric)?;
+        (median > 0.0).then(|| (largest - smallest) / median)
+    }
+
+    /// Names of everything that some round measured.
+    pub fn metric_names(&self) -> Vec<&'static str> {
+        let all: Metrics = self.results.iter().flat_map(|result| result.metrics.clone()).collect();
+        all.into_keys().collect()
+    }
+
+    /// Latency in microseconds by percentile, the median of the rounds at each.
+    pub fn curve(&self) -> Vec<(f64, f64)> {
+        let Some(first) = self.results.first() else { return Vec::new() };
+        let median_at = |at: usize| {
+            let curves = self.results.iter().filter_map(|result| result.curve.get(at));
+            median(curves.map(|&(_, us)| us).collect())
+        };
+        let points = first.curve.iter().enumerate();
+        points.filter_map(|(at, &(percentile, _))| Some((percentile, median_at(at)?))).collect()
+    }
+
+    fn values(&self, metric: &str) -> Vec<f64> {
+        self.results.iter().filter_map(|result| result.metrics.get(metric)).copied().collect()
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; `None` without values.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+/// Whether more or less of a metric is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// More: a rate, or a share of what can be had.
+    More,
+    /// Less: time, memory, bytes.
+    Less,
+}
+
+impl Better {
+    /// By the metric's name.
+    pub fn of(metric: &str) -> Self {
+        let is_rate = metric.contains("_per_s") || metric.contains("share");
+        if is_rate || metric == "during_per_without" { Self::More } else { Self::Less }
+    }
+
+    fn is(self, value: f64, than: f64) -> bool {
+        match self {
+            Self::More => value > than,
+            Self::Less => value < than,
+        }
+    }
+}
+
+/// Everything that a comparison found.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Where it ran.
+    pub environment: Environment,
+    /// What it compared.
+    pub config: CompareConfig,
+    /// By position of the scenario in `config.scenarios`, and of the server in `config.servers`.
+    pub runs: BTreeMap<(usize, usize), Runs>,
+}
+
+impl Comparison {
+    /// Runs of a row on the first server of a kind.
+    pub fn runs(&self, scenario_name: &str, kind: ServerKind) -> Option<&Runs> {
+        let mut scenarios = self.config.scenarios.iter();
+        let index = scenarios.position(|scenario| scenario.name == scenario_name)?;
+        self.of_kind(kind).find_map(|server| self.runs.get(&(index, server)))
+    }
+
+    /// The best of the stock servers in a row, with its median: what SlimIO is measured by.
+    pub fn best_stock(
+        &self,
+        scenario_name: &str,
+        metric: &str,
+        better: Better,
+    ) -> Option<(&Contender, f64)> {
+        let mut scenarios = self.config.scenarios.iter();
+        let index = scenarios.position(|scenario| scenario.name == scenario_name)?;
+        let medians = self.of_kind(ServerKind::Stock).filter_map(|server| {
+            let median = self.runs.get(&(index, server))?.median(metric)?;
+            Some((&self.config.servers[server], median))
+        });
+        medians.reduce(|best, next| if better.is(next.1, best.1) { next } else { best })
+    }
+
+    /// Median of SlimIO over that of the best stock server.
+    pub fn ratio(&self, scenario_name: &str, metric: &str) -> Option<f64> {
+        let (_, stock) = self.best_stock(scenario_name, metric, Better::of(metric))?;
+        let slimio = self.runs(scenario_name, ServerKind::SlimIO)?.median(metric)?;
+        (stock > 0.0).then_some(slimio / stock)
+    }
+
+    /// How many stock servers take part.
+    pub fn stock_count(&self) -> usize {
+        self.of_kind(ServerKind::Stock).count()
+    }
+
+    /// Positions of the servers of a kind.
+    fn of_kind(&self, kind: ServerKind) -> impl Iterator<Item = usize> {
+        let servers = self.config.servers.iter().enumerate();
+        servers.filter(move |(_, server)| server.kind == kind).map(|(index, _)| index)
+    }
+
+    /// What went wrong, a line each.
+    pub fn errors(&self) -> Vec<String> {
+        let of_runs = |(&(index, server), runs): (&(usize, usize), &Runs)| {
+            let name = self.config.scenarios[index].name;
+            let server = &self.config.servers[server].name;
+            runs.errors.iter().map(|error| format!("{name}, {server}: {error}")).collect::<Vec<_>>()
+        };
+        self.runs.iter().flat_map(of_runs).collect()
+    }
+}
+
+/// Runs the rounds of every row; each run's line is in the file as soon as the run is over.
+pub fn compare(config: CompareConfig) -> Result<Comparison> {
+    fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
+    fresh_directory(&config.work)?;
+    let mut environment = Environment::of(&config.work)?;
+    environment.add_strangers()?;
+    for Contender { name, program, .. } in &config.servers {
+        environment.add_server(&format!("{name}_version"), program);
+    }
+    let mut lines = File::create(config.out.join(RUNS_FILE)).doing("making the file of results")?;
+    let mut comparison = Comparison { environment, runs: BTreeMap::new(), config };
+    let mut capacity = Capacity::default();
+    for index in 0..comparison.config.scenarios.len() {
+        for round in 0..comparison.config.scale.rounds {
+            for server in 0..comparison.config.servers.len() {
+                let line = comparison.run_one(index, round, server, &mut capacity);
+                writeln!(lines, "{line}").doing("writing a result")?;
+            }
+        }
+    }
+    fs::remove_dir_all(&comparison.config.work).doing("removing the servers' data")?;
+    Ok(comparison)
+}
+
+/// The stock server's throughput in a closed loop, by policy. It sets the rate of the open loop.
+#[derive(Debug, Default)]
+struct Capacity {
+    per_s: BTreeMap<Policy, f64>,
+}
+
+impl Comparison {
+    fn run_one(
+        &mut self,
+        index: usize,
+        round: u32,
+        server: usize,
+        capacity: &mut Capacity,
+    ) -> Value {
+        let scenario = self.config.scenarios[index];
+        let Contender { kind, name, .. } = self.config.servers[server].clone();
+        let seed = self.config.seed + u64::from(round);
+        let outcome = self.open_rate(scenario, kind, seed, capacity).and_then(|rate| {
+            let server = self.server_config(server, scenario.policy);
+            fresh_directory(&server.directory)?;
+            run::run(scenario, &server, &self.config.scale, rate, seed)
+        });
+        let mut line = json!({
+            "scenario": scenario.name,
+            "server": name,
+            "policy": scenario.policy.to_string(),
+            "round": round,
+            "seed": seed,
+            "environment": self.environment.to_json(),
+        });
+        let runs = self.runs.entry((index, server)).or_default();
+        match outcome {
+            Ok(result) => {
+                let headline = result.metrics.get(scenario.headline).copied().unwrap_or(f64::NAN);
+                eprintln!(
+                    "{} {name} round {round}: {headline:.2} {}",
+                    scenario.name, scenario.headline
+                );
+                line["metrics"] = json!(result.metrics);
+                line["notes"] = json!(result.notes);
+                line["latency_us_by_percentile"] = json!(result.curve);
+                if let Some(series) = &result.series {
+                    line["series"] = series.to_json();
+                }
+                runs.results.push(result);
+            }
+            Err(error) => {
+                eprintln!("{} {name} round {round}: {error}", scenario.name);
+                line["error"] = error.to_string().into();
+                runs.errors.push(error.to_string());
+            }
+        }
+        line
+    }
+
+    fn server_config(&self, server: usize, policy: Policy) -> ServerConfig {
+        let Contender { kind, name, program } = self.config.servers[server].clone();
+        let directory = self.config.work.join(name);
+        ServerConfig { kind, program, directory, policy, extra: self.config.extra.clone() }
+    }
+
+    /// Half of the capacity of the stock server, the best of several, for rows with an open loop. It
+    /// comes from the closed-loop row of this run; without that row it is measured here.
+    fn open_rate(
+        &self,
+        scenario: &Scenario,
+        kind: ServerKind,
+        seed: u64,
+        capacity: &mut Capacity,
+    ) -> Result<Option<f64>> {
+        if matches!(scenario.work, Work::Snapshot(_)) {
+            // Stock measures its own rate first; without stock, SlimIO does.
+            let best = self.best_stock(scenario.name, "requests_per_s_without", Better::More);
+            let best = best.filter(|_| kind == ServerKind::SlimIO);
+            return Ok(best.map(|(_, per_s)| per_s / 2.0));
+        }
+        if !matches!(scenario.work, Work::HalfOpen { .. }) {
+            return Ok(None);
+        }
+        if let Some(per_s) = capacity.per_s.get(&scenario.policy) {
+            return Ok(Some(per_s / 2.0));
+        }
+        let name = format!("set-{}", scenario.policy);
+        let per_s = match self.best_stock(&name, "requests_per_s", Better::More) {
+            Some((_, per_s)) => per_s,
+            None => self.measure_capacity(&name, seed)?,
+        };
+        eprintln!("{}: stock does {per_s:.0} requests/s", scenario.name);
+        capacity.per_s.insert(scenario.policy, per_s);
+        Ok(Some(per_s / 2.0))
+    }
+
+    fn measure_capacity(&self, name: &str, seed: u64) -> Result<f64> {
+        let scenario = scenario::named(name).expect("every policy compared has a closed-loop row");
+        let mut stocks: Vec<usize> = self.of_kind(ServerKind::Stock).collect();
+        if stocks.is_empty() {
+            stocks.push(0);
+        }
+        let mut best = 0.0_f64;
+        for stock in stocks {
+            let server = self.server_config(stock, scenario.policy);
+            fresh_directory(&server.directory)?;
+            let result = run::run(scenario, &server, &self.config.scale, None, seed)?;
+            best = best.max(result.metrics["requests_per_s"]);
+        }
+        Ok(best)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(values: &[f64]) -> Runs {
+        let result = |&value: &f64| RunResult {
+            metrics: Metrics::from([("m", value)]),
+            curve: vec![(50.0, value)],
+            ..RunResult::default()
+        };
+        Runs { results: values.iter().map(result).collect(), errors: Vec::new() }
+    }
+
+    #[test]
+    fn medians_and_spreads() {
+        assert_eq!(runs(&[3.0, 1.0, 2.0]).median("m"), Some(2.0));
+        assert_eq!(runs(&[4.0, 2.0]).median("m"), Some(3.0));
+        assert_eq!(runs(&[]).median("m"), None);
+        assert_eq!(runs(&[1.0]).median("other"), None);
+        assert_eq!(runs(&[1.0, 2.0, 4.0]).spread("m"), Some(1.5));
+        assert_eq!(runs(&[1.0, 2.0, 4.0]).curve(), [(50.0, 2.0)]);
+    }
+
+    #[test]
+    fn the_best_stock_server_is_the_yardstick() {
+        let row = scenario::named("set-always").unwrap();
+        let server =
+            |kind, name: &str| Contender { kind, name: name.to_owned(), program: PathBuf::new() };
+        let comparison = Comparison {
+            environment: Environment::default(),
+            config: CompareConfig {
+                servers: vec![
+                    server(ServerKind::Stock, "old"),
+                    server(ServerKind::Stock, "new"),
+                    Contender::only(ServerKind::SlimIO, PathBuf::new()),
+                ],
+                extra: Vec::new(),
+                scenarios: vec![row],
+                scale: Scale::QUICK,
+                out: PathBuf::new(),
+                work: PathBuf::new(),
+                seed: 1,
+            },
+            runs: [10.0, 20.0, 40.0]
+                .into_iter()
+                .enumerate()
+                .map(|(index, value)| {
+                    let metrics = Metrics::from([("requests_per_s", value), ("pss_mib", value)]);
+                    let results = vec![RunResult { metrics, ..RunResult::default() }];
+                    ((0, index), Runs { results, errors: Vec::new() })
+                })
+                .collect(),
+        };
+        assert_eq!(comparison.ratio(row.name, "requests_per_s"), Some(2.0), "the fastest");
+        assert_eq!(comparison.ratio(row.name, "pss_mib"), Some(4.0), "the smallest");
+        let best = comparison.best_stock(row.name, "requests_per_s", Better::More).unwrap();
+        assert_eq!((best.0.title(), comparison.stock_count()), ("new", 2));
+        assert_eq!(comparison.config.servers[2].title(), "SlimIO");
+        let report = crate::markdown::render(&comparison, "a test");
+        assert!(report.contains("| old | new | SlimIO | ratio to the best |"), "{report}");
+        assert!(report.contains("| 20.0 (new) | 40.0 | 2.00× |"), "{report}");
+    }
+}

@@ -1,0 +1,234 @@
+//! A comparison as Markdown.
+
+mod snapshots;
+
+use std::fmt::Write as _;
+
+use crate::compare::{Comparison, Contender, Runs};
+use crate::scenario::{Scenario, Work};
+use crate::server::ServerKind;
+use crate::targets::{Verdict, verdicts};
+
+/// Stands for a value that there is none of.
+const NOTHING: &str = "–";
+
+/// Environment, targets, one line per row, and every number.
+pub fn render(comparison: &Comparison, command: &str) -> String {
+    let mut text = String::from("# Benchmarks\n\n");
+    let scale = &comparison.config.scale;
+    let _ = writeln!(
+        text,
+        "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
+         Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty; \
+         under `always`, {} MiB were written and deleted before that, so that the log's files are \
+         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields); \
+         values are half compressible and differ from request to request. \
+         Ratios are SlimIO / {}; in brackets, how far the rounds lie apart.\n",
+        scale.rounds,
+        scale.measured_s,
+        comparison.config.seed,
+        scale.key_count,
+        scale.aged_payload_bytes >> 20,
+        scale.snapshot_payload_bytes >> 20,
+        scale.slowest_count,
+        if comparison.stock_count() > 1 { "the best of stock in that row" } else { "stock" },
+    );
+    environment(comparison, &mut text);
+    if comparison.config.servers.len() > 1 {
+        targets(&verdicts(comparison), stock_title(comparison), &mut text);
+    }
+    overview(comparison, &mut text);
+    snapshots::tables(comparison, &mut text);
+    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
+        detail(comparison, index, scenario, &mut text);
+    }
+    text.push_str(NOTES);
+    text
+}
+
+const NOTES: &str = "## What the numbers are\n\n\
+- `server_cpu`: user and system time of all threads of the server (its io_uring workers too) and of \
+children it has waited for, in steps of 10 ms. Not in it: what the kernel does in threads of its own \
+and in interrupts (writeback, completions). `machine_cpu` has everything that ran on the machine, \
+the clients and strangers included.\n\
+- `other_cores_busy`: of the machine's CPU time what neither server nor client used: the kernel's own \
+threads and strangers.\n\
+- `client_cpu`: the load generator's own, or that of `redis-benchmark`.\n\
+- Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the same \
+run; latency counts from the moment a request was due. `client_lag`: how late the generator itself \
+was. `machine_stall`: how late a thread woke that only slept, in the same stretch and counted in the \
+same way: no server can be better than that.\n\
+- `device_*`: the whole device below the directory, after everything dirty was written out; \
+strangers' writes count too. `process_write_bytes`: what the kernel books on the server.\n\
+- `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_area_bytes` of INFO \
+(SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the stock \
+log is nothing but its records, so it is 1 there.\n\
+- `pss`: memory of the server, shared pages by their share.\n\
+- System calls are counted in a stretch of its own behind the measured one.\n\
+- `replay`: payload over the time from start to the first PONG, after SIGKILL (SlimIO) or \
+SHUTDOWN (stock), files out of this machine's memory (a virtual machine's host may still hold \
+them); `file_read`: the same files read afterwards by one thread, buffered.\n\
+- `recovery`: as `replay`, with everything in the snapshot that the log goes on from. `device_read`: \
+the same files read afterwards with direct I/O, several reads in flight, by what the device counts.\n\
+- Snapshots: the data set is filled, the log rewritten, and the clients write at full rate, without a \
+snapshot, during `BGSAVE`, without; then, the log rewritten again, at random (Poisson) at half of \
+what stock did at full rate without a snapshot, again without one and during one. The average \
+(`requests_per_s`) is over all of the full rate. `snapshot_s`: from the command to INFO saying that \
+it is complete. `closed_latency_…`: at full rate. `pss`: the server and its children, sampled; the \
+kernel walks through all their memory for that, which keeps a core for milliseconds, so it is done at full \
+rate only, with a snapshot and without. `write_rate_per_snapshot_rate`: written \
+while the snapshot ran, over the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock), \
+the longest step (SlimIO), by the clock; `..._cpu_ms_max`: in CPU time, which stock does not tell.\n\
+- Slowest command: without a break; what yields to others in between counts anew. In CPU time by \
+`command-cpu-tracking` (SlimIO only), by the clock from `SLOWLOG`, which begins at 0.5 ms. A hash is \
+filled twice, and a snapshot begun, single fields written, and the hash expires or is deleted; \
+`was_during_snapshot`: the snapshots were still running then.\n\
+- `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did: user mode is work \
+in memory; what the kernel does for it in threads of its own is not in it; `saver_waits`: neither \
+running nor waiting for a core, for the device or for data. As far as it was seen alive.\n";
+
+fn environment(comparison: &Comparison, text: &mut String) {
+    text.push_str("| | |\n|---|---|\n");
+    for (name, fact) in comparison.environment.facts() {
+        let _ = writeln!(text, "| {} | {fact} |", name.replace('_', " "));
+    }
+    let how_syscalls = note(comparison, "syscalls");
+    let _ = writeln!(text, "| system calls counted by | {how_syscalls} |");
+    let _ = writeln!(text, "| cold start by | {} |", note(comparison, "cold"));
+    if comparison.config.servers.iter().any(|server| server.kind == ServerKind::SlimIO) {
+        let _ = writeln!(text, "| SlimIO's I/O path | {} |", note(comparison, "io_path"));
+    }
+    text.push('\n');
+}
+
+fn note(comparison: &Comparison, name: &str) -> String {
+    let mut notes = comparison.runs.values().flat_map(|runs| &runs.results);
+    notes.find_map(|result| result.notes.get(name)).map_or(NOTHING.into(), Clone::clone)
+}
+
+/// What stands above the numbers of the stock server.
+fn stock_title(comparison: &Comparison) -> &'static str {
+    if comparison.stock_count() > 1 { "best of stock" } else { "stock" }
+}
+
+fn targets(verdicts: &[Verdict], stock: &str, text: &mut String) {
+    let _ =
+        writeln!(text, "## Targets\n\n| | {stock} | SlimIO | ratio | floor | goal | floor met |");
+    text.push_str("|---|---:|---:|---:|---:|---:|---|\n");
+    for verdict in verdicts {
+        let met = match verdict.met {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => NOTHING,
+        };
+        let best = verdict.best.as_ref().map(|name| format!(" ({name})"));
+        let _ = writeln!(
+            text,
+            "| {} | {}{} | {} | {} | {} | {} | {met} |",
+            verdict.title,
+            number(verdict.stock),
+            best.unwrap_or_default(),
+            number(verdict.slimio),
+            ratio(verdict.ratio),
+            verdict.floor,
+            verdict.goal
+        );
+    }
+    text.push('\n');
+}
+
+fn overview(comparison: &Comparison, text: &mut String) {
+    let rows = comparison.config.scenarios.iter().enumerate();
+    let rows: Vec<_> = rows.filter(|(_, scenario)| !has_a_table_of_its_own(scenario)).collect();
+    if rows.is_empty() {
+        return;
+    }
+    text.push_str("## Overview\n\n| | policy | requests/s | p50 us | p99 us | p99.9 us | max us |");
+    text.push_str(" client late, p99.9 us | machine stalls, p99.9 us | server CPU us/request |");
+    text.push_str(" system calls/request | log/payload | PSS MiB |\n");
+    text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (index, scenario) in rows {
+        for (server, contender) in comparison.config.servers.iter().enumerate() {
+            let Some(runs) = comparison.runs.get(&(index, server)) else { continue };
+            let name = &contender.name;
+            let _ = write!(text, "| {}, {name} | {} |", scenario.title, scenario.policy);
+            for metric in [
+                "requests_per_s",
+                "latency_us_p50",
+                "latency_us_p99",
+                "latency_us_p999",
+                "latency_us_max",
+                "client_lag_us_p999",
+                "machine_stall_us_p999",
+                "server_cpu_us_per_request",
+                "syscalls_per_request",
+                "log_bytes_per_payload_byte",
+                "pss_mib",
+            ] {
+                let _ = write!(text, " {} |", number(runs.median(metric)));
+            }
+            text.push('\n');
+        }
+    }
+    text.push('\n');
+}
+
+fn has_a_table_of_its_own(scenario: &Scenario) -> bool {
+    matches!(
+        scenario.work,
+        Work::Replay { .. } | Work::Snapshot(_) | Work::Recovery { .. } | Work::Slowest(_)
+    )
+}
+
+fn detail(comparison: &Comparison, index: usize, scenario: &Scenario, text: &mut String) {
+    let servers = comparison.config.servers.iter().enumerate();
+    let runs: Vec<(&Contender, &Runs)> = servers
+        .filter_map(|(server, contender)| Some((contender, comparison.runs.get(&(index, server))?)))
+        .collect();
+    let titles: Vec<&str> = runs.iter().map(|(contender, _)| contender.title()).collect();
+    let to_what = if comparison.stock_count() > 1 { " to the best" } else { "" };
+    let _ = writeln!(
+        text,
+        "## {} ({}): {}\n\n| | {} | ratio{to_what} |\n|---|{}---:|",
+        scenario.title,
+        scenario.policy,
+        scenario.name,
+        titles.join(" | "),
+        "---:|".repeat(titles.len()),
+    );
+    let mut names: Vec<&str> = runs.iter().flat_map(|(_, runs)| runs.metric_names()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let _ = write!(text, "| {name} |");
+        for (_, runs) in &runs {
+            let spread = runs.spread(name).filter(|&spread| spread > 0.0);
+            let spread = spread.map(|spread| format!(" [{:.0} %]", spread * 100.0));
+            let _ = write!(text, " {}{} |", number(runs.median(name)), spread.unwrap_or_default());
+        }
+        let _ = writeln!(text, " {} |", ratio(comparison.ratio(scenario.name, name)));
+    }
+    text.push('\n');
+    for (contender, runs) in runs {
+        for error in &runs.errors {
+            let (name, error) = (&contender.name, error.replace('\n', " "));
+            let _ = writeln!(text, "A round of {name} failed: {error}\n");
+        }
+    }
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| NOTHING.into(), |ratio| format!("{ratio:.2}×"))
+}
+
+/// Three or so digits.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => NOTHING.into(),
+        Some(0.0) => "0".into(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) if value.abs() >= 0.1 => format!("{value:.2}"),
+        Some(value) => format!("{value:.4}"),
+    }
+}

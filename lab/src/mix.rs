@@ -1,0 +1,218 @@
+//! What the clients do: the mixes of operations, YCSB's among them.
+//!
+//! YCSB's records become strings, one per key, and its operations the commands a string server has:
+//!
+//! | mix | operations | keys |
+//! |---|---|---|
+//! | `ycsb-a` | 50 % GET, 50 % SET | zipfian |
+//! | `ycsb-b` | 95 % GET, 5 % SET | zipfian |
+//! | `ycsb-c` | GET | zipfian |
+//! | `ycsb-d` | 95 % GET, 5 % SET of a new key | latest |
+//! | `ycsb-e` | 95 % MGET of 1 to 100 neighbouring keys (the scan), 5 % SET of a new key | zipfian |
+//! | `ycsb-f` | 50 % GET, 50 % GET and then SET of the same key, timed as one | zipfian |
+//!
+//! A scan in YCSB asks for the records that follow a key in key order. Redis's binding keeps a
+//! sorted set for that; with strings alone the neighbours are known by their numbers, and `MGET`
+//! reads as many values as the scan would.
+
+use fastrand::Rng;
+
+use crate::error::{BenchError, Result};
+use crate::keys::{KeyDistribution, KeyPicker};
+
+/// Longest scan, in keys, as in YCSB.
+const SCAN_LEN_MAX: u64 = 100;
+/// Most keys one MSET may carry.
+const MSET_LEN_MAX: u64 = 1024;
+
+/// One operation, not yet encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// `SET key value`.
+    Set {
+        /// Key number.
+        key: u64,
+    },
+    /// `GET key`.
+    Get {
+        /// Key number.
+        key: u64,
+    },
+    /// `GET key`, and when its reply is in, `SET key value`.
+    ReadModifyWrite {
+        /// Key number.
+        key: u64,
+    },
+    /// `MSET` of `len` neighbouring keys, round the end of the key range.
+    MSet {
+        /// First key's number.
+        key: u64,
+        /// Number of keys.
+        len: u64,
+    },
+    /// `MGET` of `len` neighbouring keys, round the end of the key range.
+    MGet {
+        /// First key's number.
+        key: u64,
+        /// Number of keys.
+        len: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Set,
+    Get,
+    Insert,
+    ReadModifyWrite,
+    Scan,
+    MSet { len: u64 },
+}
+
+/// A stream of operations.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    weights: Vec<(u64, Verb)>,
+    weight_sum: u64,
+    keys: KeyPicker,
+}
+
+impl Mix {
+    /// The mix of this name: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS` or `ycsb-a` to `ycsb-f`.
+    /// `distribution` overrides the mix's own.
+    pub fn named(
+        name: &str,
+        key_count: u64,
+        distribution: Option<KeyDistribution>,
+    ) -> Result<Self> {
+        let (weights, own) = parse(name)?;
+        let weight_sum = weights.iter().map(|&(weight, _)| weight).sum();
+        if weight_sum == 0 {
+            return Err(BenchError::Usage(format!("mix {name} does nothing")));
+        }
+        let keys = KeyPicker::new(distribution.unwrap_or(own), key_count);
+        Ok(Self { weights, weight_sum, keys })
+    }
+
+    /// Whether the mix reads, so that the keys must be there first.
+    pub fn reads(&self) -> bool {
+        self.weights.iter().any(|&(weight, verb)| {
+            weight > 0 && matches!(verb, Verb::Get | Verb::ReadModifyWrite | Verb::Scan)
+        })
+    }
+
+    /// Number of keys there are now; inserts make it grow.
+    pub fn key_count(&self) -> u64 {
+        self.keys.count()
+    }
+
+    /// The next operation.
+    pub fn pick(&mut self, rng: &mut Rng) -> Op {
+        match self.pick_verb(rng) {
+            Verb::Set => Op::Set { key: self.keys.pick(rng) },
+            Verb::Get => Op::Get { key: self.keys.pick(rng) },
+            Verb::Insert => Op::Set { key: self.keys.insert() },
+            Verb::ReadModifyWrite => Op::ReadModifyWrite { key: self.keys.pick(rng) },
+            Verb::MSet { len } => Op::MSet { key: self.keys.pick(rng), len },
+            Verb::Scan => Op::MGet { key: self.keys.pick(rng), len: 1 + rng.u64(..SCAN_LEN_MAX) },
+        }
+    }
+
+    fn pick_verb(&self, rng: &mut Rng) -> Verb {
+        if let [(_, only)] = self.weights[..] {
+            return only;
+        }
+        let mut ticket = rng.u64(..self.weight_sum);
+        for &(weight, verb) in &self.weights {
+            if ticket < weight {
+                return verb;
+            }
+            ticket -= weight;
+        }
+        unreachable!("the ticket is below the sum of the weights");
+    }
+}
+
+fn parse(name: &str) -> Result<(Vec<(u64, Verb)>, KeyDistribution)> {
+    use KeyDistribution::{Latest, Uniform, Zipfian};
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|_| BenchError::Usage(format!("mix {name}: {text} is not a number")))
+    };
+    let parts: Vec<&str> = name.split(':').collect();
+    Ok(match parts[..] {
+        ["set"] => (vec![(1, Verb::Set)], Uniform),
+        ["get"] => (vec![(1, Verb::Get)], Uniform),
+        ["mset", len] => {
+            let len = number(len)?;
+            if !(1..=MSET_LEN_MAX).contains(&len) {
+                return Err(BenchError::Usage(format!("mset takes 1 to {MSET_LEN_MAX} keys")));
+            }
+            (vec![(1, Verb::MSet { len })], Uniform)
+        }
+        ["ratio", sets, gets] => {
+            (vec![(number(sets)?, Verb::Set), (number(gets)?, Verb::Get)], Uniform)
+        }
+        ["ycsb-a"] => (vec![(50, Verb::Get), (50, Verb::Set)], Zipfian),
+        ["ycsb-b"] => (vec![(95, Verb::Get), (5, Verb::Set)], Zipfian),
+        ["ycsb-c"] => (vec![(1, Verb::Get)], Zipfian),
+        ["ycsb-d"] => (vec![(95, Verb::Get), (5, Verb::Insert)], Latest),
+        ["ycsb-e"] => (vec![(95, Verb::Scan), (5, Verb::Insert)], Zipfian),
+        ["ycsb-f"] => (vec![(50, Verb::Get), (50, Verb::ReadModifyWrite)], Zipfian),
+        _ => {
+            return Err(BenchError::Usage(format!(
+                "unknown mix {name}; there are set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f"
+            )));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(name: &str, is: impl Fn(Op) -> bool) -> f64 {
+        let mut mix = Mix::named(name, 1000, None).unwrap();
+        let mut rng = Rng::with_seed(9);
+        let draws = 20_000;
+        let hits = (0..draws).filter(|_| is(mix.pick(&mut rng))).count();
+        hits as f64 / f64::from(draws)
+    }
+
+    #[test]
+    fn mixes_have_their_shares() {
+        let reads = |op| matches!(op, Op::Get { .. } | Op::MGet { .. });
+        for (name, expected) in [
+            ("set", 0.0),
+            ("get", 1.0),
+            ("ratio:1:9", 0.9),
+            ("ycsb-a", 0.5),
+            ("ycsb-b", 0.95),
+            ("ycsb-c", 1.0),
+            ("ycsb-d", 0.95),
+            ("ycsb-e", 0.95),
+            ("ycsb-f", 0.5),
+        ] {
+            let is = share(name, reads);
+            assert!((is - expected).abs() < 0.015, "{name}: {is}");
+        }
+    }
+
+    #[test]
+    fn inserts_make_new_keys() {
+        let mut mix = Mix::named("ycsb-d", 10, None).unwrap();
+        let mut rng = Rng::with_seed(9);
+        for _ in 0..1000 {
+            mix.pick(&mut rng);
+        }
+        assert!(mix.key_count() > 20, "{}", mix.key_count());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for name in ["", "sets", "mset:0", "mset:x", "ratio:0:0", "ycsb-g"] {
+            let refused = Mix::named(name, 10, None);
+            assert!(matches!(refused, Err(BenchError::Usage(_))), "{name}");
+        }
+    }
+}

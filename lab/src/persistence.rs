@@ -1,0 +1,46 @@
+//! What a server says of its log and snapshots, in `INFO persistence`.
+
+use std::collections::BTreeMap;
+
+use crate::client::Client;
+use crate::error::{BenchError, Result};
+use crate::snapshot::Kind;
+
+/// The fields of one answer.
+pub(crate) struct Persistence(BTreeMap<String, String>);
+
+impl Persistence {
+    pub(crate) fn of(client: &mut Client) -> Result<Self> {
+        Ok(Self(client.info("persistence")?))
+    }
+
+    /// A field that is a number; flags are 0 or 1.
+    ///
+    /// # Errors
+    /// When it is missing, or no number.
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
+        let text = self.text(name)?;
+        let not_one = || BenchError::Reply(format!("INFO persistence: {name} is {text:?}"));
+        text.parse().map_err(|_| not_one())
+    }
+
+    /// Checks that the last snapshot of a kind did not fail.
+    ///
+    /// # Errors
+    /// When it did.
+    pub(crate) fn check(&self, kind: Kind) -> Result<()> {
+        let name = match kind {
+            Kind::Save => "rdb_last_bgsave_status",
+            Kind::Rewrite | Kind::Growth => "aof_last_bgrewrite_status",
+        };
+        match self.text(name)? {
+            "ok" => Ok(()),
+            status => Err(BenchError::Server(format!("{kind} failed: {name} is {status}"))),
+        }
+    }
+
+    fn text(&self, name: &str) -> Result<&str> {
+        let text = self.0.get(name).map(|text| text.trim());
+        text.ok_or_else(|| BenchError::Reply(format!("INFO persistence has no field {name}")))
+    }
+}

@@ -1,0 +1,394 @@
+//! A snapshot while clients write: what it does to throughput, memory and latency, all in one run.
+//!
+//! ```text
+//!  fill ─ rewrite ─┬─ closed loop, full rate ──────────────┬─ rewrite ─┬─ open loop, half rate ───┐
+//!                  │ without │ during BGSAVE │ without     │           │ without │ during BGSAVE  │
+//! ```
+//!
+//! The log is rewritten before each part, so that both servers begin it with a log that has been
+//! rewritten once, and the disk holds no more than a part's writes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, Reply};
+use crate::error::{BenchError, Result};
+use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
+use crate::measure::{CPU_MEASURABLE_MIN, Metrics};
+use crate::mix::Mix;
+use crate::persistence::Persistence;
+use crate::request::{KEY_SIZE, RequestWriter};
+use crate::run::{RunResult, preload, without_errors};
+use crate::scenario::Scale;
+use crate::series::Series;
+use crate::server::{Policy, Server, ServerConfig, ServerKind};
+use crate::stalls::StallMeter;
+use crate::values::ValuePool;
+use crate::watch::{Seen, Watch};
+
+/// Distance of the looks at a snapshot that runs.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// A snapshot that takes longer ends the run.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(1800);
+
+/// What the clients do around and during the snapshot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SnapshotWork {
+    /// Name of the mix.
+    pub mix: &'static str,
+    /// Connections.
+    pub clients: usize,
+    /// In bytes.
+    pub value_size: usize,
+    /// Share of a value that a compressor can save.
+    pub compressible: f64,
+    /// `rdbcompression`.
+    pub compresses: bool,
+    /// Which snapshot.
+    pub kind: Kind,
+}
+
+/// A snapshot, by what it is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `BGSAVE`.
+    Save,
+    /// `BGREWRITEAOF`.
+    Rewrite,
+    /// A log that has grown, which the server rewrites by itself.
+    Growth,
+}
+
+impl Kind {
+    fn begin(self, client: &mut Client) -> Result<()> {
+        match self {
+            Self::Save => client.expect(&["BGSAVE"])?,
+            Self::Rewrite => client.expect(&["BGREWRITEAOF"])?,
+            Self::Growth => set_growth(client, "1")?,
+        };
+        Ok(())
+    }
+}
+
+/// By how much the log grows, in percent, before the server rewrites it; "0": it never does.
+fn set_growth(client: &mut Client, percent: &str) -> Result<Reply> {
+    Ok(client.expect(&["CONFIG", "SET", "auto-aof-rewrite-percentage", percent])?)
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str(match self {
+            Self::Save => "BGSAVE",
+            Self::Rewrite => "BGREWRITEAOF",
+            Self::Growth => "rewriting the log",
+        })
+    }
+}
+
+/// Has a snapshot taken and waits until the server says that it is complete; returns how long that
+/// took.
+pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
+    let count_before = State::of(client, kind)?.count;
+    let began = Instant::now();
+    kind.begin(client)?;
+    let mut is_growth_allowed = kind == Kind::Growth;
+    loop {
+        let state = State::of(client, kind)?;
+        if is_growth_allowed && (state.is_running || state.count > count_before) {
+            // One, and not the next one behind it.
+            set_growth(client, "0")?;
+            is_growth_allowed = false;
+        }
+        let took = began.elapsed();
+        // It is counted when it begins: one that is put off is neither running nor counted.
+        if !state.is_running && state.count > count_before {
+            return Ok(took);
+        }
+        if took > SNAPSHOT_MAX {
+            return Err(BenchError::Server(format!("{kind} takes longer than {SNAPSHOT_MAX:?}")));
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+struct State {
+    is_running: bool,
+    /// How many there were.
+    count: u64,
+}
+
+impl State {
+    fn of(client: &mut Client, kind: Kind) -> Result<Self> {
+        let said = Persistence::of(client)?;
+        said.check(kind)?;
+        let [running, count] = match kind {
+            Kind::Save => ["rdb_bgsave_in_progress", "rdb_saves"],
+            Kind::Rewrite | Kind::Growth => ["aof_rewrite_in_progress", "aof_rewrites"],
+        };
+        Ok(Self { is_running: said.number(running)? != 0, count: said.number(count)? })
+    }
+}
+
+/// A phase, and what surrounded it.
+struct Stretch {
+    /// When it began, from the run's beginning on.
+    began: Duration,
+    report: PhaseReport,
+    stall_us_p999: f64,
+}
+
+/// A phase during which a snapshot was taken.
+struct Snapshot {
+    load: Stretch,
+    took: Duration,
+}
+
+struct Run<'a> {
+    server: &'a Server,
+    generator: Generator,
+    /// Time of the series begins here.
+    began: Instant,
+}
+
+impl Run<'_> {
+    fn stretch(&mut self, until: Until) -> Result<Stretch> {
+        let began = self.began.elapsed();
+        let stalls = StallMeter::start()?;
+        let report = without_errors(self.generator.run(until)?)?;
+        Ok(Stretch { began, report, stall_us_p999: stalls.p999_us() })
+    }
+
+    /// The same, watched as a snapshot is: looking at memory keeps a core for milliseconds, and both are
+    /// compared.
+    fn watched(&mut self, until: Until) -> Result<Stretch> {
+        let _watch = Watch::start(self.server)?;
+        self.stretch(until)
+    }
+
+    /// A snapshot under load, and what was seen of the server meanwhile.
+    fn watched_snapshot(&mut self, kind: Kind) -> Result<(Snapshot, Seen)> {
+        let watch = Watch::start(self.server)?;
+        let snapshot = self.snapshot(kind);
+        let seen = watch.finish();
+        Ok((snapshot?, seen))
+    }
+
+    /// Load from the moment the snapshot is asked for to the moment it is complete.
+    fn snapshot(&mut self, kind: Kind) -> Result<Snapshot> {
+        let mut client = self.server.client()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (load, took) = thread::scope(|scope| {
+            let until = Until::Told(Arc::clone(&is_over));
+            let taking = scope.spawn(move || {
+                let took = take(&mut client, kind);
+                is_over.store(true, Ordering::Relaxed);
+                took
+            });
+            let load = self.stretch(until);
+            (load, taking.join().expect("waiting for a snapshot does not panic"))
+        });
+        Ok(Snapshot { took: took?, load: load? })
+    }
+
+    /// Longest stretch that the command thread was away for a snapshot, as far as the server tells:
+    /// by the clock, and in CPU time, which stock does not tell.
+    fn away(&self, metrics: &mut Metrics) -> Result<()> {
+        let mut client = self.server.client()?;
+        let (section, by_clock, cpu) = match self.server.config().kind {
+            ServerKind::Stock => ("stats", "latest_fork_usec", "latest_fork_usec"),
+            ServerKind::SlimIO => ("slimio", "snapshot_step_us_max", "snapshot_step_cpu_us_max"),
+        };
+        let info = client.info(section)?;
+        for (metric, field) in
+            [("command_thread_away_ms_max", by_clock), ("command_thread_away_cpu_ms_max", cpu)]
+        {
+            if let Some(us) = info.get(field).and_then(|text| text.trim().parse::<f64>().ok()) {
+                let ms_max = metrics.entry(metric).or_insert(0.0);
+                *ms_max = ms_max.max(us / 1000.0);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs both parts. `open_rate`: arrivals per second of the second; without one, half of what the
+/// server did in the first part without a snapshot.
+pub fn run(
+    work: &SnapshotWork,
+    config: &ServerConfig,
+    scale: &Scale,
+    open_rate: Option<f64>,
+    seed: u64,
+) -> Result<RunResult> {
+    let mut config = config.clone();
+    let compression = if work.compresses { "yes" } else { "no" };
+    config.extra.extend(["--rdbcompression".to_owned(), compression.to_owned()]);
+    let writer = RequestWriter::new(ValuePool::new(work.value_size, work.compressible, seed));
+    let pair_size = (KEY_SIZE + work.value_size) as u64;
+    let key_count = (scale.snapshot_payload_bytes / pair_size).max(1);
+
+    let server = Server::start(&config)?;
+    preload(server.address(), key_count, &writer, seed)?;
+    rewrite_log(&server)?;
+    let load = LoadConfig {
+        address: server.address().clone(),
+        clients: work.clients,
+        pipeline: 1,
+        arrival: Arrival::Closed,
+        check_values: true,
+        seed,
+    };
+    let mix = Mix::named(work.mix, key_count, None)?;
+    let generator = Generator::connect(load, mix.clone(), writer)?;
+    let mut run = Run { server: &server, generator, began: Instant::now() };
+    let warmup = Until::Elapsed(Duration::from_secs_f64(scale.warmup_s));
+    let measured = Until::Elapsed(Duration::from_secs_f64(scale.measured_s));
+    run.stretch(warmup)?;
+    if work.kind == Kind::Growth {
+        // Not measured: a log that grows longer than it ever was takes new space of its disk, and later
+        // uses that again. The second begins with what was logged during the first.
+        for _ in 0..2 {
+            run.stretch(measured.clone())?;
+            run.snapshot(work.kind)?;
+        }
+    }
+
+    run.began = Instant::now();
+    let before = run.watched(measured.clone())?;
+    let (snapshot, seen) = run.watched_snapshot(work.kind)?;
+    let after = run.watched(measured.clone())?;
+    let mut result = RunResult::default();
+    let data_bytes = (key_count * pair_size) as f64;
+    closed_metrics(&[&before, &after], &snapshot, &seen, data_bytes, &mut result.metrics);
+    result.series = Some(series(&[&before, &snapshot.load, &after], &snapshot));
+    run.away(&mut result.metrics)?;
+
+    rewrite_log(&server)?;
+    let per_s = open_rate.unwrap_or(result.metrics["requests_per_s_without"] / 2.0);
+    run.generator.set_mix(mix, Arrival::Poisson { per_s });
+    let quiet = run.stretch(measured)?;
+    let snapshot = run.snapshot(work.kind)?;
+    open_metrics(&quiet, &snapshot.load, per_s, &mut result.metrics);
+    run.away(&mut result.metrics)?;
+    let found = server.client()?.expect(&["DBSIZE"])?;
+    if found != Reply::Integer(key_count as i64) {
+        return Err(BenchError::Broken(format!("of {key_count} keys there are {found:?}")));
+    }
+    drop(run);
+    result.add_notes(&server)?;
+    server.stop()?;
+    Ok(result)
+}
+
+/// Both servers begin with a log that goes on from a snapshot.
+fn rewrite_log(server: &Server) -> Result<()> {
+    if server.config().policy != Policy::Off {
+        take(&mut server.client()?, Kind::Rewrite)?;
+    }
+    Ok(())
+}
+
+fn closed_metrics(
+    without: &[&Stretch],
+    snapshot: &Snapshot,
+    seen: &Seen,
+    data_bytes: f64,
+    metrics: &mut Metrics,
+) {
+    let during = &snapshot.load.report;
+    let sum = |of: fn(&PhaseReport) -> f64| -> f64 {
+        without.iter().map(|stretch| of(&stretch.report)).sum()
+    };
+    let elapsed_s = sum(|report| report.elapsed.as_secs_f64());
+    let requests = sum(|report| report.requests as f64);
+    let without_per_s = requests / elapsed_s;
+    let during_s = during.elapsed.as_secs_f64();
+    let took_s = snapshot.took.as_secs_f64();
+    // Either stretch is of the same load: the mean of the two is as good as it gets.
+    let tails = without.iter().map(|stretch| stretch.report.latency_us(99.9));
+    let (without_us, during_us) =
+        (tails.sum::<f64>() / without.len() as f64, during.latency_us(99.9));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    metrics.extend([
+        ("requests_per_s", (requests + during.requests as f64) / (elapsed_s + during_s)),
+        ("requests_per_s_without", without_per_s),
+        ("requests_per_s_during", during.requests_per_s()),
+        ("during_per_without", during.requests_per_s() / without_per_s),
+        ("snapshot_s", took_s),
+        ("snapshot_mb_per_s", data_bytes / 1e6 / took_s),
+        ("data_mb", data_bytes / 1e6),
+        ("pss_mib_before", mib(seen.pss_bytes_before)),
+        ("pss_mib_peak", mib(seen.pss_bytes_peak)),
+        ("pss_peak_per_before", seen.pss_bytes_peak as f64 / seen.pss_bytes_before as f64),
+        // As much of the data set was written anew while it was saved: what memory pays for.
+        ("write_rate_per_snapshot_rate", during.payload_bytes as f64 / data_bytes),
+        ("closed_latency_us_p999_without", without_us),
+        ("closed_latency_us_p999_during", during_us),
+        ("closed_p999_during_per_without", during_us / without_us),
+        ("closed_latency_us_max_during", during.latency_us_max()),
+    ]);
+    if let Some(saver) = seen.saver.filter(|saver| saver.cpu.total() >= CPU_MEASURABLE_MIN) {
+        let busy = saver.cpu.total() + saver.core_wait;
+        metrics.extend([
+            ("saver_user_s", saver.cpu.user.as_secs_f64()),
+            ("saver_system_s", saver.cpu.system.as_secs_f64()),
+            ("saver_waits_for_core_s", saver.core_wait.as_secs_f64()),
+            ("saver_waits_s", snapshot.took.saturating_sub(busy).as_secs_f64()),
+        ]);
+    }
+}
+
+fn open_metrics(quiet: &Stretch, during: &Stretch, per_s: f64, metrics: &mut Metrics) {
+    metrics.insert("offered_per_s", per_s);
+    let lag_us =
+        |stretch: &Stretch| stretch.report.own_lag.value_at_percentile(99.9) as f64 / 1000.0;
+    metrics.extend([
+        ("machine_stall_us_p999_without", quiet.stall_us_p999),
+        ("machine_stall_us_p999_during", during.stall_us_p999),
+        ("client_lag_us_p999_without", lag_us(quiet)),
+        ("client_lag_us_p999_during", lag_us(during)),
+        ("never_sent_during", during.report.never_sent as f64),
+    ]);
+    let p999_us = |histogram: &hdrhistogram::Histogram<u64>| {
+        (!histogram.is_empty()).then(|| histogram.value_at_percentile(99.9) as f64 / 1000.0)
+    };
+    let (quiet, during) = (&quiet.report, &during.report);
+    let rows = [
+        (
+            [&quiet.write_latency, &during.write_latency],
+            [
+                "set_latency_us_p999_without",
+                "set_latency_us_p999_during",
+                "set_p999_during_per_without",
+            ],
+        ),
+        (
+            [&quiet.read_latency, &during.read_latency],
+            [
+                "get_latency_us_p999_without",
+                "get_latency_us_p999_during",
+                "get_p999_during_per_without",
+            ],
+        ),
+    ];
+    for ([quiet, during], [name_without, name_during, name_ratio]) in rows {
+        if let (Some(without_us), Some(during_us)) = (p999_us(quiet), p999_us(during)) {
+            metrics.insert(name_without, without_us);
+            metrics.insert(name_during, during_us);
+            metrics.insert(name_ratio, during_us / without_us);
+        }
+    }
+}
+
+fn series(stretches: &[&Stretch], snapshot: &Snapshot) -> Series {
+    let mut series = Series::default();
+    for stretch in stretches {
+        series.add(stretch.began, &stretch.report);
+    }
+    let began = snapshot.load.began;
+    series.snapshots.push((began.as_secs_f64(), (began + snapshot.took).as_secs_f64()));
+    series
+}

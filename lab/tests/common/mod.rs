@@ -1,0 +1,46 @@
+//! Stock servers in directories of their own, for the tests that need one.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use slimio_lab::run::fresh_directory;
+use slimio_lab::server::{Policy, ServerConfig, ServerKind, find_program};
+
+/// A directory that is removed when this is dropped.
+pub(crate) struct Scratch {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+}
+
+impl Scratch {
+    /// A fresh one.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("slimio-lab-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fresh_directory(&path).expect("a temporary directory can be made");
+        Self { path }
+    }
+
+    /// A stock server in it; if none is installed, says loudly that the test is skipped.
+    pub(crate) fn stock(&self, policy: Policy) -> Option<ServerConfig> {
+        let Some(program) = find_program("redis-server") else {
+            eprintln!("SKIPPED: redis-server is not installed, nothing was tested against it");
+            return None;
+        };
+        Some(ServerConfig {
+            kind: ServerKind::Stock,
+            program,
+            directory: self.path.join("server"),
+            policy,
+            extra: Vec::new(),
+        })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
