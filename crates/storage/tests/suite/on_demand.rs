@@ -93,6 +93,7 @@ fn no_segment_of_the_old_log_is_one_of_the_new() {
     let segments = superblock.wal_slots.iter().flatten().count() as u64;
     let segment_size = superblock.geometry.segment_lbas * LBA_SIZE as u64;
     assert_eq!(volume.log.stats().capacity_bytes, segments * segment_size);
+    volume.log.check_all();
 }
 
 #[test]
