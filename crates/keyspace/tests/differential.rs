@@ -235,6 +235,7 @@ fn replies_are_those_of_redis() {
         let words = generator.command();
         let resp3 = generator.rng.one_in(2);
         compare(&mut pair, resp3, &words);
+        pair.ours.check();
         if generator.rng.one_in(50) {
             let db = generator.rng.below(3) as u16;
             pair.select(db);

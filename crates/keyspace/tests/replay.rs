@@ -54,6 +54,7 @@ fn replaying_the_log_gives_the_same_data() {
         if generator.rng.one_in(100) {
             expired += expire(&mut live, &mut replayed);
         }
+        live.check();
         if step % 50 == 0 || step + 1 == COMMANDS {
             for db in 0..3 {
                 let (ours, theirs) = (contents(&live.keyspace, db), contents(&replayed, db));
@@ -63,6 +64,7 @@ fn replaying_the_log_gives_the_same_data() {
                 assert_eq!(replayed.expiring(DbIndex(db)), expiring);
                 assert_eq!(live.keyspace.dbsize(DbIndex(db)), ours.len());
             }
+            replayed.check();
         }
     }
     assert!(logged > COMMANDS / 4, "too little was logged: {logged}");
@@ -157,7 +159,7 @@ fn any_commands_in_a_log_are_survived() {
     let mut effects = Effects::new();
     effects.log_request(DbIndex(0));
     let (mut payload, mut failed) = (Payload::default(), 0);
-    for _ in 0..20_000 {
+    for step in 0..20_000 {
         payload.begin(DbIndex(0));
         payload.add(&effects, OwnedRequest::from_args(generator.command()).args());
         failed += usize::from(keyspace.apply(DbIndex(0), payload.bytes()).is_err());
@@ -165,6 +167,9 @@ fn any_commands_in_a_log_are_survived() {
         let index = generator.rng.below(broken.len());
         broken[index] = generator.rng.next() as u8;
         failed += usize::from(keyspace.apply(DbIndex(0), &broken).is_err());
+        if step % 8 == 0 {
+            keyspace.check();
+        }
     }
     assert!(failed > 1_000, "only {failed} failed");
     assert_eq!(
