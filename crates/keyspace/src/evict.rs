@@ -176,7 +176,18 @@ impl Pool {
         if is_full {
             self.candidates.remove(0);
         }
+        let at = if is_planted("pool-unordered") { usize::from(is_full) } else { at };
         self.candidates.insert(at - usize::from(is_full), candidate);
+        assert!(self.candidates.len() <= POOL_LEN_MAX, "the pool is bounded");
+    }
+
+    /// Panics with a sentence where the pool is not as it is promised.
+    pub(crate) fn check(&self) {
+        assert!(self.candidates.is_sorted_by_key(|one| one.rank), "the worst comes last");
+        for (index, one) in self.candidates.iter().enumerate() {
+            let same = |other: &Candidate| (other.db, other.hash) == (one.db, one.hash);
+            assert!(!self.candidates[..index].iter().any(same), "a candidate is there once");
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! All databases, and what they have in common.
 
+mod check;
+
 use std::fmt;
 use std::sync::OnceLock;
 

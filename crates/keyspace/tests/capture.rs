@@ -63,6 +63,7 @@ fn commands(driver: &mut Driver, generator: &mut Generator, count: usize) {
             driver.keyspace.evict(driver.now_ms, &mut Effects::new());
         }
         driver.keyspace.take_garbage();
+        driver.check();
     }
 }
 
@@ -90,6 +91,7 @@ fn what_is_captured_is_what_was_there() {
             commands(&mut driver, &mut generator, count);
             let budget = 1 + generator.rng.usize(..10);
             step(&mut driver.keyspace, budget, &mut out);
+            driver.check();
             if generator.rng.usize(..200) == 0 {
                 break;
             }

@@ -83,11 +83,13 @@ fn what_is_loaded_is_what_was_captured() {
             driver.db = DbIndex(generator.rng.usize(..3) as u16);
             driver.run(&generator.command());
             driver.keyspace.take_garbage();
+            driver.check();
         }
         let chunks = snapshot(&mut driver.keyspace, generator.rng.usize(..2) == 0);
         let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
         let (expected, found) = (contents(&driver.keyspace), contents(&loaded));
         assert!(found == expected, "round {round}: {found:?}\n{expected:?}");
+        loaded.check();
         for db in (0..16).map(DbIndex) {
             assert_eq!(loaded.expiring(db), driver.keyspace.expiring(db));
             assert_eq!(loaded.dbsize(db), driver.keyspace.dbsize(db));

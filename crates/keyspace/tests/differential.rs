@@ -178,6 +178,7 @@ fn replies_are_those_of_redis() {
         let words = generator.command();
         let resp3 = generator.rng.usize(..2) == 0;
         compare(&mut pair, resp3, &words);
+        pair.ours.check();
         if generator.rng.usize(..50) == 0 {
             let db = generator.rng.usize(..3) as u16;
             pair.select(db);

@@ -89,6 +89,7 @@ fn what_is_evicted_is_logged() {
             }
             pair.make_room();
             pair.run(&generator.command());
+            pair.live.check();
             if step % 100 == 0 {
                 for db in 0..3 {
                     let (ours, theirs) =

@@ -74,6 +74,7 @@ impl Server {
             payload.add(&effects, no_args());
             self.log.push((self.driver.db, payload.bytes().to_vec()));
             self.driver.keyspace.take_garbage();
+            self.driver.check();
         }
     }
 
@@ -145,6 +146,7 @@ fn with_the_log_it_is_the_data_set() {
             let budget = 1 + server.generator.rng.usize(..10);
             let budget = CaptureBudget { size: 100_000, entries: budget };
             server.driver.keyspace.capture_step(budget, &mut batches);
+            server.driver.check();
         }
         let state = server.driver.keyspace.capture_state();
         let stats = server.driver.keyspace.capture_stats();

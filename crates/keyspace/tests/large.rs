@@ -216,6 +216,7 @@ fn frozen_reads_change_nothing() {
     driver.now_ms = 1_000_000;
     for _ in 0..300 {
         driver.run(&generator.command());
+        driver.check();
     }
     driver.now_ms += 1_500;
     let mut frozen_replies = Vec::new();

@@ -55,6 +55,7 @@ fn replaying_the_log_gives_the_same_data() {
         if generator.rng.usize(..100) == 0 {
             expired += expire(&mut live, &mut replayed);
         }
+        live.check();
         if step % 50 == 0 || step + 1 == COMMANDS {
             for db in 0..3 {
                 let (ours, theirs) = (contents(&live.keyspace, db), contents(&replayed, db));
@@ -64,6 +65,7 @@ fn replaying_the_log_gives_the_same_data() {
                 assert_eq!(replayed.expiring(DbIndex(db)), expiring);
                 assert_eq!(live.keyspace.dbsize(DbIndex(db)), ours.len());
             }
+            replayed.check();
         }
     }
     assert!(logged > COMMANDS / 4, "too little was logged: {logged}");
@@ -158,7 +160,7 @@ fn any_commands_in_a_log_are_survived() {
     let mut effects = Effects::new();
     effects.log_request(DbIndex(0));
     let (mut payload, mut failed) = (Payload::default(), 0);
-    for _ in 0..20_000 {
+    for step in 0..20_000 {
         payload.begin(DbIndex(0));
         payload.add(&effects, OwnedRequest::from_args(generator.command()).args());
         failed += usize::from(keyspace.apply(DbIndex(0), payload.bytes()).is_err());
@@ -166,6 +168,9 @@ fn any_commands_in_a_log_are_survived() {
         let index = generator.rng.usize(..broken.len());
         broken[index] = generator.rng.u64(..) as u8;
         failed += usize::from(keyspace.apply(DbIndex(0), &broken).is_err());
+        if step % 8 == 0 {
+            keyspace.check();
+        }
     }
     assert!(failed > 1_000, "only {failed} failed");
     assert_eq!(

@@ -204,6 +204,10 @@ impl Device for SimDevice {
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.disk.lock().shrink(self.space, lba_count)
     }
+
+    fn free_space(&self) -> Option<u64> {
+        Some(self.disk.lock().free_space())
+    }
 }
 
 const _: () = assert!(LBA_SIZE.is_multiple_of(512), "blocks are whole sectors");

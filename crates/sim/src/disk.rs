@@ -314,6 +314,13 @@ impl Medium {
         Ok(())
     }
 
+    /// Bytes by which spaces may still grow.
+    pub(crate) fn free_space(&self) -> u64 {
+        let used: u64 = self.space_lbas.iter().sum();
+        let free = if self.faults.full { 0 } else { self.config.lbas_max.saturating_sub(used) };
+        free.saturating_mul(LBA_SIZE as u64)
+    }
+
     pub(crate) fn shrink(&mut self, space: usize, lbas: u64) -> Result<(), DeviceError> {
         if self.step() || self.faults.gone {
             return Err(GONE);

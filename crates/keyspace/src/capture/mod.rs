@@ -28,6 +28,7 @@
 //! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
 
 mod captured;
+mod check;
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -207,6 +208,8 @@ impl Keyspace {
             };
             self.past.capture.stats.taken += batch.len() - before;
             if is_over {
+                let stats = &self.past.capture.stats;
+                assert_eq!(stats.taken, stats.total, "each entry is taken once");
                 self.past.capture.state = CaptureState::Complete;
                 break;
             }
@@ -318,6 +321,7 @@ impl Keyspace {
 
     fn become_idle(&mut self) {
         let (dbs, Past { capture, .. }) = self.dbs_and_past();
+        assert!(capture.flushed.is_empty(), "what was flushed has been taken or dropped");
         capture.state = CaptureState::Idle;
         if capture.is_swapped {
             capture.is_swapped = false;

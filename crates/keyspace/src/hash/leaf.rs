@@ -227,6 +227,7 @@ impl Leaf {
     /// Removes the entry at a place that is taken. Returns strings that take noticeable time to
     /// free.
     pub(super) fn remove(&mut self, place: Place) -> [Option<Outside>; 2] {
+        assert!(place.is_taken(), "there is an entry to be removed");
         let head = self.head(place.start);
         let mut take = |is_outside| {
             let taken = if is_outside { Some(self.outside.remove(place.outside)) } else { None };
@@ -259,6 +260,7 @@ impl Leaf {
             outside += head.outside();
         }
         let (_, at, outside, first) = best?;
+        assert!(0 < at && at < self.bytes.len(), "both halves of a leaf have an entry");
         let mut bytes = Vec::with_capacity(allocated(self.bytes.len() - at));
         bytes.extend_from_slice(&self.bytes[at..]);
         self.bytes.truncate(at);
@@ -335,10 +337,10 @@ impl Leaf {
     }
 }
 
-#[cfg(test)]
 impl Leaf {
-    /// The hash of every entry, in order.
-    pub(super) fn hashes(&self) -> Vec<u32> {
+    /// Walks over all entries and returns their hashes, in order. Panics where the leaf is not what
+    /// it promises to be.
+    pub(super) fn check(&self) -> Vec<u32> {
         let (mut at, mut hashes, mut outside) = (0, Vec::new(), 0);
         while at < self.bytes.len() {
             let head = self.head(at);
@@ -346,7 +348,15 @@ impl Leaf {
             at = head.end();
             outside += head.outside();
         }
-        assert_eq!(outside, self.outside.len());
+        assert_eq!(at, self.bytes.len(), "the last entry of a leaf ends where the leaf does");
+        assert_eq!(outside, self.outside.len(), "each string outside is that of an entry");
+        assert!(hashes.is_sorted(), "the entries of a leaf are in the order of their hashes");
+        let are_equal = hashes.first() == hashes.last();
+        assert!(
+            self.weight() <= LEAF_WEIGHT_MAX || are_equal,
+            "a leaf weighs {}: only one of equal hashes may be so heavy",
+            self.weight()
+        );
         hashes
     }
 }

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use fastrand::Rng;
 use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob};
 
-use super::tree::tests::check;
 use super::*;
 
 type Model = HashMap<Vec<u8>, Vec<u8>>;
@@ -80,8 +79,10 @@ fn run(hashing: Hashing, steps: usize, fields: usize, seed: u64) {
         if rng.usize(..steps / 10) == 0 {
             clones.push((tree.clone(), model.clone()));
         }
+        if step % 100 == 0 {
+            tree.check();
+        }
         if rng.usize(..steps / 20) == 0 {
-            check(&tree);
             assert_eq!(contents(&tree), model);
             let met: usize = tree.iter().count();
             assert_eq!(met, model.len(), "a field was met twice");
@@ -93,13 +94,13 @@ fn run(hashing: Hashing, steps: usize, fields: usize, seed: u64) {
         }
     }
     for (tree, model) in &clones {
-        check(tree);
+        tree.check();
         assert_eq!(contents(tree), *model, "a clone has changed");
     }
     for name in model.keys() {
         assert!(tree.remove(hashing.hash(name), Arg::Bytes(name), &mut Vec::new()));
     }
-    check(&tree);
+    tree.check();
     assert!(tree.memory() < 512, "an empty tree takes {} bytes", tree.memory());
 }
 

@@ -14,6 +14,8 @@
 //! the first child of a branch may hold hashes below its own lowest. Equal hashes are never split:
 //! a leaf of nothing else grows past its limit.
 
+mod check;
+
 use std::sync::Arc;
 
 use slimio_resp::Arg;
@@ -195,7 +197,7 @@ impl HashTree {
             self.root = Arc::new(root);
         }
         self.len += usize::from(change.counts);
-        self.memory = self.memory.saturating_add_signed(change.memory);
+        self.account(change.memory);
         old.append(&mut change.old);
         change.counts
     }
@@ -214,10 +216,16 @@ impl HashTree {
             change.memory -= memory(&self.root);
             self.root = Arc::clone(&only.node);
         }
+        assert!(self.len > 0, "a tree that has a field counts one");
         self.len -= 1;
-        self.memory = self.memory.saturating_add_signed(change.memory);
+        self.account(change.memory);
         old.append(&mut change.old);
         true
+    }
+
+    fn account(&mut self, change: isize) {
+        let memory = self.memory.checked_add_signed(change);
+        self.memory = memory.expect("no change frees more than a tree takes");
     }
 }
 
@@ -294,6 +302,7 @@ fn remove(node: &mut Arc<Node>, hash: u32, field: Arg<'_>, change: &mut Change) 
             let index = index_of(children, hash);
             let child = &mut children[index];
             remove(&mut child.node, hash, field, change);
+            assert!(child.len > 0, "a branch counts the field that is below it");
             child.len -= 1;
             merge(children, index, change);
         }
@@ -326,6 +335,9 @@ fn merge(children: &mut Vec<Child>, index: usize, change: &mut Change) {
     }
     child.len += second.len;
     change.memory += memory(&child.node);
+    if let Node::Branch(children) = &*child.node {
+        assert!(children.len() <= CHILDREN_MAX, "what is merged is no larger than a node may be");
+    }
 }
 
 impl Node {
@@ -342,60 +354,6 @@ impl Node {
             (Node::Leaf(a), Node::Leaf(b)) => a.weight() + b.weight() <= LEAF_MERGED_MAX,
             (Node::Branch(a), Node::Branch(b)) => a.len() + b.len() <= CHILDREN_MERGED_MAX,
             _ => false,
-        }
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// Checks the invariants of a tree.
-    pub(in super::super) fn check(tree: &HashTree) {
-        let mut leaf_depths = Vec::new();
-        let (len, size) = check_node(&tree.root, 0, 1 << 32, 0, &mut leaf_depths);
-        assert_eq!(len, tree.len());
-        assert_eq!(size, tree.memory());
-        leaf_depths.dedup();
-        assert_eq!(leaf_depths.len(), 1, "leaves of different levels: {leaf_depths:?}");
-    }
-
-    /// Checks a node whose hashes lie in a range. Returns the fields and bytes of memory below it.
-    fn check_node(
-        node: &Node,
-        from: u64,
-        to: u64,
-        depth: usize,
-        leaf_depths: &mut Vec<usize>,
-    ) -> (usize, usize) {
-        let own = memory(node) as usize;
-        match node {
-            Node::Leaf(leaf) => {
-                leaf_depths.push(depth);
-                let hashes = leaf.hashes();
-                assert!(hashes.is_sorted());
-                assert!(hashes.iter().all(|&hash| (from..to).contains(&u64::from(hash))));
-                assert!(depth == 0 || !hashes.is_empty(), "an empty leaf");
-                let are_equal = hashes.first() == hashes.last();
-                assert!(leaf.weight() <= LEAF_WEIGHT_MAX || are_equal, "{}", leaf.weight());
-                (hashes.len(), own)
-            }
-            Node::Branch(children) => {
-                assert!((1..=CHILDREN_MAX).contains(&children.len()));
-                assert!(depth > 0 || children.len() > 1, "a root of one child");
-                let (mut len, mut size) = (0, own);
-                for (index, child) in children.iter().enumerate() {
-                    let first = if index == 0 { from } else { u64::from(child.first) };
-                    let next = children.get(index + 1).map_or(to, |next| u64::from(next.first));
-                    assert!(first < next);
-                    let (child_len, child_size) =
-                        check_node(&child.node, first, next, depth + 1, leaf_depths);
-                    assert_eq!(child_len, child.len);
-                    len += child_len;
-                    size += child_size;
-                }
-                (len, size)
-            }
         }
     }
 }

@@ -123,6 +123,27 @@ impl Marks {
     }
 }
 
+impl Marks {
+    /// Counts the marks anew and returns how many there are. Panics where a count differs, or where
+    /// a bucket is marked that does not exist.
+    pub(super) fn check(&self, bucket_count: usize) -> usize {
+        let mut all = 0;
+        for group in &self.groups {
+            assert_eq!(group.counts.len(), group.bits.len(), "each segment has a count");
+            let mut of_group = 0;
+            for (bits, count) in group.bits.iter().zip(&group.counts) {
+                let marked: u32 = bits.iter().map(|word| word.count_ones()).sum();
+                assert_eq!(marked, u32::from(*count), "a segment counts its marks");
+                of_group += marked as usize;
+            }
+            assert_eq!(of_group, group.count, "a group counts its marks");
+            all += of_group;
+        }
+        assert_eq!(self.next(bucket_count), None, "a bucket that is not there has no mark");
+        all
+    }
+}
+
 /// Group, segment, word within the segment, and bit within the word.
 fn place(bucket: usize) -> (usize, usize, usize, u64) {
     let (group, segment, within) = super::place(bucket);

@@ -13,6 +13,7 @@
 //! Hash order is that of the hash's reversed bits. In it, a bucket that is split is followed by its
 //! other half, so a position means the same before and after the split.
 
+mod check;
 mod entry;
 mod large;
 mod marks;
@@ -66,7 +67,7 @@ impl Position {
     pub(crate) const START: Position = Position(0);
     pub(crate) const END: Position = Position(1 << 32);
 
-    fn of(hash: u32) -> Self {
+    pub(crate) fn of(hash: u32) -> Self {
         Position(u64::from(hash.reverse_bits()))
     }
 }
@@ -166,6 +167,7 @@ impl Table {
         let (memory, expired) = (slot.memory(), slot.expires());
         let result = change(slot);
         let (memory_after, expires) = (slot.memory(), slot.expires());
+        assert!(self.entry_bytes >= memory, "an entry that is changed was accounted for");
         self.entry_bytes = self.entry_bytes - memory + memory_after;
         if expires != expired {
             self.expiring = self.expiring + usize::from(expires) - usize::from(expired);
@@ -180,6 +182,7 @@ impl Table {
 
     /// Adds an entry whose key is not there yet. Splits at most one bucket.
     pub(crate) fn insert(&mut self, slot: Slot) -> Spot {
+        debug_assert!(self.find(slot.hash, slot.key()).is_none(), "the key is not there yet");
         if self.len >= self.bucket_count * LOAD_MAX {
             self.split();
         }
@@ -238,8 +241,10 @@ impl Table {
         }
         let after = bucket.capacity();
         self.resized(before, after);
+        let freed = slot.memory();
+        assert!(self.entry_bytes >= freed, "an entry that is removed was accounted for");
         self.len -= 1;
-        self.entry_bytes -= slot.memory();
+        self.entry_bytes -= freed;
         if slot.expires() {
             self.expiring -= 1;
             self.mark(spot.bucket);
@@ -383,6 +388,7 @@ impl Table {
         let last = self.bucket_count;
         let (group, segment, _) = place(last);
         let segments = &mut self.groups[group];
+        assert_eq!(segment + 1, segments.len(), "the last bucket is in the last segment");
         let slots = segments[segment].pop().expect("the last bucket");
         if segments[segment].is_empty() {
             segments.pop();

@@ -45,21 +45,7 @@ impl Model {
         for (key, hash) in &self.keys {
             assert!(self.table.find(*hash, &key.to_le_bytes()).is_some());
         }
-        let buckets = || (0..self.table.bucket_count()).map(|index| self.table.bucket(index));
-        assert_eq!(buckets().map(Vec::len).sum::<usize>(), self.keys.len());
-        let entry_bytes = buckets().flatten().map(Slot::memory).sum();
-        let slot_bytes = |bucket: &Bucket| allocated(bucket.capacity() * size_of::<Slot>());
-        assert_eq!(self.table.entry_bytes(), entry_bytes);
-        assert_eq!(self.table.slot_bytes, buckets().map(slot_bytes).sum());
-        let expiring = buckets().flatten().filter(|slot| slot.expires()).count();
-        assert_eq!(self.table.expiring(), expiring);
-        let mut marked = 0;
-        for (index, bucket) in buckets().enumerate() {
-            let is_marked = bucket.iter().any(Slot::expires);
-            assert_eq!(self.table.marks.next(index) == Some(index), is_marked);
-            marked += usize::from(is_marked);
-        }
-        assert_eq!(self.table.marks.count(), marked);
+        self.table.check();
     }
 
     /// Changes when an entry expires, or its value.
@@ -81,7 +67,7 @@ fn key(slot: &Slot) -> u32 {
 fn growing_and_shrinking_lose_nothing() {
     let mut model = Model::default();
     for round in 0..6 {
-        for _ in 0..20_000 {
+        for step in 0..20_000 {
             let (key, hash) = (model.random() % 30_000, model.random());
             // Rounds of growth and rounds of decay.
             if model.random() % 10 < if round % 2 == 0 { 8 } else { 1 } {
@@ -91,6 +77,9 @@ fn growing_and_shrinking_lose_nothing() {
             }
             let other = model.random() % 30_000;
             model.change(other);
+            if step % 1_000 == 0 {
+                model.table.check();
+            }
         }
         model.check();
     }

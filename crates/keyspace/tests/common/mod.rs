@@ -33,6 +33,8 @@ pub(crate) struct Driver {
     /// The log payload of the last command, or of the transaction so far.
     pub(crate) payload: Payload,
     pub(crate) in_transaction: bool,
+    /// Calls of [`check`](Self::check).
+    checks: usize,
 }
 
 impl Driver {
@@ -44,6 +46,15 @@ impl Driver {
             protocol: Protocol::Resp2,
             payload: Payload::default(),
             in_transaction: false,
+            checks: 0,
+        }
+    }
+
+    /// For random steps: walks over the data set, after each eighth of them.
+    pub(crate) fn check(&mut self) {
+        self.checks += 1;
+        if self.checks.is_multiple_of(8) {
+            self.keyspace.check();
         }
     }
 

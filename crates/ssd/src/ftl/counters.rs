@@ -91,6 +91,12 @@ impl Counters {
         &self.owners[self.owners.len() - 1]
     }
 
+    /// Panics where a sum is not that of its parts.
+    pub(super) fn check(&self) {
+        let host_pages: u64 = self.owners.iter().map(|owner| owner.host_pages).sum();
+        assert_eq!(host_pages, self.host_pages, "what the host wrote is what it wrote by handles");
+    }
+
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let of_owners = self.owners.iter().flat_map(|owner| {
             [owner.host_pages, owner.copied_pages, owner.padded_pages, owner.erased_units]

@@ -8,6 +8,7 @@
 //! begin; [`Config::check`] makes sure that some filled unit then has a page that is not valid, so
 //! that it also comes to an end.
 
+mod check;
 mod counters;
 mod events;
 mod state;
@@ -441,7 +442,7 @@ impl Ftl {
             self.events.push(EventKind::Reallocated, owner.handle(), self.counters.host_pages());
         }
         let left = self.units.remove_valid(victim, copied);
-        debug_assert_eq!(left, 0, "all that was valid was copied");
+        assert_eq!(left, 0, "all that was valid was copied");
         self.units.erase(victim);
         self.counters.erased(owner);
         observer.erase(victim);

@@ -184,6 +184,8 @@ impl Units {
     /// Takes a free unit to be filled.
     pub(super) fn open(&mut self, owner: Owner, unit_pages: u32) -> Frontier {
         let unit = self.free.pop_front().expect("one is kept free for whoever opens one");
+        let is_free = self.state[unit as usize] == UnitState::Free;
+        assert!(is_free && self.valid[unit as usize] == 0, "a unit that is opened holds nothing");
         self.state[unit as usize] = UnitState::Open;
         self.owner[unit as usize] = owner;
         let next = unit * unit_pages;
@@ -191,11 +193,13 @@ impl Units {
     }
 
     pub(super) fn close(&mut self, unit: u32, now: u64) {
+        assert_eq!(self.state[unit as usize], UnitState::Open, "only an open unit becomes full");
         self.state[unit as usize] = UnitState::Closed;
         self.closed_at[unit as usize] = now;
     }
 
     pub(super) fn erase(&mut self, unit: u32) {
+        assert_eq!(self.state[unit as usize], UnitState::Closed, "only a full unit is erased");
         self.state[unit as usize] = UnitState::Free;
         self.erase_count[unit as usize] += 1;
         self.free.push_back(unit);
@@ -224,6 +228,7 @@ impl Units {
     /// Returns how many are left.
     pub(super) fn remove_valid(&mut self, unit: u32, pages: u32) -> u32 {
         let valid = &mut self.valid[unit as usize];
+        assert!(*valid >= pages, "no unit has fewer valid pages than none");
         *valid -= pages;
         *valid
     }

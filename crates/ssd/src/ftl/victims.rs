@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use slimio_planted::is_planted;
+
 use super::units::Units;
 use crate::Victims;
 
@@ -36,7 +38,9 @@ impl VictimIndex {
     /// The valid count of a filled unit has fallen.
     #[inline]
     pub(super) fn moved(&mut self, unit: u32, valid: u32) {
-        if let Self::Greedy(units) = self {
+        if let Self::Greedy(units) = self
+            && !is_planted("victim-not-moved")
+        {
             units.remove(unit);
             units.insert(unit, valid);
         }
@@ -48,9 +52,18 @@ impl VictimIndex {
             Self::Greedy(units) => units.remove(unit),
             Self::Fifo(units) => {
                 let first = units.pop_front();
-                debug_assert_eq!(first, Some(unit), "it is the one that was chosen");
+                assert_eq!(first, Some(unit), "it is the one that was chosen");
             }
             Self::CostBenefit => {}
+        }
+    }
+
+    /// All filled units, each with the valid count that it is known by, where there is an index.
+    pub(super) fn known(&self) -> Option<Vec<(u32, Option<u32>)>> {
+        match self {
+            Self::Greedy(units) => Some(units.walk()),
+            Self::Fifo(units) => Some(units.iter().map(|unit| (*unit, None)).collect()),
+            Self::CostBenefit => None,
         }
     }
 
@@ -131,6 +144,24 @@ impl ByValidCount {
         if behind != NONE {
             self.links[behind as usize].before = before;
         }
+    }
+
+    /// All units in all lists. Panics where a list is not what it promises to be.
+    fn walk(&self) -> Vec<(u32, Option<u32>)> {
+        let mut met = Vec::new();
+        for (valid, head) in (0..).zip(&self.heads) {
+            let (mut unit, mut before) = (*head, NONE);
+            assert!(unit == NONE || valid >= self.least, "no unit has a lower valid count");
+            while unit != NONE {
+                let link = self.links[unit as usize];
+                assert_eq!(link.before, before, "a list can be walked in both directions");
+                assert_eq!(link.valid, valid, "a unit is in the list of its valid count");
+                assert!(met.len() < self.links.len(), "a list comes to an end");
+                met.push((unit, Some(valid)));
+                (before, unit) = (unit, link.behind);
+            }
+        }
+        met
     }
 
     fn first(&mut self) -> Option<u32> {

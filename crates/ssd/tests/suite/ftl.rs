@@ -151,6 +151,7 @@ fn run(config: &Config, steps: &[Step]) {
 
 fn compare(drive: &Ftl, naive: &Naive) {
     let config = drive.config();
+    drive.check();
     assert_eq!(drive.mapped_count(), naive.mapped_count());
     let mut pages = HashSet::new();
     for lba in 0..config.lba_count {

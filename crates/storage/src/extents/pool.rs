@@ -3,6 +3,8 @@
 //! Shared by all paths of a volume, and by the keeper, which writes the map. The lock is held for
 //! steps in memory only; a path asks for it when something has changed, not for each operation.
 
+mod check;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

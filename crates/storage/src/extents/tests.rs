@@ -274,6 +274,7 @@ fn live(steps: Vec<Step>) {
 
 /// Each piece holds what was written to it, and an extent of no area is free.
 fn check(pool: &Pool, paths: &mut [Box<dyn Device + Send>], model: &Model, extents: u64) {
+    pool.check();
     let (counts, free) = pool.map().counts();
     for (area, (_, count)) in counts.into_iter().enumerate() {
         assert_eq!(count, model.range((area, 0)..(area + 1, 0)).count());

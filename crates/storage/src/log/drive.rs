@@ -121,6 +121,11 @@ impl Log {
         mut batch: OpenBatch,
         now: Instant,
     ) -> Result<(), OpenBatch> {
+        assert_eq!(
+            batch.first_lsn,
+            self.submitted(),
+            "batches are submitted in order, all of them"
+        );
         if self.is_lone(&batch) {
             self.lone_commits += 1;
             if let Some(tail) = self.take_tail(&batch) {
@@ -146,6 +151,11 @@ impl Log {
         self.submit_write(device, lba, batch.buffer, flight);
         self.stats.log_bytes += (lbas * LBA_SIZE) as u64;
         Ok(())
+    }
+
+    /// End of the last batch that the device was given.
+    pub(super) fn submitted(&self) -> Lsn {
+        self.flight.back().map_or(self.written, |flight| flight.end)
     }
 
     /// The header of a batch that is submitted now, without its checksum.
@@ -268,11 +278,13 @@ impl Log {
         while self.flight.front().is_some_and(|flight| flight.is_done) {
             let Some(flight) = self.flight.pop_front() else { break };
             self.first_token += 1;
+            assert!(flight.end > self.written, "what is written goes on where it has ended");
             self.written = flight.end;
             if !flight.is_durable {
                 self.soft_end = flight.end;
             }
-            if flight.private_from.is_some() {
+            if flight.private_from.is_some() && !is_planted("private-still-counted") {
+                assert!(self.private_count > 0, "a batch that dies with the process was counted");
                 self.private_count -= 1;
             }
             self.free.extend(flight.buffer.filter(|_| !flight.is_extra));
@@ -280,6 +292,10 @@ impl Log {
         if self.durable >= self.soft_end {
             self.durable = self.durable.max(self.written);
         }
+        assert!(
+            self.durable <= self.written && self.written <= self.appended,
+            "what is durable was written, and what is written was appended"
+        );
         let durable = self.durable;
         self.marks.retain(|&(end, _)| end > durable);
         self.tell_durable();

@@ -11,6 +11,7 @@
 //! counts. A buffer is reused only once that prefix has passed it: until then, a process that dies
 //! may leave a hole in the log that only the mapped buffers can fill.
 
+mod check;
 mod drive;
 mod kept;
 mod room;

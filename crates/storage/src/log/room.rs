@@ -221,7 +221,7 @@ impl Log {
         match outcome {
             Outcome::Prepared { segment, wal_slot, superblock_sequence } => {
                 self.segments.add(segment, wal_slot);
-                self.superblock_sequence = superblock_sequence;
+                self.is_in_force(superblock_sequence);
                 self.prepare_failed = None;
                 if self.usable() >= self.wanted + self.reserve() {
                     self.wanted = 0;
@@ -234,18 +234,20 @@ impl Log {
             Outcome::Released { start, snapshots, superblock_sequence } => {
                 self.segments.released(start);
                 self.snapshots_changed(&snapshots);
-                self.superblock_sequence = superblock_sequence;
+                self.is_in_force(superblock_sequence);
                 self.prepare_failed = None;
             }
             Outcome::Adopted { adoption, snapshots, superblock_sequence } => {
                 self.adopted(&adoption);
                 self.snapshots_changed(&snapshots);
-                self.superblock_sequence = superblock_sequence;
+                self.is_in_force(superblock_sequence);
                 self.prepare_failed = None;
             }
             Outcome::LogEnded { snapshots, superblock_sequence } => {
                 self.ended();
                 self.snapshots_changed(&snapshots);
+                // It may have ended before; then nothing was written.
+                assert!(superblock_sequence >= self.superblock_sequence, "it was the latest");
                 self.superblock_sequence = superblock_sequence;
             }
             Outcome::GivenBack => {
@@ -254,6 +256,12 @@ impl Log {
             }
             Outcome::SuperblockFailed(error) => self.latch(LatchCause::Superblock, error),
         }
+    }
+
+    /// A superblock with this sequence is now the one in force.
+    fn is_in_force(&mut self, superblock_sequence: u64) {
+        assert!(superblock_sequence > self.superblock_sequence, "each superblock is a later one");
+        self.superblock_sequence = superblock_sequence;
     }
 
     /// Why the keeper could not make room, if it could not.

@@ -62,6 +62,9 @@ impl Segments {
 
     /// Adds a segment that the keeper has prepared.
     pub(crate) fn add(&mut self, segment: u64, wal_slot: u32) {
+        let last = self.prepared.back().map(|(last, _)| *last);
+        let last = last.or_else(|| self.used.back().map(|used| used.segment));
+        assert!(last.is_none_or(|last| last < segment), "segments are prepared in their order");
         self.prepared.push_back((segment, wal_slot));
     }
 
@@ -115,7 +118,30 @@ impl Segments {
 
     /// The log now starts there, by the superblock in force: drops the segments before.
     pub(crate) fn released(&mut self, start: LogStart) {
+        assert!(start.lsn >= self.start.lsn, "the start of the log never goes back");
         self.start = start;
         self.used.retain(|used| used.segment >= start.segment);
+        assert!(!self.used.is_empty(), "the log is somewhere");
+    }
+
+    /// Walks over all segments. Panics with a sentence where something is not as it is promised.
+    pub(super) fn check(&self) {
+        let used = || self.used.iter().map(|used| (used.segment, used.wal_slot));
+        let all: Vec<(u64, u32)> = used().chain(self.prepared.iter().copied()).collect();
+        assert_eq!(all[0].0, self.start.segment, "the first segment is where the log starts");
+        assert!(
+            all.is_sorted_by(|(a, _), (b, _)| a + 1 == *b),
+            "each segment follows the one before it: {all:?}"
+        );
+        for (index, (_, slot)) in all.iter().enumerate() {
+            assert!(*slot < self.geometry.wal_slots_max, "a segment is in a slot that there is");
+            let is_alone = !all[..index].iter().any(|(_, other)| other == slot);
+            assert!(is_alone, "no two segments are in one slot: {all:?}");
+        }
+        assert!(
+            self.used.iter().is_sorted_by_key(|used| used.first_lsn),
+            "a later segment has later records"
+        );
+        assert!(self.next_lba <= self.geometry.segment_lbas, "a batch ends within its segment");
     }
 }

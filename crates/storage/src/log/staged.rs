@@ -77,6 +77,7 @@ impl Log {
         self.close_batch();
         assert!(self.open.is_none(), "a batch is opened for a record");
         self.stats.records += 1;
+        assert!(!record.full.is_empty(), "a staged record has a payload");
         let last = record.full.len() - 1;
         for (index, (mut buffer, hash)) in record.full.into_iter().enumerate() {
             let used = if index == last { last_used } else { buffer.len() };

@@ -339,7 +339,10 @@ pub fn recover(
         .map_err(failed)?;
 
     let superblock = keeper.superblock();
-    let used = chain.used.iter().copied().filter(|used| used.segment <= place.segment);
+    // Another root may have moved the start: the slots of segments before it are free.
+    let first = if is_planted("used-before-start") { 0 } else { superblock.start.segment };
+    let is_log = |segment: u64| (first..=place.segment).contains(&segment);
+    let used = chain.used.iter().copied().filter(|used| is_log(used.segment));
     let mut used: VecDeque<_> = used.collect();
     if used.back().is_none_or(|used| used.segment != place.segment) {
         // Nothing was found in the segment where the log goes on.

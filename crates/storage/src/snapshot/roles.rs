@@ -96,6 +96,19 @@ impl Snapshots {
             let log_end = self.log_end.map(|end| end.max(new.lsn));
             self.log_end = log_end.filter(|_| !continues_log);
         }
+        self.check();
+    }
+
+    /// Panics where the roles are not as they are promised. Takes no time.
+    pub(crate) fn check(&self) {
+        assert!(self.root.is_none() || self.root().is_some(), "the root is no reserve");
+        assert!(self.held.iter().any(Option::is_none), "there is always a reserve");
+        let count = |kind| self.all().filter(|held| held.kind == kind).count();
+        let is_one = count(SnapshotKind::Wal) <= 1 && count(SnapshotKind::OnDemand) <= 1;
+        assert!(is_one, "there is at most one snapshot of a kind");
+        for (slot, held) in SlotName::ALL.into_iter().zip(&self.held) {
+            assert!(held.is_none_or(|held| held.slot == slot), "a snapshot is in its slot");
+        }
     }
 
     /// These roles as they would be with a snapshot of `kind` adopted in `slot`.
@@ -126,6 +139,7 @@ impl Snapshots {
         if let Some(root) = self.root.take() {
             self.held[root.index()].take_if(|held| held.kind == SnapshotKind::Wal);
         }
+        self.check();
     }
 
     /// Makes the on-demand snapshot the root, if there is one, and drops the WAL-snapshot.
@@ -135,6 +149,7 @@ impl Snapshots {
             held.take_if(|held| held.kind == SnapshotKind::Wal);
         }
         self.root = Some(slot);
+        self.check();
     }
 
     /// Ends the log at an LSN, or lets it go on.

@@ -4,6 +4,7 @@ use crate::common::snapshots::Action;
 use crate::common::{
     Client, Kind, SimMedia, formatted, formatted_as, options, reopen, script, small_script,
 };
+use slimio_device::LBA_SIZE;
 use slimio_sim::{Image, Limits, Order, SimConfig};
 use slimio_storage::{
     Area, Error, FormatOptions, Policy, RecoverOptions, RootChoice, SnapshotKind, VolumeId,
@@ -79,6 +80,20 @@ fn the_on_demand_snapshot_becomes_the_root() {
         client = Client::new(volume, media.disk.clone(), expected.len());
         client.history = recovered;
     }
+}
+
+/// Slots of the segments before the new start are free, and may be prepared again.
+#[test]
+fn no_segment_of_the_old_log_is_one_of_the_new() {
+    let (config, script) = (SimConfig::default(), script(12));
+    let image = written(config, &script, 3);
+    let mut media = SimMedia::from_image(config, Kind::Device, &image);
+    let (volume, _) = reopen(&mut media, &from_on_demand(Policy::Always)).expect("it opens");
+    let superblock = volume.keeper.superblock();
+    let segments = superblock.wal_slots.iter().flatten().count() as u64;
+    let segment_size = superblock.geometry.segment_lbas * LBA_SIZE as u64;
+    assert_eq!(volume.log.stats().capacity_bytes, segments * segment_size);
+    volume.log.check_all();
 }
 
 #[test]

@@ -133,6 +133,24 @@ fn errors_of_a_writer_say_what_failed() {
     assert_eq!(fail(device), Error::Device { doing: "flushing a snapshot", error });
 }
 
+/// Otherwise the log takes it while the snapshot is written, and neither can go on.
+#[test]
+fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
+    let (mut client, media) = client(Policy::Always);
+    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    let device = &mut media.disk.open_path(slot_space(plan.slot));
+    let before = device.geometry().lba_count;
+    let options = WriterOptions { reserve_lbas: before + 40, must_reserve: true, ..SMALL_WRITES };
+    SlotWriter::begin(device, plan, options).expect("there is much space");
+    assert!(device.geometry().lba_count < before + 40, "it takes no more than it needs");
+    media.disk.faults(|faults| faults.full = true);
+    let (doing, error) = ("making room for a snapshot", DeviceError::NoSpace);
+    let refused = SlotWriter::begin(device, plan, options).err();
+    assert_eq!(refused, Some(Error::Device { doing, error }));
+    let options = WriterOptions { must_reserve: false, ..options };
+    SlotWriter::begin(device, plan, options).expect("it may need less");
+}
+
 #[test]
 fn a_snapshot_is_made_stable_while_it_is_written_where_its_writes_are_not() {
     for (write_cache, flush_lbas, is_flushed) in [

@@ -224,6 +224,7 @@ impl<D: Disk> Client<D> {
             log.job_done(outcome, self.now);
         }
         self.step_snapshot();
+        self.volume.log.check_all();
         self.note();
     }
 

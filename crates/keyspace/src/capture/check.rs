@@ -1,0 +1,95 @@
+//! What a capture promises, looked at entry by entry.
+
+use super::{CaptureState, CaptureStats};
+use crate::db::Db;
+use crate::keyspace::{DbIndex, Keyspace};
+use crate::past::Past;
+use crate::table::{Epoch, Position, Slot};
+
+impl Keyspace {
+    /// Walks over all entries, and over what waits to be handed out. Panics with a sentence where
+    /// something is not as it is promised.
+    pub(crate) fn check_capture(&self, dbs: &[Db]) {
+        let Past { capture, .. } = &self.past;
+        let (state, epoch, stats) = (capture.state, capture.epoch, capture.stats);
+        let is_walking = matches!(state, CaptureState::Running | CaptureState::Settling);
+        let mut left = 0;
+        for db in dbs {
+            let behind = if is_walking {
+                walked(db.number(), capture.walk_db, capture.walk)
+            } else {
+                Position::END
+            };
+            left += check_epochs(db, epoch, behind);
+        }
+        self.check_numbers(dbs);
+        if state != CaptureState::Running {
+            let is_empty = capture.waiting.is_empty() && capture.open.is_empty();
+            assert!(is_empty, "only a capture that runs has entries waiting");
+            assert!(capture.flushed.is_empty(), "only a capture that runs keeps what was flushed");
+        }
+        let sum = |size: fn(&super::Captured) -> usize| capture.waiting.iter().map(size).sum();
+        assert_eq!(
+            stats.owned_size,
+            sum(super::Captured::owned_size),
+            "what waits is accounted for"
+        );
+        assert_eq!(
+            stats.shared_size,
+            sum(super::Captured::shared_size),
+            "what waits is accounted for"
+        );
+        let flushed = capture.flushed.iter().map(|flushed| flushed.size).sum();
+        assert_eq!(stats.flushed_size, flushed, "what was flushed is accounted for");
+        assert!(
+            capture.flushed.iter().all(|flushed| capture.flushed_dbs.contains(&flushed.db)),
+            "a database whose old entries wait is known to have been flushed"
+        );
+        if state == CaptureState::Running {
+            let CaptureStats { taken, total, .. } = stats;
+            let is_all = capture.flushed.is_empty();
+            assert!(
+                if is_all { taken + left == total } else { taken + left <= total },
+                "each entry is taken once: {taken} are, {left} are left, and there were {total}"
+            );
+        }
+    }
+
+    /// While a capture runs or is given up, databases keep the numbers of its point in time.
+    fn check_numbers(&self, dbs: &[Db]) {
+        let is_swapped = self.past.capture.is_swapped;
+        assert!(
+            !is_swapped || self.past.capture.state != CaptureState::Idle,
+            "without a capture, no database has an old number"
+        );
+        let mut is_met = vec![false; dbs.len()];
+        for (index, db) in dbs.iter().enumerate() {
+            let number = usize::from(db.number().0);
+            assert!(is_swapped || number == index, "database {index} has number {number}");
+            assert!(!std::mem::replace(&mut is_met[number], true), "a number is that of one");
+        }
+    }
+}
+
+/// Up to which position the walk has taken all entries of a database.
+fn walked(db: DbIndex, walk_db: u16, walk: Position) -> Position {
+    match db.0.cmp(&walk_db) {
+        std::cmp::Ordering::Less => Position::END,
+        std::cmp::Ordering::Equal => walk,
+        std::cmp::Ordering::Greater => Position::START,
+    }
+}
+
+/// Counts the entries of a database that have still to be taken. Panics if there is one before
+/// `behind`.
+fn check_epochs(db: &Db, epoch: Epoch, behind: Position) -> usize {
+    let table = db.table();
+    let slots = (0..table.bucket_count()).flat_map(|bucket| table.slots(bucket));
+    let left = |slot: &&Slot| slot.epoch() != epoch;
+    let mut count = 0;
+    for slot in slots.filter(left) {
+        assert!(Position::of(slot.hash) >= behind, "all entries before the walk are taken");
+        count += 1;
+    }
+    count
+}

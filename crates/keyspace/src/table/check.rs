@@ -1,0 +1,61 @@
+//! What a table promises, looked at entry by entry.
+
+use super::{Bucket, SEGMENT_LEN, Slot, Table, allocated};
+use crate::hash::HashRef;
+use crate::value::ValueRef;
+
+impl Table {
+    /// Walks over all entries, and over the fields of large hashes. Panics with a sentence where
+    /// something is not as it is promised.
+    pub(crate) fn check(&self) {
+        let segments = || self.groups.iter().flatten();
+        assert_eq!(
+            segments().map(Vec::len).sum::<usize>(),
+            self.bucket_count,
+            "the table has as many buckets as it counts"
+        );
+        let full = segments().take(self.bucket_count / SEGMENT_LEN);
+        assert!(full.into_iter().all(|s| s.len() == SEGMENT_LEN), "only the last segment is short");
+        let (mut len, mut expiring, mut entry_bytes, mut slot_bytes) = (0, 0, 0, 0);
+        for (index, bucket) in segments().flatten().enumerate() {
+            self.check_bucket(index, bucket);
+            len += bucket.len();
+            expiring += bucket.iter().filter(|slot| slot.expires()).count();
+            entry_bytes += bucket.iter().map(Slot::memory).sum::<usize>();
+            slot_bytes += allocated(bucket.capacity() * size_of::<Slot>());
+        }
+        assert_eq!(len, self.len, "the buckets hold as many entries as the table counts");
+        assert_eq!(expiring, self.expiring, "as many entries expire as the table counts");
+        assert_eq!(entry_bytes, self.entry_bytes, "the account of memory is that of the entries");
+        assert_eq!(slot_bytes, self.slot_bytes, "the account of memory is that of the slots");
+        let marked = self.marks.check(self.bucket_count);
+        assert_eq!(marked, self.marks.count(), "as many buckets are marked as are counted");
+    }
+
+    fn check_bucket(&self, index: usize, bucket: &Bucket) {
+        for (place, slot) in bucket.iter().enumerate() {
+            let right = self.index(slot.hash);
+            assert_eq!(right, index, "an entry is in the bucket that its hash names");
+            let is_twin = |other: &Slot| other.hash == slot.hash && other.key() == slot.key();
+            assert!(!bucket[..place].iter().any(is_twin), "a key is in its bucket once");
+            if let ValueRef::Hash(hash) = slot.value() {
+                check_hash(hash);
+            }
+        }
+        let expires = bucket.iter().any(Slot::expires);
+        assert_eq!(
+            self.marks.next(index) == Some(index),
+            expires,
+            "bucket {index} is marked if and only if an entry in it expires"
+        );
+    }
+}
+
+fn check_hash(hash: HashRef<'_>) {
+    match hash {
+        HashRef::Tree(tree) => tree.check(),
+        HashRef::Inline(_) | HashRef::Packed(_) => {
+            assert_eq!(hash.iter().count(), hash.len(), "a listpack counts its fields");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a drive promises, looked at block by block and unit by unit.
+
+use super::units::UnitState;
+use super::{Ftl, number};
+
+impl Ftl {
+    /// Walks over the mapping and all units. Panics with a sentence where something is not as it is
+    /// promised.
+    ///
+    /// For tests, between two calls. In a build without debug assertions it does nothing.
+    pub fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        self.check_mapping();
+        self.check_units();
+        self.check_victims();
+        self.counters.check();
+    }
+
+    fn check_mapping(&self) {
+        let mut valid = vec![0; self.units.count() as usize];
+        let mut mapped = 0;
+        for (lba, page) in (0..).zip(&self.page_of) {
+            let Some(page) = number(*page) else { continue };
+            // A page names one block, so no two blocks are on it.
+            let back = number(self.lba_of[page as usize]);
+            assert_eq!(back, Some(lba), "the page that a block is on names that block");
+            valid[(page / self.unit_pages) as usize] += 1;
+            mapped += 1;
+        }
+        assert_eq!(mapped, self.mapped_count, "as many blocks are mapped as are counted");
+        for (unit, valid) in (0..).zip(valid) {
+            assert_eq!(valid, self.units.valid(unit), "unit {unit} counts the blocks mapped to it");
+        }
+    }
+
+    fn check_units(&self) {
+        let mut is_free = vec![false; self.units.count() as usize];
+        for unit in self.units.free() {
+            let was_free = std::mem::replace(&mut is_free[unit as usize], true);
+            assert!(!was_free, "unit {unit} is free once");
+        }
+        for unit in 0..self.units.count() {
+            let frontiers = self.frontiers.iter().filter(|frontier| frontier.is_at(unit)).count();
+            let state = self.units.report(unit, 0).state;
+            let is_open = state == UnitState::Open;
+            assert_eq!(frontiers, usize::from(is_open), "an open unit is filled from one place");
+            let is_listed = is_free[unit as usize];
+            assert_eq!(state == UnitState::Free, is_listed, "unit {unit} is free, or it is not");
+            assert!(!is_listed || self.units.valid(unit) == 0, "a free unit holds nothing");
+        }
+        assert!(
+            self.units.free_count() >= self.config.thresholds.foreground_units,
+            "enough units are free for the collector to begin"
+        );
+    }
+
+    fn check_victims(&self) {
+        let Some(mut known) = self.victims.known() else { return };
+        known.sort_unstable();
+        let closed = (0..self.units.count()).filter(|unit| self.units.is_closed(*unit));
+        assert!(
+            known.iter().map(|(unit, _)| *unit).eq(closed),
+            "the filled units, and no others, can be chosen"
+        );
+        for (unit, valid) in known {
+            let is_right = valid.is_none_or(|valid| valid == self.units.valid(unit));
+            assert!(is_right, "unit {unit} is chosen by the count of its valid pages");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What the pool promises, looked at extent by extent.
+
+use super::Pool;
+
+impl Pool {
+    /// Walks over all extents. Panics with a sentence where something is not as it is promised.
+    pub(crate) fn check(&self) {
+        let state = self.state();
+        let mut owners = vec![0; state.free.len()];
+        for pieces in &state.areas {
+            assert!(pieces.last().is_none_or(Option::is_some), "an area ends with an extent");
+            for extent in pieces.iter().flatten() {
+                owners[*extent as usize] += 1;
+            }
+        }
+        for (extent, (owners, is_free)) in owners.iter().zip(&state.free).enumerate() {
+            let wanted = usize::from(!is_free);
+            assert_eq!(*owners, wanted, "extent {extent} is free, or it has one owner");
+        }
+        let end = state.first_lba + state.free.len() as u64 * state.extent_lbas;
+        assert!(end <= state.device_lbas, "every extent is on the device");
+        drop(state);
+        let usage = self.usage();
+        let all = usage.wal + usage.slots.iter().sum::<u64>() + usage.free;
+        assert_eq!(all, usage.total, "what is used and what is free are all there is");
+    }
+}

@@ -1,0 +1,92 @@
+//! What the log promises, looked at batch by batch.
+
+use super::{Log, OpenBatch};
+use crate::Lsn;
+use crate::layout::batch;
+
+impl Log {
+    /// Walks over all batches, marks and segments, and over the extents of a device. Panics with a
+    /// sentence where something is not as it is promised.
+    ///
+    /// For tests, between two calls. In a build without debug assertions it does nothing.
+    pub fn check_all(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        self.check_lsns();
+        // A log that is latched may have dropped a batch that could not be written.
+        if self.latch.is_none() {
+            self.check_batches();
+            self.check_buffers();
+        }
+        self.check_marks();
+        self.segments.check();
+        self.snapshots().check();
+        if let Some(pool) = &self.pool {
+            pool.check();
+        }
+    }
+
+    fn check_lsns(&self) {
+        let order = [
+            ("start", self.segments.start_lsn()),
+            ("durable", self.durable),
+            ("written", self.written),
+            ("kept", self.kept()),
+            ("appended", self.appended),
+        ];
+        assert!(order.is_sorted_by_key(|(_, lsn)| *lsn), "LSNs in their order: {order:?}");
+        assert!(self.told_durable <= self.durable, "only what is durable is told to be");
+        assert!(self.soft_end <= self.written, "only what is written waits for a flush");
+        assert!(self.release_to <= self.appended, "only what was appended is released");
+        assert!(self.flush_target <= Some(self.appended), "only what was appended is flushed");
+        let covers = self.flush.map_or(Lsn(0), |flush| flush.covers);
+        assert!(covers <= self.written, "a flush covers what was written before it");
+    }
+
+    /// The batches in flight, those that wait and the open one are the log from what is written to
+    /// its end, without a gap.
+    fn check_batches(&self) {
+        let ends: Vec<Lsn> = self.flight.iter().map(|flight| flight.end).collect();
+        assert!(ends.is_sorted_by(|a, b| a < b), "batches are in flight in order: {ends:?}");
+        assert!(ends.first().is_none_or(|end| *end > self.written), "what is written has landed");
+        let is_tail = |index: usize| self.flight[index].is_tail;
+        assert!(!(1..ends.len()).any(is_tail), "a tail is alone when it is submitted");
+        let mut end = self.submitted();
+        for waiting in self.closed.iter().chain(&self.open) {
+            assert_eq!(waiting.first_lsn, end, "a batch begins where the one before it ends");
+            assert!(waiting.used > batch::SIZE, "a batch that was opened has a record");
+            let is_within = waiting.used <= self.geometry.batch_size();
+            assert!(is_within && waiting.used <= waiting.buffer.len(), "a batch fits its buffer");
+            end = waiting.end();
+        }
+        assert_eq!(end, self.appended, "everything appended is in a batch");
+    }
+
+    fn check_buffers(&self) {
+        let waiting = || self.closed.iter().chain(&self.open);
+        let is_private = |open: &&OpenBatch| open.private_from.is_some();
+        let private = self.flight.iter().filter(|flight| flight.private_from.is_some()).count();
+        assert_eq!(
+            private + waiting().filter(is_private).count(),
+            self.private_count,
+            "batches that die with the process are counted"
+        );
+        let flying = self.flight.iter().filter(|flight| !flight.is_extra).count();
+        let used = flying + waiting().filter(|open| !open.is_extra).count();
+        assert_eq!(used + self.free.len(), self.buffer_count, "a buffer is free, or in one batch");
+    }
+
+    fn check_marks(&self) {
+        let marks: Vec<_> = self.marks.iter().collect();
+        assert!(
+            marks.is_sorted_by(|(a, seen), (b, later)| a < b && seen <= later),
+            "what was appended later was seen later"
+        );
+        let ends = || marks.iter().map(|(end, _)| *end);
+        assert!(
+            ends().all(|end| self.durable < end && end <= self.appended),
+            "what was seen and is not durable has a mark"
+        );
+    }
+}
