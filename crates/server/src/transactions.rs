@@ -136,7 +136,8 @@ impl Watches {
             self.last_round += 1;
             client.watch_round = WatchRound(self.last_round);
         }
-        let watched = (client.db, Box::<[u8]>::from(key));
+        let db = if is_planted("watched-in-first-db") { DbIndex(0) } else { client.db };
+        let watched = (db, Box::<[u8]>::from(key));
         if !client.watching.insert(watched.clone()) {
             return;
         }
@@ -257,7 +258,9 @@ impl Watches {
     pub(crate) fn any_expired(&self, client: &Client, keyspace: &Keyspace, now_ms: i64) -> bool {
         client.watching.iter().any(|watched| {
             let watchers = self.keys.get(watched).map_or(&[][..], |w| w);
-            watchers.iter().any(|w| w.round == client.watch_round && w.seen != Seen::Expired)
+            let is_own =
+                |w: &Watcher| w.round == client.watch_round || is_planted("expired-in-any-round");
+            watchers.iter().any(|w| is_own(w) && w.seen != Seen::Expired)
                 && Seen::now(keyspace, watched.0, &watched.1, now_ms) == Seen::Expired
         })
     }

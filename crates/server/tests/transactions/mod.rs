@@ -1,6 +1,6 @@
 //! Transactions and snapshots: recovery brings back all of a transaction, and once.
 
-use crate::common::{BACK_ENDS, start, until};
+use crate::common::{BACK_ENDS, encode, start, until};
 use crate::{info, serving};
 
 #[test]
@@ -161,5 +161,48 @@ fn what_is_swapped_in_under_a_watched_key_is_a_change() {
         assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
         assert_eq!(client.call(&["PING"]), "+QUEUED\r\n");
         assert_eq!(client.call(&["EXEC"]), runs);
+    });
+}
+
+/// Keys that are no longer watched are forgotten in steps; until then they count for nobody.
+#[test]
+fn a_key_that_was_watched_before_it_expired_may_be_watched_again() {
+    serving("appendonly no\nenable-debug-command yes", |server| {
+        let mut watch: Vec<String> = (0..2000).map(|n| format!("key:{n}")).collect();
+        watch.insert(0, "WATCH".into());
+        // The last one in order.
+        watch.push("z".into());
+        let watch: Vec<&[u8]> = watch.iter().map(String::as_bytes).collect();
+        let requests: [&[&[u8]]; 9] = [
+            &[b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"],
+            &[b"SET", b"z", b"v", b"PX", b"20"],
+            &watch,
+            &[b"UNWATCH"],
+            &[b"DEBUG", b"SLEEP", b"0.05"],
+            &[b"WATCH", b"z"],
+            &[b"MULTI"],
+            &[b"PING"],
+            &[b"EXEC"],
+        ];
+        let mut client = server.connect();
+        client
+            .send_bytes(&requests.iter().flat_map(|request| encode(request)).collect::<Vec<u8>>());
+        let replies: Vec<Vec<u8>> = requests.iter().map(|_| client.read()).collect();
+        assert_eq!(replies[8], b"*1\r\n+PONG\r\n");
+    });
+}
+
+#[test]
+fn a_key_is_watched_in_the_database_that_is_selected() {
+    serving("appendonly no", |server| {
+        let (mut client, mut other) = (server.connect(), server.connect());
+        for (db, expected) in [("5", "*-1\r\n"), ("0", "*0\r\n")] {
+            assert_eq!(client.call(&["SELECT", "5"]), "+OK\r\n");
+            assert_eq!(other.call(&["SELECT", db]), "+OK\r\n");
+            assert_eq!(client.call(&["WATCH", "k"]), "+OK\r\n");
+            assert_eq!(other.call(&["SET", "k", "v"]), "+OK\r\n");
+            assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+            assert_eq!(client.call(&["EXEC"]), expected);
+        }
     });
 }
