@@ -376,6 +376,7 @@ impl Clients {
     pub(crate) fn take(&mut self, conn: ConnId) -> Option<Box<Client>> {
         let place = self.by_index.get_mut(conn.index as usize)?;
         let client = place.take_if(|client| client.conn == conn)?;
+        assert!(self.memory >= client.counted_memory, "a client's memory was counted");
         self.memory -= client.counted_memory;
         Some(client)
     }
@@ -385,6 +386,7 @@ impl Clients {
         client.counted_memory = client.memory();
         self.memory += client.counted_memory;
         let index = client.conn.index as usize;
+        assert!(self.by_index[index].is_none(), "nobody else is in a client's place");
         self.by_index[index] = Some(client);
     }
 
@@ -410,6 +412,19 @@ impl Clients {
     /// For changes that do not affect [`Client::memory`], which is not counted again.
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Client> {
         self.by_index.get_mut(conn.index as usize)?.as_deref_mut().filter(|c| c.conn == conn)
+    }
+
+    /// Looks at all clients while none is being served. Panics with a sentence where something is
+    /// not as it is promised.
+    pub(crate) fn check(&self) {
+        assert_eq!(self.iter().count(), self.count, "as many clients are there as are counted");
+        let counted: usize = self.iter().map(|client| client.counted_memory).sum();
+        assert_eq!(counted, self.memory, "the memory of all clients is their sum");
+        for (index, client) in self.by_index.iter().enumerate() {
+            let Some(client) = client else { continue };
+            assert_eq!(client.conn.index as usize, index, "a client is in its place");
+            client.held.check();
+        }
     }
 
     /// All clients but the one being served.

@@ -10,6 +10,7 @@
 //! leave through [`Core::flush`].
 
 mod call;
+mod check;
 mod checks;
 mod connections;
 mod durability;
@@ -408,6 +409,7 @@ impl Core {
 
     /// Ends a turn: everything due before the next poll of the sockets is done.
     pub(crate) fn end_turn(&mut self) {
+        self.check_clients();
         if std::mem::take(&mut self.is_turn_timed) {
             self.stats.turn_cpu_max = self.stats.turn_cpu_max.max(self.turn_cpu.end());
         }

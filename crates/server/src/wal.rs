@@ -113,6 +113,7 @@ impl Wal {
     pub(crate) fn drive(&mut self, now: Instant) {
         debug_assert!(self.log.has_place(), "what was appended has no place in the log");
         self.is_queued |= self.log.drive(&mut *self.path, now);
+        self.log.check_all();
         self.tell_of_faults();
         if !self.is_busy
             && let Some(job) = self.log.next_job(now)

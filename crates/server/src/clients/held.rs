@@ -42,6 +42,14 @@ impl Held {
         self.size
     }
 
+    /// Panics where a sum is not that of its parts.
+    pub(super) fn check(&self) {
+        let size: usize = self.replies.iter().map(|(_, reply)| reply.len()).sum();
+        assert_eq!(size, self.size, "the bytes of held replies are their sum");
+        let memory: usize = self.replies.iter().map(|(_, reply)| memory_of(reply)).sum();
+        assert_eq!(memory, self.own_memory, "the memory of held replies is their sum");
+    }
+
     /// Bytes of memory that nobody else holds.
     pub(crate) fn own_memory(&self) -> usize {
         self.own_memory

@@ -17,7 +17,7 @@ use crate::net::ConnId;
 pub(crate) struct Pause {
     in_force: Option<InForce>,
     /// In the order in which their requests came.
-    postponed: VecDeque<ConnId>,
+    pub(super) postponed: VecDeque<ConnId>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -84,6 +84,7 @@ impl Oracle {
                 }
             }
         }
+        client.volume.log.check_all();
     }
 
     fn append<D: Disk>(&mut self, client: &mut Client<D>, size: usize) {

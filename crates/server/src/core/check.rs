@@ -1,0 +1,75 @@
+//! What the lists of clients promise, looked at client by client.
+
+use std::collections::HashSet;
+
+use super::Core;
+use crate::clients::{Client, State};
+use crate::net::ConnId;
+
+/// With more clients than this, nothing is looked at: it would be work of every turn.
+const CLIENTS_MAX: usize = 64;
+
+impl Core {
+    /// Looks at all clients and the lists that they are in, between two turns. Panics with a
+    /// sentence where something is not as it is promised.
+    ///
+    /// In a build without debug assertions it does nothing.
+    pub(super) fn check_clients(&self) {
+        if !cfg!(debug_assertions) || self.clients.len() > CLIENTS_MAX {
+            return;
+        }
+        self.clients.check();
+        let is_parked = |state: &State| matches!(state, State::Parked(_));
+        let is_yielding = |state: &State| matches!(state, State::Yielding(_));
+        let parked = self.parked.iter().chain(&self.pause.postponed).chain(&self.held_up);
+        self.check_listed("parked", parked, is_parked);
+        let yielding = self.yielding.iter().chain(&self.short_of_room);
+        self.check_listed("yielding", yielding, is_yielding);
+        let is_waiting = |state: &State| matches!(state, State::Waiting(_));
+        self.check_listed("waiting", self.waiting.iter(), is_waiting);
+        let is_let_go = |state: &State| matches!(state, State::LetGo);
+        self.check_listed("let go", self.let_go.iter(), is_let_go);
+        self.check_marked("behind", self.behind.iter(), |client| client.is_behind);
+        self.check_marked("dirty", self.dirty.iter(), |client| client.is_dirty);
+        self.check_marked("holding", self.holding.iter(), |client| client.is_holding);
+    }
+
+    /// Who is in a state that something else has to end is listed once, or nobody would end it. Who
+    /// is listed is in that state, is being closed, or has left.
+    fn check_listed<'a>(
+        &self,
+        name: &str,
+        listed: impl Iterator<Item = &'a ConnId>,
+        belongs: impl Fn(&State) -> bool,
+    ) {
+        let mut conns = HashSet::new();
+        for conn in listed {
+            assert!(conns.insert(*conn), "{conn:?} is listed twice as {name}");
+            let is_right = self.clients.get(*conn).is_none_or(|client| {
+                belongs(&client.state) || matches!(client.state, State::Closing)
+            });
+            assert!(is_right, "{conn:?} is listed as {name} and is not");
+        }
+        for client in self.clients.iter().filter(|client| belongs(&client.state)) {
+            assert!(conns.contains(&client.conn), "{:?} is {name} and not listed", client.conn);
+        }
+    }
+
+    /// The same for lists whose clients have a mark that says so.
+    fn check_marked<'a>(
+        &self,
+        name: &str,
+        listed: impl Iterator<Item = &'a ConnId>,
+        is_marked: impl Fn(&Client) -> bool,
+    ) {
+        let mut conns = HashSet::new();
+        for conn in listed {
+            assert!(conns.insert(*conn), "{conn:?} is listed twice as {name}");
+            let is_right = self.clients.get(*conn).is_none_or(&is_marked);
+            assert!(is_right, "{conn:?} is listed as {name} and has no mark");
+        }
+        for client in self.clients.iter().filter(|client| is_marked(client)) {
+            assert!(conns.contains(&client.conn), "{:?} is {name} and not listed", client.conn);
+        }
+    }
+}
