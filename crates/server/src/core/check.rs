@@ -27,8 +27,8 @@ impl Core {
         self.check_listed("yielding", yielding, is_yielding);
         let is_waiting = |state: &State| matches!(state, State::Waiting(_));
         self.check_listed("waiting", self.waiting.iter(), is_waiting);
-        let is_let_go = |state: &State| matches!(state, State::LetGo);
-        self.check_listed("let go", self.let_go.iter(), is_let_go);
+        let is_resumed = |state: &State| matches!(state, State::Resumed);
+        self.check_listed("resumed", self.resumed.iter(), is_resumed);
         self.check_marked("behind", self.behind.iter(), |client| client.is_behind);
         self.check_marked("dirty", self.dirty.iter(), |client| client.is_dirty);
         self.check_marked("holding", self.holding.iter(), |client| client.is_holding);
