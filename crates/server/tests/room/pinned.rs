@@ -7,29 +7,45 @@ use crate::info;
 #[test]
 fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0\n\
-            log-segment-size 1mb\nlog-size-max 24mb\nlog-buffers 16\nlog-buffer-size 64kb";
-        let volume = dir.path().join("volume");
-        let Some(server) = start(back_end, &volume, directives) else { continue };
-        let (mut client, mut reader) = (server.connect(), server.connect());
-        assert_eq!(client.call(&["DEBUG", "POPULATE", "9000", "k", "1000"]), "+OK\r\n");
-        assert!(client.call(&["BGREWRITEAOF"]).starts_with("+Background"));
-        until("no snapshot is written", || info(&mut client, "aof_rewrite_in_progress") == "0");
-        assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
-
-        let value = "v".repeat(30_000);
-        let mut write = || assert_eq!(client.call(&["SET", "k:1", &value]), "+OK\r\n");
-        write();
-        let mut observer = server.connect();
-        assert_eq!(observer.call(&["CONFIG", "SET", "snapshot-rate", "1"]), "+OK\r\n");
-        assert_eq!(observer.call(&["BGSAVE"]), "+Background saving started\r\n");
-        let before = info(&mut observer, "aof_rewrites");
-        until("the log does not ask for room", || {
-            (0..20).for_each(|_| write());
-            info(&mut observer, "aof_rewrites") != before
-        });
-        assert_eq!(reader.call(&["PING"]), "+PONG\r\n", "{back_end}: it was given up");
-        server.stop();
+        // Where the machine is so busy that no request comes for a tenth of a second, `BGSAVE` goes as fast
+        // as it can and is over too early: then the pinned snapshot is in the way.
+        assert!(
+            (0..5).any(|_| stays_in_nobodys_way(back_end)),
+            "{back_end}: it was always too busy"
+        );
     }
+}
+
+/// Returns whether it was in nobody's way. Panics if it was given up nevertheless.
+fn stays_in_nobodys_way(back_end: &str) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0\n\
+        log-segment-size 1mb\nlog-size-max 24mb\nlog-buffers 16\nlog-buffer-size 64kb";
+    let volume = dir.path().join("volume");
+    let Some(server) = start(back_end, &volume, directives) else { return true };
+    let (mut client, mut reader) = (server.connect(), server.connect());
+    assert_eq!(client.call(&["DEBUG", "POPULATE", "9000", "k", "1000"]), "+OK\r\n");
+    assert!(client.call(&["BGREWRITEAOF"]).starts_with("+Background"));
+    until("no snapshot is written", || info(&mut client, "aof_rewrite_in_progress") == "0");
+    assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
+
+    let value = "v".repeat(30_000);
+    let mut write = || assert_eq!(client.call(&["SET", "k:1", &value]), "+OK\r\n");
+    write();
+    let mut observer = server.connect();
+    assert_eq!(observer.call(&["CONFIG", "SET", "snapshot-rate", "1"]), "+OK\r\n");
+    assert_eq!(observer.call(&["BGSAVE"]), "+Background saving started\r\n");
+    let before = info(&mut observer, "aof_rewrites");
+    let saves = info(&mut observer, "snapshot_saves_complete");
+    until("the log does not ask for room", || {
+        (0..20).for_each(|_| write());
+        info(&mut observer, "aof_rewrites") != before
+    });
+    if info(&mut observer, "snapshot_saves_complete") != saves {
+        server.stop();
+        return false;
+    }
+    assert_eq!(reader.call(&["PING"]), "+PONG\r\n", "{back_end}: it was given up");
+    server.stop();
+    true
 }
