@@ -361,8 +361,9 @@ impl Stream {
     }
 }
 
-/// A file system is short of space if it has less than this many times what a snapshot needs.
-const SHORT_BELOW: u64 = 4;
+/// A file system is short of space if it has less than this many times what a snapshot needs: the log may
+/// grow by several times the data set while one is written.
+const SHORT_BELOW: u64 = 16;
 
 /// Gives a slot of a file what the snapshot needs at most, where somebody else may take it first.
 fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), DeviceError> {
