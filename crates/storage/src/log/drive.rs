@@ -271,6 +271,9 @@ impl Log {
         if self.latch.is_none() {
             self.advance();
         }
+        // Also where a write failed beside the flush: what that flush covers is durable.
+        let durable = self.durable;
+        self.marks.retain(|&(end, _)| end > durable);
     }
 
     /// Advances the written and the durable LSN over the unbroken prefix of completed batches.
@@ -296,8 +299,6 @@ impl Log {
             self.durable <= self.written && self.written <= self.appended,
             "what is durable was written, and what is written was appended"
         );
-        let durable = self.durable;
-        self.marks.retain(|&(end, _)| end > durable);
         self.tell_durable();
     }
 

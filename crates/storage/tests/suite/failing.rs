@@ -77,6 +77,30 @@ fn a_failed_flush_latches_and_is_not_tried_again() {
 }
 
 #[test]
+fn a_flush_that_succeeds_beside_a_failed_write_counts() {
+    let in_order = SimConfig { order: Order::Fifo, ..SimConfig::default() };
+    let (mut client, _media) = client(Policy::EverySec, in_order);
+    client.disk.faults(|faults| faults.holds_flushes = true);
+    let script = script(2);
+    assert!(client.append(&script[0]));
+    turn(&mut client);
+    let covered = client.volume.log.appended();
+    client.volume.log.request_durable();
+    client.turn(false);
+    // The write is submitted while the flush is under way. The next poll completes both.
+    client.disk.faults(|faults| faults.writes_until_failure = Some(0));
+    assert!(client.append(&script[1]));
+    client.volume.log.request_durable();
+    client.turn(false);
+    assert!(client.volume.log.latched().is_none() && client.volume.log.durable() < covered);
+    client.disk.faults(|faults| faults.holds_flushes = false);
+    client.turn(false);
+    assert_eq!(client.volume.log.latched().expect("it is latched").cause, LatchCause::LogWrite);
+    assert_eq!(client.volume.log.durable(), covered);
+    client.volume.log.check_all();
+}
+
+#[test]
 fn a_failed_superblock_update_latches() {
     let (mut client, _media) = client(Policy::Always, SimConfig::default());
     for lba in 0..16 {
