@@ -287,6 +287,7 @@ impl Core {
             client.is_behind = false;
             if client.is_running() {
                 self.waiting_requests(&mut client);
+                // What was read of a request that is not complete took time, too.
                 self.begin_lap(Instant::now());
             }
             self.check_query_size(&mut client);

@@ -119,6 +119,16 @@ mod tests {
         core
     }
 
+    /// The client sends a request, which is run in this turn or, on a busy machine, in one behind it.
+    fn send(core: &mut Core, request: &str) {
+        core.begin_turn();
+        core.received(CONN, request.as_bytes());
+        while core.has_behind() {
+            core.begin_turn();
+            core.serve_behind();
+        }
+    }
+
     /// Begins a WAL-snapshot that nobody has asked for. Nobody takes its steps, so it does not end.
     fn begin_unasked(core: &mut Core) {
         core.snapshots.rewrites.is_automatic = true;
@@ -171,7 +181,7 @@ mod tests {
             let mut core = opened(dir.path(), true);
             begin_unasked(&mut core);
             assert!(rate(&mut core) < full(&core));
-            core.received(CONN, format!("{request}\r\n").as_bytes());
+            send(&mut core, &format!("{request}\r\n"));
             assert_eq!(rate(&mut core), full(&core), "{request}");
         }
     }
@@ -191,7 +201,7 @@ mod tests {
     fn a_log_that_lacks_room_makes_it_go_as_fast_as_it_can() {
         let dir = tempfile::tempdir().unwrap();
         let mut core = opened(dir.path(), true);
-        core.received(CONN, format!("SET k {}\r\n", "x".repeat(5000)).as_bytes());
+        send(&mut core, &format!("SET k {}\r\n", "x".repeat(5000)));
         settle(&mut core, |core| {
             let log = core.wal.as_ref().unwrap().log();
             log.durable() == log.appended()
@@ -207,9 +217,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut core = opened(dir.path(), true);
         let set = format!("SET k {}\r\n", "x".repeat(5000));
-        core.received(CONN, set.as_bytes());
+        send(&mut core, &set);
         core.begin_snapshot(SnapshotKind::OnDemand).unwrap();
-        core.received(CONN, set.as_bytes());
+        send(&mut core, &set);
         let held = core.snapshot_memory();
         assert!(held > 5000, "{held}: the old value is kept for it");
         core.settings.snapshot_memory_limit = 2 * held;
