@@ -2,17 +2,22 @@
 
 import errno
 import os
+import random
 import subprocess
+import time
 import unittest
 
 from harness.faults import SpoiltServer, compiler
-from harness.resp import ReplyError
+from harness.loop_device import unmount
+from harness.resp import ReplyError, encode
 from harness.server import Server
 from harness.target import TestCase, slimio_only
 from harness.wait import until
 
 VALUE = "x" * 50_000
 WRITES_MAX = 4000
+# Requests of a pipeline.
+AT_ONCE = 128
 
 
 def write_until_refused(test, client):
@@ -200,6 +205,45 @@ class FileSystemFull(TestCase):
         self.assertNotEqual(server.process.returncode, 0)
         self.assertRegex(server.said().lower(), "space|room")
         self.assertNotIn("panicked", server.said())
+
+
+@slimio_only
+class SmallFileSystem(TestCase):
+    """A small data set on a small file system, overwritten as fast as that goes: the log must neither take
+    what its next snapshot needs, nor keep what it does not use."""
+
+    seconds = 15
+
+    def setUp(self):
+        if os.geteuid() != 0:
+            self.skipTest("a small file system can be mounted by root only")
+        with Server(start=False) as server:
+            self.mount = server.folder + "-mount"
+        os.makedirs(self.mount)
+        self.addCleanup(os.rmdir, self.mount)
+        mount = ["mount", "-t", "tmpfs", "-o", "size=320m", "slimio-test", self.mount]
+        if subprocess.run(mount, check=False).returncode != 0:
+            self.skipTest("no file system can be mounted here")
+        self.addCleanup(unmount, self.mount)
+
+    def test_overwriting_is_never_refused(self):
+        chance = random.Random(1)
+        block = chance.randbytes(1 << 20)
+        volume = os.path.join(self.mount, "volume")
+        with Server(volume=volume, log_segment_size="4mb") as server, server.client() as client:
+            for command, reply in ((["SET"], b"+OK\r\n"), (["SETRANGE", 0], b":4096\r\n")):
+                batches = [b"".join(self.requests(chance, block, *command)) for _ in range(60)]
+                ends = time.monotonic() + 5
+                while time.monotonic() < ends:
+                    client.send(chance.choice(batches))
+                    replies = [client.stream.readline() for _ in range(AT_ONCE)]
+                    self.assertEqual(set(replies), {reply})
+
+    def requests(self, chance, block, name, *offset):
+        """Overwrites any of 24 MB of keys."""
+        for _ in range(AT_ONCE):
+            at = chance.randrange(len(block) - 4096)
+            yield encode(name, f"key:{chance.randrange(6000)}", *offset, block[at : at + 4096])
 
 
 def mount_small(test, folder):

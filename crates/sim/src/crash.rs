@@ -1,6 +1,6 @@
 //! What a crash leaves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use slimio_device::LBA_SIZE;
@@ -76,6 +76,7 @@ pub(crate) struct Shrunk {
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub(crate) space_lbas: Vec<u64>,
+    pub(crate) holes: BTreeSet<(usize, u64)>,
     /// Shortened spaces that a power cut may undo, in order.
     pub(crate) shrunk: Vec<Shrunk>,
     /// A space that was being made longer, and how long it was to become.
@@ -105,6 +106,7 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub(crate) space_lbas: Vec<u64>,
+    pub(crate) holes: BTreeSet<(usize, u64)>,
     pub(crate) shrunk: Vec<Shrunk>,
     pub(crate) stable: Blocks,
     pub(crate) cached: Vec<Pending>,
@@ -178,6 +180,7 @@ impl Crash {
         stable.retain(|&(space, lba), _| lba < space_lbas[space]);
         Image {
             space_lbas,
+            holes: self.holes.clone(),
             shrunk: Vec::new(),
             stable,
             cached: Vec::new(),
@@ -206,6 +209,7 @@ impl Crash {
         let image =
             |landed: Vec<Pending>, late: &[Pending], mut origin: String, index: usize| Image {
                 space_lbas: self.lengths(index, &mut origin),
+                holes: self.holes.clone(),
                 shrunk: self.shrunk.clone(),
                 stable: self.stable.clone(),
                 // Completed as far as the kernel is concerned: the next flush covers them.

@@ -3,7 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use slimio_device::{Buffer, Completion, Device, DeviceError, Geometry, LBA_SIZE, Op, Token};
+use slimio_device::{
+    Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LBA_SIZE, LbaRange, Op, Token,
+};
 
 use crate::disk::{GONE, Medium, Order, SimDisk};
 
@@ -203,6 +205,11 @@ impl Device for SimDevice {
 
     fn shrink(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         self.disk.lock().shrink(self.space, lba_count)
+    }
+
+    fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
+        let lbas = range.start.0..range.end.0;
+        self.disk.lock().fill_holes(self.space, lbas).map(|()| FilledHoles::default())
     }
 
     fn free_space(&self) -> Option<u64> {

@@ -1,5 +1,7 @@
 //! The medium: what is stable, what is cached, what is in flight.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use slimio_device::{DeviceError, Geometry, LBA_SIZE, MappedFile, WriteCache};
@@ -33,8 +35,9 @@ pub struct SimConfig {
     pub transfer_lbas_max: u32,
     /// Blocks of all spaces together.
     pub lbas_max: u64,
-    /// A flush covers the writes to its own space only, as that of a file does.
-    pub flushes_one_space: bool,
+    /// The spaces are files: a flush covers the writes to its own space only, and deallocated blocks
+    /// are holes, which take space again when they are written or filled.
+    pub has_files: bool,
 }
 
 impl Default for SimConfig {
@@ -46,7 +49,7 @@ impl Default for SimConfig {
             in_flight_max: 16,
             transfer_lbas_max: 256,
             lbas_max: 1 << 20,
-            flushes_one_space: false,
+            has_files: false,
         }
     }
 }
@@ -61,6 +64,8 @@ pub(crate) struct Medium {
     pub(crate) random: Random,
     pub(crate) faults: Faults,
     space_lbas: Vec<u64>,
+    /// Blocks without space of their own.
+    holes: BTreeSet<(usize, u64)>,
     /// Spaces that became shorter, where no flush has covered that yet.
     shrunk: Vec<Shrunk>,
     /// Writes that a process that died has in flight.
@@ -88,6 +93,7 @@ impl SimDisk {
             random: Random::new(config.seed),
             faults: Faults::default(),
             space_lbas: Vec::new(),
+            holes: BTreeSet::new(),
             shrunk: Vec::new(),
             late: Vec::new(),
             current: Blocks::new(),
@@ -109,6 +115,8 @@ impl SimDisk {
         let disk = Self::new(config);
         let mut medium = disk.lock();
         medium.space_lbas.clone_from(&image.space_lbas);
+        medium.holes.clone_from(&image.holes);
+        medium.holes.retain(|&(space, lba)| lba < image.space_lbas[space]);
         medium.stable.clone_from(&image.stable);
         medium.current.clone_from(&image.stable);
         for write in &image.cached {
@@ -258,6 +266,7 @@ impl Medium {
         }));
         self.crash = Some(Crash {
             space_lbas: self.space_lbas.clone(),
+            holes: self.holes.clone(),
             shrunk: self.shrunk.clone(),
             growing: None,
             stable: self.stable.clone(),
@@ -295,8 +304,7 @@ impl Medium {
     pub(crate) fn grow(&mut self, space: usize, lbas: u64) -> Result<(), DeviceError> {
         let was_alive = self.crash.is_none();
         let before = self.space_lbas[space];
-        let others: u64 = self.space_lbas.iter().sum::<u64>() - before;
-        let is_full = self.faults.full || others + lbas > self.config.lbas_max;
+        let is_full = self.lacks(lbas.saturating_sub(before));
         if self.step() || self.faults.gone {
             // Nobody knows how far it got.
             if let Some(crash) = self.crash.as_mut().filter(|_| was_alive && !is_full) {
@@ -316,9 +324,25 @@ impl Medium {
 
     /// Bytes by which spaces may still grow.
     pub(crate) fn free_space(&self) -> u64 {
-        let used: u64 = self.space_lbas.iter().sum();
+        let used = self.space_lbas.iter().sum::<u64>() - self.holes.len() as u64;
         let free = if self.faults.full { 0 } else { self.config.lbas_max.saturating_sub(used) };
         free.saturating_mul(LBA_SIZE as u64)
+    }
+
+    /// Whether there is no space for `lbas` more blocks.
+    fn lacks(&self, lbas: u64) -> bool {
+        lbas > self.free_space() / LBA_SIZE as u64
+    }
+
+    /// Gives space to the blocks that have none.
+    pub(crate) fn fill_holes(&mut self, space: usize, lbas: Range<u64>) -> Result<(), DeviceError> {
+        let holes = self.holes.range((space, lbas.start)..(space, lbas.end));
+        let holes: Vec<(usize, u64)> = holes.copied().collect();
+        if self.lacks(holes.len() as u64) {
+            return Err(DeviceError::NoSpace);
+        }
+        holes.iter().for_each(|hole| drop(self.holes.remove(hole)));
+        Ok(())
     }
 
     pub(crate) fn shrink(&mut self, space: usize, lbas: u64) -> Result<(), DeviceError> {
@@ -331,6 +355,7 @@ impl Medium {
             let id = self.take_id();
             self.shrunk.push(Shrunk { id, space, before, now: lbas });
             self.current.retain(|&(other, lba), _| other != space || lba < lbas);
+            self.holes.retain(|&(other, lba)| other != space || lba < lbas);
         }
         Ok(())
     }
@@ -390,7 +415,7 @@ impl Medium {
 
     /// The ids that a flush of a space, submitted now, must cover.
     pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
-        let is_covered = |other: usize| other == space || !self.config.flushes_one_space;
+        let is_covered = |other: usize| other == space || !self.config.has_files;
         let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));
         let shrunk = self.shrunk.iter().filter(|shrunk| is_covered(shrunk.space));
         writes.map(|write| write.id).chain(shrunk.map(|shrunk| shrunk.id)).collect()
@@ -405,10 +430,11 @@ impl Medium {
         }
         let lbas = start..start + write.data.len() as u64;
         if crate::fault::count_down(&mut self.faults.writes_until_failure)
-            || lbas.into_iter().any(|lba| self.faults.unwritable.contains(&(space, lba)))
+            || lbas.clone().any(|lba| self.faults.unwritable.contains(&(space, lba)))
         {
             return Err(IO);
         }
+        self.fill_holes(space, lbas)?;
         if self.faults.lost.contains(&(space, start)) {
             return Ok(());
         }
@@ -487,6 +513,9 @@ impl Medium {
         write.apply(&mut self.current);
         write.apply(&mut self.stable);
         self.supersede(&write);
+        if self.config.has_files {
+            self.holes.extend((start..start + done).map(|lba| (space, lba)));
+        }
         if has_failed { Err(IO) } else { Ok(()) }
     }
 

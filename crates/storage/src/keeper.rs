@@ -50,8 +50,12 @@ impl std::fmt::Debug for KeeperPaths {
 /// What the log asks of the keeper. One at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Prepare one more segment.
-    Prepare,
+    /// Prepare one more segment. Where areas are files, this many bytes of the file system must stay
+    /// free behind it.
+    Prepare {
+        /// Bytes that snapshots will need.
+        leave: u64,
+    },
     /// The log starts from here on, where the data set was empty: everything before is free, and
     /// there is no root.
     Release(LogStart),
@@ -136,16 +140,16 @@ impl Keeper {
     /// Does a job. Blocks until it is done and durable.
     pub fn run(&mut self, paths: &mut KeeperPaths, job: Job) -> Outcome {
         match job {
-            Job::Prepare => self.prepare(paths),
+            Job::Prepare { leave } => self.prepare(paths, leave),
             Job::Release(start) => self.release(paths, start),
             Job::Adopt(adoption) => self.adopt(paths, adoption),
             Job::EndLog(lsn) => self.end_log(paths, lsn),
-            Job::GiveBack => self.give_back_free(&mut *paths.wal),
+            Job::GiveBack => self.give_back_unused(&mut *paths.wal),
         }
     }
 
-    fn prepare(&mut self, paths: &mut KeeperPaths) -> Outcome {
-        let wal_slot = match self.free_slot(&mut *paths.wal) {
+    fn prepare(&mut self, paths: &mut KeeperPaths, leave: u64) -> Outcome {
+        let wal_slot = match self.free_slot(&mut *paths.wal, leave) {
             Ok(wal_slot) => wal_slot,
             Err(error) => return Outcome::PrepareFailed(error),
         };
@@ -168,20 +172,34 @@ impl Keeper {
     }
 
     /// A slot that holds nothing: one used before, or a new one at the area's end. Its blocks are
-    /// zeroed where that is needed.
-    fn free_slot(&mut self, wal: &mut dyn Device) -> Result<usize, DeviceError> {
+    /// zeroed where that is needed. Fails when less than `leave` bytes would stay free where areas are
+    /// files, even without the blocks of the other free slots.
+    fn free_slot(&mut self, wal: &mut dyn Device, leave: u64) -> Result<usize, DeviceError> {
         let slots = &self.superblock.wal_slots;
         let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
-        // On a device, prefer a slot that already has its extents: there may be no free ones.
-        let is_ready = |&slot: &usize| self.has_extents(slot as u64);
+        // Prefer a slot that already has its blocks: there may be no free ones.
+        let is_written = |slot: usize| self.written_slots.get(slot).is_some_and(|written| *written);
+        let is_ready = |&slot: &usize| match &self.pool {
+            Some(_) => self.has_extents(slot as u64),
+            None => is_written(slot),
+        };
         let ready = free().find(is_ready).filter(|_| !is_planted("extents-passed-over"));
         let wal_slot = ready.or_else(|| free().next()).unwrap_or(slots.len());
         if wal_slot >= self.superblock.geometry.wal_slots_max as usize {
             return Err(DeviceError::NoSpace);
         }
+        let is_written = is_written(wal_slot);
         let range = self.slots_range(wal_slot as u64..wal_slot as u64 + 1);
+        let is_given_back = !is_written && wal_slot < slots.len();
+        let has_blocks = !is_given_back && range.end.0 <= wal.geometry().lba_count;
+        let takes = if has_blocks { 0 } else { self.superblock.geometry.segment_size() };
+        let is_free = self.leave_free(wal, wal_slot, takes.saturating_add(leave));
+        // A log that has no second segment could never leave its first one.
+        if !is_free && self.superblock.segments().len() >= 2 {
+            return Err(DeviceError::NoSpace);
+        }
         wal.reserve(range)?;
-        if !self.written_slots.get(wal_slot).is_some_and(|is_written| *is_written) {
+        if !is_written {
             if self.needs_zeroing {
                 zero(wal, Lifetime::Wal, range.start, self.superblock.geometry.segment_lbas)?;
             }
@@ -192,6 +210,19 @@ impl Keeper {
             wal.fill_holes(range)?;
         }
         Ok(wal_slot)
+    }
+
+    /// Sees that the file system has `free_size` bytes free: gives back the blocks of slots that hold
+    /// nothing, except for `kept`, one after the other until it has. Returns whether it has. True on a
+    /// device, which is no file system.
+    fn leave_free(&mut self, wal: &mut dyn Device, kept: usize, free_size: u64) -> bool {
+        let mut unused = self.unused_slots();
+        unused.retain(|&slot| slot != kept as u64);
+        while self.pool.is_none() && wal.free_space().is_some_and(|free| free < free_size) {
+            let Some(slot) = unused.pop() else { return false };
+            self.give_back(wal, &[slot..slot + 1]);
+        }
+        true
     }
 
     /// Whether a slot of the log has all its blocks, on a device.
@@ -296,16 +327,19 @@ impl Keeper {
         runs(&free)
     }
 
-    /// The superblock in force says that these slots hold nothing, so nothing needs to be written first.
-    /// On a device their extents are free already.
-    fn give_back_free(&mut self, wal: &mut dyn Device) -> Outcome {
-        let slots = (0..).zip(&self.superblock.wal_slots).zip(&self.written_slots);
-        let free = slots.filter(|((_, segment), is_written)| segment.is_none() && **is_written);
-        let free: Vec<u64> = free.map(|((slot, _), _)| slot).collect();
+    /// On a device the extents of unused slots are free already.
+    fn give_back_unused(&mut self, wal: &mut dyn Device) -> Outcome {
         if self.pool.is_none() {
-            self.give_back(wal, &runs(&free));
+            self.give_back(wal, &runs(&self.unused_slots()));
         }
         Outcome::GivenBack
+    }
+
+    /// Slots that hold nothing by the superblock in force, and have blocks all the same.
+    fn unused_slots(&self) -> Vec<u64> {
+        let slots = (0..).zip(&self.superblock.wal_slots).zip(&self.written_slots);
+        let unused = slots.filter(|((_, segment), is_written)| segment.is_none() && **is_written);
+        unused.map(|((slot, _), _)| slot).collect()
     }
 
     /// Gives the space of slots back: extents to their pool, blocks of a file to the file system.

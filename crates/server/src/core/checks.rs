@@ -89,12 +89,12 @@ impl Core {
         self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
-    /// Makes the log on a device leave room for a snapshot of the present data set. Called before
-    /// the log may ask for more.
-    pub(crate) fn leave_room_for_snapshot(&self) {
-        if let Some(wal) = &self.wal {
-            wal.log().leave_room_for_snapshot(self.memory_lbas());
-        }
+    /// Makes the log leave room for a snapshot of the present data set. Called before the log may ask
+    /// for more.
+    pub(crate) fn leave_room_for_snapshot(&mut self) {
+        let memory_lbas = self.memory_lbas();
+        let (Some(wal), Some(thread)) = (&mut self.wal, &self.snapshots.thread) else { return };
+        wal.log_mut().leave_room_for_snapshot(memory_lbas, thread.slot_lbas());
     }
 
     /// On a device, the log may hold the room that a `BGSAVE` lacks, and releases it when it is

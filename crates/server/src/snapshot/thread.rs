@@ -70,6 +70,8 @@ pub(super) struct Shared {
     pub(super) waiting_memory: AtomicU64,
     /// Bytes written, or about to be.
     pub(super) written: AtomicU64,
+    /// Blocks that each slot has.
+    pub(super) slot_lbas: [AtomicU64; SlotName::ALL.len()],
     /// Bytes that checks have read.
     pub(super) checked: AtomicU64,
     /// Most bytes of keys and values to encode per second; 0 is no limit.
@@ -195,6 +197,11 @@ impl SnapshotThread {
     /// Bytes written so far, or about to be.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that each slot has.
+    pub(crate) fn slot_lbas(&self) -> [u64; SlotName::ALL.len()] {
+        self.shared.slot_lbas.each_ref().map(|lbas| lbas.load(Ordering::Relaxed))
     }
 
     /// How often the idle thread's turn has ended because it hardly got a core.

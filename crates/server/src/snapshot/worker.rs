@@ -59,7 +59,7 @@ impl Worker {
         answers: Sender<(u64, Answer)>,
         checked: Sender<Checked>,
     ) -> Self {
-        Self {
+        let worker = Self {
             orders,
             paths,
             current: None,
@@ -73,6 +73,15 @@ impl Worker {
             check_rate: 0,
             checked,
             surplus: Surplus::default(),
+        };
+        worker.note_lengths();
+        worker
+    }
+
+    /// Tells the command thread how long the slots are.
+    fn note_lengths(&self) {
+        for (shared, lbas) in self.shared.slot_lbas.iter().zip(self.paths.lengths()) {
+            shared.store(lbas, Ordering::Relaxed);
         }
     }
 
@@ -83,6 +92,7 @@ impl Worker {
         while !is_over(self) {
             if std::mem::take(&mut self.is_finish_due) {
                 self.finish();
+                self.note_lengths();
                 continue;
             }
             let surplus = self.surplus.pause();
@@ -93,9 +103,13 @@ impl Worker {
                 None => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match next {
-                Ok(order) => self.obey(order),
+                Ok(order) => {
+                    self.obey(order);
+                    self.note_lengths();
+                }
                 Err(RecvTimeoutError::Timeout) if surplus == pause => {
                     self.surplus.step(&mut self.paths);
+                    self.note_lengths();
                 }
                 Err(RecvTimeoutError::Timeout) => self.check_step(),
                 Err(RecvTimeoutError::Disconnected) => {

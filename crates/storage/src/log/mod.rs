@@ -17,6 +17,7 @@ mod kept;
 mod room;
 mod segments;
 mod snapshots;
+mod space;
 mod staged;
 mod tail;
 
@@ -37,20 +38,12 @@ use crate::{
 pub(crate) use segments::{Segments, UsedSegment};
 use snapshots::SnapshotStage;
 pub use snapshots::{LogState, SnapshotEvent};
+use space::{SnapshotNeed, UnusedSpace};
 pub use staged::StagedRecord;
 use tail::Tail;
 
 /// A fragment of a record has at least this much payload, unless the record is shorter.
 const FRAGMENT_SIZE_MIN: usize = 256;
-
-/// What becomes of the space of segments that hold nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UnusedSpace {
-    /// The log will use them again, and need not zero them then.
-    Kept,
-    /// A snapshot lacks space: the keeper gives it back.
-    Wanted,
-}
 
 /// The log, open for appending. Plain state: the device and the time are arguments.
 ///
@@ -116,6 +109,8 @@ pub struct Log {
     snapshots: SnapshotStage,
     prepare_failed: Option<(DeviceError, Instant)>,
     unused_space: UnusedSpace,
+    /// What the log leaves to snapshots, where each area is a file.
+    snapshot_need: SnapshotNeed,
     /// Bytes of room that a record waits for.
     wanted: u64,
     stats: LogStats,
@@ -258,6 +253,7 @@ impl Log {
             snapshots: SnapshotStage::new(&seed.snapshots),
             prepare_failed: None,
             unused_space: UnusedSpace::Kept,
+            snapshot_need: SnapshotNeed::default(),
             wanted: 0,
             stats: LogStats::default(),
         }

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_planted::is_planted;
 
-use super::{Log, LogState, OpenBatch, UnusedSpace};
+use super::space::UnusedSpace;
+use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 
@@ -111,17 +112,6 @@ impl Log {
         self.pool.as_ref()
     }
 
-    /// On a device, leaves room for a snapshot of a data set of `data_lbas` blocks, and of what may
-    /// be appended before the log asks for more room. Call it again whenever the data set may have
-    /// grown, before [`next_job`](Self::next_job).
-    pub fn leave_room_for_snapshot(&self, data_lbas: u64) {
-        let Some(pool) = &self.pool else { return };
-        let (_, ready) = self.segments.capacity_and_free();
-        let coming = if self.is_job_running { self.geometry.segment_size() } else { 0 };
-        let growth = if is_planted("log-forgets-growth") { 0 } else { ready + coming };
-        pool.set_need(data_lbas + growth / LBA_SIZE as u64);
-    }
-
     /// Most bytes of the log's area that a record with `payload_size` bytes may take.
     fn space_for(&self, payload_size: u64) -> u64 {
         // Fragments that begin a batch, and one in the open batch. Each but the last fills a batch.
@@ -174,17 +164,6 @@ impl Log {
         self.log_state() == LogState::On && self.segments.start_behind(self.release_to).is_some()
     }
 
-    /// A snapshot lacks space on the volume: what the log's area has and does not use goes back to the
-    /// file system before the next snapshot can be begun. Returns whether there may be any: on a device
-    /// the log keeps none.
-    pub fn give_back_space(&mut self) -> bool {
-        let may_have = self.pool.is_none() && self.latch.is_none();
-        if may_have {
-            self.unused_space = UnusedSpace::Wanted;
-        }
-        may_have
-    }
-
     /// The keeper's next job. Returns nothing more until [`job_done`](Self::job_done).
     pub fn next_job(&mut self, now: Instant) -> Option<Job> {
         if self.is_job_running || self.latch.is_some() {
@@ -200,7 +179,8 @@ impl Log {
         } else if self.unused_space == UnusedSpace::Wanted {
             Some(Job::GiveBack)
         } else {
-            self.prepare_due(now).then_some(Job::Prepare)
+            let leave = self.snapshot_space();
+            self.prepare_due(now).then_some(Job::Prepare { leave })
         };
         self.is_job_running = job.is_some();
         job

@@ -7,7 +7,8 @@
 
 use slimio_planted::is_planted;
 
-use super::{Log, UnusedSpace};
+use super::Log;
+use super::space::UnusedSpace;
 use crate::keeper::Adoption;
 use crate::snapshot::SnapshotPlan;
 use crate::{Lsn, SlotCheck, SlotName, SlotSummary, SnapshotKind, Snapshots};
@@ -102,17 +103,7 @@ impl Log {
         if kind == SnapshotKind::Wal && is_too_early && !is_planted("resume-too-early") {
             return None;
         }
-        let is_free = |slot: &SlotName| {
-            let is_held = match stage.known.get(*slot) {
-                Some(held) if is_planted("overwrite-root") => held.kind == SnapshotKind::OnDemand,
-                held => held.is_some(),
-            };
-            !is_held && stage.pins[slot.index()] == 0
-        };
-        // On a device, the reserve that already has the most extents: none may be free.
-        let extents = self.pool.as_ref().map(|pool| pool.usage().slots).unwrap_or_default();
-        let reserves = SlotName::ALL.into_iter().filter(is_free);
-        let slot = reserves.rev().max_by_key(|slot| extents[slot.index()])?;
+        let slot = self.next_slot()?;
         let does_resume = kind == SnapshotKind::Wal && self.log_state() == LogState::Resuming;
         let plan = SnapshotPlan {
             slot,
@@ -134,6 +125,38 @@ impl Log {
             pool.set_running(Some((slot, kind)));
         }
         Some(plan)
+    }
+
+    /// The slot of the next snapshot: the reserve that already has the most blocks, for there may be
+    /// no more.
+    pub(super) fn next_slot(&self) -> Option<SlotName> {
+        self.longest_reserve(|held| match held {
+            Some(held) if is_planted("overwrite-root") => held.kind == SnapshotKind::Wal,
+            held => held.is_none(),
+        })
+    }
+
+    /// The slot of the snapshot that is under way, and the one that will be written behind that.
+    pub(super) fn writing_slot(&self) -> Option<(SlotName, Option<SlotName>)> {
+        let stage = &self.snapshots;
+        let running = stage.running.as_ref().map(|plan| (plan.slot, plan.kind));
+        let finished = stage.finished.map(|summary| (summary.slot, summary.kind));
+        let (slot, kind) = running.or(finished)?;
+        let next = self.longest_reserve(|held| held.is_none_or(|held| held.kind == kind));
+        Some((slot, next.filter(|next| *next != slot)))
+    }
+
+    /// The longest slot that nobody reads and that holds what `may_overwrite` allows.
+    fn longest_reserve(
+        &self,
+        may_overwrite: impl Fn(Option<&SlotSummary>) -> bool,
+    ) -> Option<SlotName> {
+        let stage = &self.snapshots;
+        let is_free = |slot: &SlotName| {
+            may_overwrite(stage.known.get(*slot)) && stage.pins[slot.index()] == 0
+        };
+        let reserves = SlotName::ALL.into_iter().filter(is_free);
+        reserves.rev().max_by_key(|slot| self.slot_lbas(*slot))
     }
 
     /// The snapshot that is being written.

@@ -194,6 +194,14 @@ impl SlotPaths {
         self.find(slot).expect("an open volume has all slots")
     }
 
+    /// Blocks that each slot has.
+    pub fn lengths(&self) -> [u64; crate::layout::SLOT_COUNT] {
+        let lbas = |path: &Option<Box<dyn Device + Send>>| {
+            path.as_ref().map_or(0, |path| path.geometry().lba_count)
+        };
+        self.paths.each_ref().map(lbas)
+    }
+
     /// Gives back a piece of the space of a reserve that nobody reads. True while there is more to
     /// give back: the caller waits a little between two steps, so that giving back never holds up
     /// the log.

@@ -134,6 +134,22 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     client.settle();
 }
 
+/// Where each area is a file, the file system is shared with the log, too. The next snapshot has
+/// what it needs, however the log has grown beside it.
+#[test]
+fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
+    for lbas_max in 60..90 {
+        let config = SimConfig { lbas_max, ..SimConfig::default() };
+        let (mut client, _) = open(&mut formatted(config, Kind::Files));
+        for _ in 0..5 {
+            let first = fill(&mut client);
+            assert!(first > 0, "{lbas_max}: the log goes on");
+            assert!(take(&mut client, SnapshotKind::Wal), "{lbas_max}: there is room for it");
+            client.history.truncate(first / 2);
+        }
+    }
+}
+
 /// A snapshot that was given up still has extents, which nobody else gets before they are given
 /// back.
 #[test]
@@ -185,11 +201,11 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.leaves_room = false;
-    client.volume.log.leave_room_for_snapshot(1 << 20);
+    client.volume.log.leave_room_for_snapshot(1 << 20, [0; 3]);
     fill(&mut client);
     let lsn = client.volume.log.appended();
     client.volume.log.release_before(lsn);
-    client.volume.log.leave_room_for_snapshot(0);
+    client.volume.log.leave_room_for_snapshot(0, [0; 3]);
     let before = client.now;
     assert!(gets_room(&mut client));
     assert!(client.now - before < Duration::from_secs(1));

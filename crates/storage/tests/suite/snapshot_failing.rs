@@ -202,7 +202,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
 pub(crate) fn next_job(client: &mut Client) -> Option<Job> {
     loop {
         match client.volume.log.next_job(client.now) {
-            Some(Job::Prepare) => {
+            Some(Job::Prepare { .. }) => {
                 let failed = slimio_storage::Outcome::PrepareFailed(DeviceError::NoSpace);
                 client.volume.log.job_done(failed, client.now);
             }

@@ -44,7 +44,7 @@ pub(crate) struct SimMedia {
 
 impl SimMedia {
     pub(crate) fn new(config: SimConfig, kind: Kind) -> Self {
-        let config = SimConfig { flushes_one_space: kind == Kind::Files, ..config };
+        let config = SimConfig { has_files: kind == Kind::Files, ..config };
         Self {
             disk: SimDisk::new(config),
             kind,
@@ -61,7 +61,7 @@ impl SimMedia {
     /// What a process finds that opens the volume after a death. It waits until nothing of the dead
     /// process is in flight.
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
-        let config = SimConfig { flushes_one_space: kind == Kind::Files, ..config };
+        let config = SimConfig { has_files: kind == Kind::Files, ..config };
         let disk = SimDisk::from_image(config, image);
         if !is_planted("claim-not-awaited") {
             disk.claim();

@@ -212,14 +212,15 @@ impl<D: Disk> Client<D> {
             log_path.kick();
         }
         self.note();
-        let Volume { log, log_path, keeper, keeper_paths, .. } = &mut self.volume;
+        let Volume { log, log_path, keeper, keeper_paths, slot_paths, .. } = &mut self.volume;
         if idle {
             self.now += Duration::from_millis(100);
             log.wait(&mut **log_path, Some(Duration::from_millis(100)));
             log.reap(&mut **log_path, self.now);
         }
         if self.leaves_room {
-            log.leave_room_for_snapshot(snapshot_lbas(&self.history));
+            let slot_lbas = slot_paths.lengths();
+            log.leave_room_for_snapshot(snapshot_lbas(&self.history), slot_lbas);
         }
         if let Some(job) = log.next_job(self.now) {
             let outcome = keeper.run(keeper_paths, job);
