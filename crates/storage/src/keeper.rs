@@ -220,7 +220,7 @@ impl Keeper {
         unused.retain(|&slot| slot != kept as u64);
         while self.pool.is_none() && wal.free_space().is_some_and(|free| free < free_size) {
             let Some(slot) = unused.pop() else { return false };
-            self.give_back(wal, &[slot..slot + 1]);
+            self.give_back(wal, &runs(&[slot]));
         }
         true
     }
