@@ -341,7 +341,9 @@ impl Medium {
         if self.lacks(holes.len() as u64) {
             return Err(DeviceError::NoSpace);
         }
-        holes.iter().for_each(|hole| drop(self.holes.remove(hole)));
+        for hole in holes {
+            self.holes.remove(&hole);
+        }
         Ok(())
     }
 
