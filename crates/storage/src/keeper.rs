@@ -175,27 +175,14 @@ impl Keeper {
     /// zeroed where that is needed. Fails when less than `leave` bytes would stay free where areas are
     /// files, even without the blocks of the other free slots.
     fn free_slot(&mut self, wal: &mut dyn Device, leave: u64) -> Result<usize, DeviceError> {
-        let slots = &self.superblock.wal_slots;
-        let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
-        // Prefer a slot that already has its blocks: there may be no free ones.
-        let is_written = |slot: usize| self.written_slots.get(slot).is_some_and(|written| *written);
-        let is_ready = |&slot: &usize| match &self.pool {
-            Some(_) => self.has_extents(slot as u64),
-            None => is_written(slot),
-        };
-        let ready = free().find(is_ready).filter(|_| !is_planted("extents-passed-over"));
-        let wal_slot = ready.or_else(|| free().next()).unwrap_or(slots.len());
-        if wal_slot >= self.superblock.geometry.wal_slots_max as usize {
-            return Err(DeviceError::NoSpace);
-        }
-        let is_written = is_written(wal_slot);
+        let wal_slot = self.next_free_slot(wal)?;
         let range = self.slots_range(wal_slot as u64..wal_slot as u64 + 1);
-        let is_given_back = !is_written && wal_slot < slots.len();
+        let is_written = self.is_written(wal_slot);
+        let is_given_back = !is_written && wal_slot < self.superblock.wal_slots.len();
         let has_blocks = !is_given_back && range.end.0 <= wal.geometry().lba_count;
         let takes = if has_blocks { 0 } else { self.superblock.geometry.segment_size() };
         let is_free = self.leave_free(wal, wal_slot, takes.saturating_add(leave));
-        // A log that has no second segment could never leave its first one.
-        if !is_free && self.superblock.segments().len() >= 2 {
+        if !is_free && self.has_second_segment() {
             return Err(DeviceError::NoSpace);
         }
         wal.reserve(range)?;
@@ -205,11 +192,38 @@ impl Keeper {
             }
             self.written_slots.resize(self.written_slots.len().max(wal_slot + 1), false);
             self.written_slots[wal_slot] = true;
-        } else if !is_planted("given-back-unfilled") {
-            // Otherwise a hole would hit a full disk only when the log gets there.
-            wal.fill_holes(range)?;
         }
         Ok(wal_slot)
+    }
+
+    /// The free slot to be used next: one that already has its blocks, for there may be no more.
+    fn next_free_slot(&mut self, wal: &mut dyn Device) -> Result<usize, DeviceError> {
+        let slots = self.superblock.wal_slots.clone();
+        let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
+        let ready = if self.pool.is_some() {
+            free().find(|&slot| self.has_extents(slot as u64))
+        } else {
+            free().find(|&slot| self.is_written(slot) && self.sees_blocks(wal, slot))
+        };
+        let ready = ready.filter(|_| !is_planted("extents-passed-over"));
+        let slot = ready.or_else(|| free().next()).unwrap_or(slots.len());
+        let is_possible = slot < self.superblock.geometry.wal_slots_max as usize;
+        is_possible.then_some(slot).ok_or(DeviceError::NoSpace)
+    }
+
+    /// Gives their blocks again to the parts of a slot that an earlier process has given back: a hole
+    /// would hit a full disk only when the log gets there. Returns whether the slot has all of them.
+    fn sees_blocks(&mut self, wal: &mut dyn Device, slot: usize) -> bool {
+        if is_planted("given-back-unfilled") {
+            return true;
+        }
+        let range = self.slots_range(slot as u64..slot as u64 + 1);
+        self.written_slots[slot] = wal.fill_holes(range).is_ok();
+        self.written_slots[slot]
+    }
+
+    fn is_written(&self, slot: usize) -> bool {
+        self.written_slots.get(slot).is_some_and(|is_written| *is_written)
     }
 
     /// Sees that the file system has `free_size` bytes free: gives back the blocks of slots that hold
@@ -330,9 +344,20 @@ impl Keeper {
     /// On a device the extents of unused slots are free already.
     fn give_back_unused(&mut self, wal: &mut dyn Device) -> Outcome {
         if self.pool.is_none() {
-            self.give_back(wal, &runs(&self.unused_slots()));
+            let mut unused = self.unused_slots();
+            if !self.has_second_segment() && !is_planted("second-segment-given-back") {
+                let kept =
+                    unused.iter().copied().find(|&slot| self.sees_blocks(wal, slot as usize));
+                unused.retain(|&slot| Some(slot) != kept);
+            }
+            self.give_back(wal, &runs(&unused));
         }
         Outcome::GivenBack
+    }
+
+    /// Whether the log could leave its first segment. One that could not would never become shorter.
+    fn has_second_segment(&self) -> bool {
+        self.superblock.segments().len() >= 2
     }
 
     /// Slots that hold nothing by the superblock in force, and have blocks all the same.

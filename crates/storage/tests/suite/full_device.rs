@@ -150,6 +150,48 @@ fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     }
 }
 
+/// Fills the log and empties the data set, again and again: each time there is room behind that.
+fn goes_on(client: &mut Client) {
+    for _ in 0..3 {
+        assert!(fill_with(client, 0) > 0, "there is room");
+        let lsn = client.volume.log.appended();
+        client.volume.log.release_before(lsn);
+        client.settle();
+        assert!(gets_room(client));
+    }
+}
+
+/// A log in a file keeps the blocks of a second segment when it gives back the others: on a full file
+/// system it could not leave its last segment otherwise. After a restart it finds which one has them.
+#[test]
+fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
+    let mut media = formatted(SimConfig::default(), Kind::Files);
+    let (mut client, _) = open(&mut media);
+    while client.volume.log.stats().capacity_bytes < 4 * 6 * LBA_SIZE as u64 {
+        assert!(client.append(&(0, vec![1; 5000])), "there is much space");
+        client.settle();
+    }
+    for _ in 0..2 {
+        assert!(take(&mut client, SnapshotKind::Wal), "there is much space");
+    }
+    client.disk.faults(|faults| faults.full = true);
+    fill_with(&mut client, 2);
+    let root = client.volume.log.snapshots().root().copied();
+    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    while client.volume.log.snapshots().root() == root.as_ref() {
+        client.turn(true);
+    }
+    // The log is in one segment, and has not asked for a second one yet.
+    assert!(client.volume.log.give_back_space(), "it is a file");
+    goes_on(&mut client);
+    let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
+    let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
+    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
+    media.disk.faults(|faults| faults.full = true);
+    let (mut client, _) = open(&mut media);
+    goes_on(&mut client);
+}
+
 /// A snapshot that was given up still has extents, which nobody else gets before they are given
 /// back.
 #[test]
@@ -184,13 +226,7 @@ fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     media.disk.faults(|faults| faults.full = true);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    for _ in 0..5 {
-        assert!(fill_with(&mut client, 0) > 0);
-        let lsn = client.volume.log.appended();
-        client.volume.log.release_before(lsn);
-        client.settle();
-        assert!(gets_room(&mut client));
-    }
+    goes_on(&mut client);
 }
 
 /// The log was refused an extent because of the room that a snapshot of the data set needs. It need
