@@ -222,8 +222,9 @@ mod tests {
     fn the_less_room_a_growing_log_has_the_faster_it_goes() {
         let dir = tempfile::tempdir().unwrap();
         let mut core = opened(dir.path(), true);
+        core.settings.snapshot_rate = 64 << 20;
         let fill = |core: &mut Core, name: &str| {
-            for index in 0..100 {
+            for index in 0..20 {
                 send(core, &format!("SET {name}{index} {}\r\n", "x".repeat(5000)));
             }
         };
