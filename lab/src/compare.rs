@@ -212,7 +212,7 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
     fresh_directory(&config.work)?;
     let mut environment = Environment::of(&config.work)?;
-    environment.add_strangers()?;
+    environment.add_other_load()?;
     for Contender { name, program, .. } in &config.servers {
         environment.add_server(&format!("{name}_version"), program);
     }

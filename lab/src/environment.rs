@@ -57,7 +57,7 @@ impl Environment {
 
     /// Adds how busy the machine is with the work of others. To be called while nothing of ours
     /// runs. Takes [`BUSY_LOOK`].
-    pub fn add_strangers(&mut self) -> Result<()> {
+    pub fn add_other_load(&mut self) -> Result<()> {
         let before = CpuTime::of_machine()?;
         thread::sleep(BUSY_LOOK);
         let busy = CpuTime::of_machine()?.since(before).total();

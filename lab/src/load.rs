@@ -73,7 +73,7 @@ pub enum Until {
     /// After this many requests.
     Requests(u64),
     /// When this is set.
-    Told(Arc<AtomicBool>),
+    Stopped(Arc<AtomicBool>),
 }
 
 struct End {
@@ -82,7 +82,7 @@ struct End {
 }
 
 impl End {
-    /// In nanoseconds since the phase began; with [`Until::Told`], fixed by the first call after
+    /// In nanoseconds since the phase began; with [`Until::Stopped`], fixed by the first call after
     /// that.
     fn at_ns(&mut self, now_ns: u64) -> u64 {
         if self.told.as_ref().is_some_and(|told| told.load(Ordering::Relaxed)) {
@@ -164,12 +164,12 @@ impl Generator {
         self.started = Instant::now();
         self.begin_left = match until {
             Until::Requests(count) => count,
-            Until::Elapsed(_) | Until::Told(_) => u64::MAX,
+            Until::Elapsed(_) | Until::Stopped(_) => u64::MAX,
         };
         let end = match until {
             Until::Elapsed(duration) => End { at_ns: duration.as_nanos() as u64, told: None },
             Until::Requests(_) => End { at_ns: u64::MAX, told: None },
-            Until::Told(told) => End { at_ns: u64::MAX, told: Some(told) },
+            Until::Stopped(told) => End { at_ns: u64::MAX, told: Some(told) },
         };
         match Schedule::new(self.config.arrival) {
             None => self.run_closed(end)?,

@@ -91,12 +91,12 @@ impl fmt::Display for Kind {
 /// Has a snapshot taken and waits until the server says that it is complete; returns how long that
 /// took.
 pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
-    let count_before = State::of(client, kind)?.count;
+    let count_before = SnapshotState::of(client, kind)?.count;
     let began = Instant::now();
     kind.begin(client)?;
     let mut is_growth_allowed = kind == Kind::Growth;
     loop {
-        let state = State::of(client, kind)?;
+        let state = SnapshotState::of(client, kind)?;
         if is_growth_allowed && (state.is_running || state.count > count_before) {
             // One, and not the next one behind it.
             set_growth(client, "0")?;
@@ -114,13 +114,13 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
     }
 }
 
-struct State {
+struct SnapshotState {
     is_running: bool,
     /// How many there were.
     count: u64,
 }
 
-impl State {
+impl SnapshotState {
     fn of(client: &mut Client, kind: Kind) -> Result<Self> {
         let said = Persistence::of(client)?;
         said.check(kind)?;
@@ -181,7 +181,7 @@ impl Run<'_> {
         let mut client = self.server.client()?;
         let is_over = Arc::new(AtomicBool::new(false));
         let (load, took) = thread::scope(|scope| {
-            let until = Until::Told(Arc::clone(&is_over));
+            let until = Until::Stopped(Arc::clone(&is_over));
             let taking = scope.spawn(move || {
                 let took = take(&mut client, kind);
                 is_over.store(true, Ordering::Relaxed);

@@ -116,7 +116,7 @@ fn a_phase_ends_when_told_in_both_loops() {
             }
             told.store(true, Ordering::Relaxed);
         });
-        let report = generator.run(Until::Told(is_over)).unwrap();
+        let report = generator.run(Until::Stopped(is_over)).unwrap();
         teller.join().unwrap();
         assert!(report.requests > 100, "{arrival:?}: {}", report.requests);
         assert_eq!(report.timeline.iter().sum::<u64>(), report.requests);

@@ -129,8 +129,8 @@ impl<L: Layer> Device for Layered<L> {
         self.path.would_run_here()
     }
 
-    fn has_untaken(&mut self) -> bool {
-        self.path.has_untaken()
+    fn has_unsubmitted(&mut self) -> bool {
+        self.path.has_unsubmitted()
     }
 
     fn in_flight(&self) -> usize {

@@ -243,7 +243,7 @@ pub trait Device {
 
     /// Whether a kicked operation is still here because the kernel had no memory for it. The next
     /// [`poll`](Self::poll) hands it over; nothing signals when it is time for that.
-    fn has_untaken(&mut self) -> bool {
+    fn has_unsubmitted(&mut self) -> bool {
         false
     }
 

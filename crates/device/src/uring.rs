@@ -245,7 +245,7 @@ impl Device for UringPath {
         }
         self.reaped = reaped;
         // Hands over next steps, and what the kernel had no memory for.
-        if self.has_untaken() && !is_planted("untaken-rests") {
+        if self.has_unsubmitted() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
     }
@@ -282,8 +282,8 @@ impl Device for UringPath {
             && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
     }
 
-    fn has_untaken(&mut self) -> bool {
-        self.ring.has_untaken()
+    fn has_unsubmitted(&mut self) -> bool {
+        self.ring.has_unsubmitted()
     }
 
     fn in_flight(&self) -> usize {

@@ -7,10 +7,10 @@ use slimio_resp::Arg;
 
 use crate::access::Access;
 use crate::capture::Overwrite;
-use crate::hash::{HashForm, Outside};
+use crate::displaced::Displaced;
+use crate::hash::{HashForm, LargeString};
 use crate::keyspace::DbIndex;
-use crate::past::Past;
-use crate::table::{Epoch, Slot, Spot, Table, Written, worth_deferring};
+use crate::table::{BucketSlot, Epoch, Spot, Table, Written, worth_deferring};
 use crate::value::{Value, ValueRef};
 
 /// The keys of one database.
@@ -95,7 +95,7 @@ impl Db {
         access: Access,
         epoch: Epoch,
     ) -> Spot {
-        let mut slot = Slot::new(hash as u32, key, value, expiry);
+        let mut slot = BucketSlot::new(hash as u32, key, value, expiry);
         slot.set_access(access);
         slot.set_epoch(epoch);
         self.table.insert(slot)
@@ -111,7 +111,7 @@ impl Db {
         access: Access,
         epoch: Epoch,
     ) -> Spot {
-        let mut slot = Slot::with_value(hash as u32, key, value, expiry);
+        let mut slot = BucketSlot::with_value(hash as u32, key, value, expiry);
         slot.set_written(written);
         slot.set_access(access);
         slot.set_epoch(epoch);
@@ -126,7 +126,7 @@ impl Db {
         access: Access,
         epoch: Epoch,
     ) -> Spot {
-        let mut slot = Slot::of_empty_hash(hash as u32, key);
+        let mut slot = BucketSlot::of_empty_hash(hash as u32, key);
         slot.set_access(access);
         slot.set_epoch(epoch);
         self.table.insert(slot)
@@ -141,10 +141,10 @@ impl Db {
     /// stops there.
     pub(crate) fn load(
         &mut self,
-        slots: &mut std::vec::IntoIter<Slot>,
+        slots: &mut std::vec::IntoIter<BucketSlot>,
         mut count: usize,
         epoch: Epoch,
-    ) -> Result<(), Slot> {
+    ) -> Result<(), BucketSlot> {
         const AHEAD: usize = 32;
         while count > 0 {
             let ahead = count.min(AHEAD);
@@ -164,12 +164,12 @@ impl Db {
         value: Arg<'_>,
         expiry: Option<i64>,
         overwrite: Overwrite,
-        past: &mut Past,
+        displaced: &mut Displaced,
     ) {
-        let (db, capture) = (self.number, &mut past.capture);
+        let (db, capture) = (self.number, &mut displaced.capture);
         let old =
             self.table.change(spot, |slot| capture.replace(db, slot, value, expiry, overwrite));
-        past.garbage.add_value(old);
+        displaced.garbage.add_value(old);
     }
 
     /// Notes how the string at a key was written. Snapshots do not contain this.
@@ -178,18 +178,28 @@ impl Db {
     }
 
     /// Changes or removes the expiry of a key.
-    pub(crate) fn set_expiry(&mut self, spot: Spot, expiry: Option<i64>, past: &mut Past) {
-        past.capture.before_change(self.number, &mut self.table, spot);
+    pub(crate) fn set_expiry(
+        &mut self,
+        spot: Spot,
+        expiry: Option<i64>,
+        displaced: &mut Displaced,
+    ) {
+        displaced.capture.before_change(self.number, &mut self.table, spot);
         self.table.change(spot, |slot| slot.set_expiry(expiry));
     }
 
     /// Lets a fuzzy capture take an entry that is about to be copied to another key.
-    pub(crate) fn before_copy(&mut self, spot: Spot, past: &mut Past) {
-        past.capture.before_copy(self.number, &mut self.table, spot);
+    pub(crate) fn before_copy(&mut self, spot: Spot, displaced: &mut Displaced) {
+        displaced.capture.before_copy(self.number, &mut self.table, spot);
     }
 
-    pub(crate) fn update(&mut self, spot: Spot, past: &mut Past, change: impl FnOnce(&mut Value)) {
-        past.capture.before_change(self.number, &mut self.table, spot);
+    pub(crate) fn update(
+        &mut self,
+        spot: Spot,
+        displaced: &mut Displaced,
+        change: impl FnOnce(&mut Value),
+    ) {
+        displaced.capture.before_change(self.number, &mut self.table, spot);
         self.table.change(spot, |slot| slot.update(change));
     }
 
@@ -199,34 +209,34 @@ impl Db {
     pub(crate) fn update_hash<R>(
         &mut self,
         spot: Spot,
-        past: &mut Past,
-        change: impl FnOnce(&mut HashForm<'_>, &mut Vec<Outside>) -> R,
+        displaced: &mut Displaced,
+        change: impl FnOnce(&mut HashForm<'_>, &mut Vec<LargeString>) -> R,
     ) -> R {
         if !is_planted("hash-not-captured") {
-            past.capture.before_change(self.number, &mut self.table, spot);
+            displaced.capture.before_change(self.number, &mut self.table, spot);
         }
-        let old = &mut past.garbage.elements;
+        let old = &mut displaced.garbage.elements;
         self.table.change(spot, |slot| slot.update_hash(|form| change(form, old)))
     }
 
     /// Removes a key and returns its value.
-    pub(crate) fn take(&mut self, spot: Spot, past: &mut Past) -> Value {
+    pub(crate) fn take(&mut self, spot: Spot, displaced: &mut Displaced) -> Value {
         let slot = self.table.remove(spot);
-        past.capture.before_move(self.number, &slot);
+        displaced.capture.before_move(self.number, &slot);
         slot.into_value()
     }
 
-    pub(crate) fn remove(&mut self, spot: Spot, past: &mut Past) {
+    pub(crate) fn remove(&mut self, spot: Spot, displaced: &mut Displaced) {
         let slot = self.table.remove(spot);
-        if let Some(slot) = past.capture.take_removed(self.number, slot)
+        if let Some(slot) = displaced.capture.take_removed(self.number, slot)
             && slot.value().is_large()
         {
-            past.garbage.add_value(worth_deferring(slot.into_value()));
+            displaced.garbage.add_value(worth_deferring(slot.into_value()));
         }
     }
 
-    pub(crate) fn clear(&mut self, past: &mut Past) {
+    pub(crate) fn clear(&mut self, displaced: &mut Displaced) {
         let Db { table, number, .. } = std::mem::replace(self, Db::new(self.number));
-        past.flush(number, table);
+        displaced.flush(number, table);
     }
 }

@@ -32,13 +32,13 @@ pub struct Effects {
     touched: Vec<TouchedItem>,
     /// Bytes that deletions by expiry or eviction may still take in the log.
     room: u64,
-    is_short: bool,
+    lacked_room: bool,
 }
 
 impl Default for Effects {
     fn default() -> Self {
         let (commands, args, bytes, touched) = Default::default();
-        Self { commands, args, bytes, touched, room: u64::MAX, is_short: false }
+        Self { commands, args, bytes, touched, room: u64::MAX, lacked_room: false }
     }
 }
 
@@ -123,7 +123,7 @@ impl Effects {
 
     /// Clears everything, the limit included, and keeps the memory.
     pub fn clear(&mut self) {
-        (self.room, self.is_short) = (u64::MAX, false);
+        (self.room, self.lacked_room) = (u64::MAX, false);
         self.commands.clear();
         self.args.clear();
         self.bytes.clear();
@@ -144,17 +144,17 @@ impl Effects {
     }
 
     /// Whether there was no room for the deletion of an expired or evicted key.
-    pub fn is_short(&self) -> bool {
-        self.is_short
+    pub fn lacked_room(&self) -> bool {
+        self.lacked_room
     }
 
     /// Takes the room for such a deletion; `false` if there is none.
     pub(crate) fn take_room(&mut self, key: &[u8]) -> bool {
         match self.room.checked_sub(deletion_size_max(key.len())) {
             Some(left) => self.room = left,
-            None => self.is_short = true,
+            None => self.lacked_room = true,
         }
-        !self.is_short
+        !self.lacked_room
     }
 
     /// Whether nothing is to be logged.

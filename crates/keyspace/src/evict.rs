@@ -10,7 +10,7 @@ use slimio_planted::is_planted;
 use crate::access::{Access, Rules};
 use crate::effects::{Effects, Part};
 use crate::keyspace::{DbIndex, EntryView, Keyspace};
-use crate::table::{Slot, Spot};
+use crate::table::{BucketSlot, Spot};
 
 /// Candidates kept between one eviction and the next (`EVPOOL_SIZE`).
 const POOL_LEN_MAX: usize = 16;
@@ -85,7 +85,7 @@ impl EvictionPolicy {
     }
 
     /// The rank of an entry: the highest is evicted first.
-    fn rank(self, slot: &Slot, now_ms: i64, rules: Rules) -> u64 {
+    fn rank(self, slot: &BucketSlot, now_ms: i64, rules: Rules) -> u64 {
         match self {
             Self::AllKeysLfu | Self::VolatileLfu => {
                 u64::from(u8::MAX - slot.access().count(now_ms, rules))
@@ -237,7 +237,7 @@ impl Keyspace {
     /// Evicts the key that ranks highest by the current policy among a few draws. The deletion is
     /// added to `effects` and refers to no request. Returns how many bytes of
     /// [`used_bytes`](Self::used_bytes) were freed, or `None` if no key may be evicted, or there is
-    /// [no room](Effects::is_short) to log it.
+    /// [no room](Effects::lacked_room) to log it.
     ///
     /// The work is bounded by the configured samples and by the count of databases.
     pub fn evict(&mut self, now_ms: i64, effects: &mut Effects) -> Option<usize> {
@@ -253,8 +253,8 @@ impl Keyspace {
             return None;
         }
         let hash = self.hash(&key);
-        let (from, past) = self.db_and_past(db);
-        from.remove(spot, past);
+        let (from, displaced) = self.db_and_displaced(db);
+        from.remove(spot, displaced);
         self.stats.evicted_keys += 1;
         if !is_planted("eviction-not-logged") {
             effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(&key)]);

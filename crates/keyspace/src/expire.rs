@@ -58,7 +58,7 @@ impl Keyspace {
                     step.expired += usize::from(self.expire(db, hash, &key, spot, effects));
                 }
             }
-            if effects.is_short() {
+            if effects.lacked_room() {
                 break;
             }
             self.db_mut(db).expiry_walk = bucket + 1;
@@ -79,11 +79,11 @@ impl Keyspace {
         if !effects.take_room(key) {
             return false;
         }
-        let (from, past) = self.db_and_past(db);
+        let (from, displaced) = self.db_and_displaced(db);
         if is_planted("expiry-not-captured") {
-            from.table_mut().set_epoch(spot, past.capture.epoch());
+            from.table_mut().set_epoch(spot, displaced.capture.epoch());
         }
-        from.remove(spot, past);
+        from.remove(spot, displaced);
         self.stats.expired_keys += 1;
         if !is_planted("expired-not-logged") {
             effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(key)]);

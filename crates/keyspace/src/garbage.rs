@@ -2,7 +2,7 @@
 
 use crate::capture::Captured;
 use crate::context::Yielded;
-use crate::hash::{HashTree, Outside};
+use crate::hash::{HashTree, LargeString};
 use crate::table::{Buckets, Table};
 use crate::value::Value;
 
@@ -15,7 +15,7 @@ pub struct Garbage {
     buckets: Vec<Buckets>,
     captured: Vec<Captured>,
     /// Large strings removed from hashes.
-    pub(crate) elements: Vec<Outside>,
+    pub(crate) elements: Vec<LargeString>,
     /// Hashes that somebody has finished reading, perhaps as the last to hold them.
     trees: Vec<HashTree>,
     /// Commands that nobody waits for any more.

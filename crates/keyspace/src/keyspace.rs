@@ -13,12 +13,12 @@ use crate::command::CommandTable;
 use crate::commands;
 use crate::context::{Context, Mode};
 use crate::db::Db;
+use crate::displaced::Displaced;
 use crate::effects::Effects;
 use crate::evict::{EvictionConfig, Pool};
 use crate::garbage::Garbage;
 use crate::hash::{HashEdit, HashLimits};
 use crate::hasher::KeyHasher;
-use crate::past::Past;
 use crate::payload::{Commands, PayloadError};
 use crate::table::{Spot, Table};
 use crate::value::ValueRef;
@@ -71,7 +71,7 @@ pub struct Keyspace {
     used: Used,
     pub(crate) config: Config,
     pub(crate) stats: Stats,
-    pub(crate) past: Past,
+    pub(crate) displaced: Displaced,
     pub(crate) eviction: EvictionConfig,
     pub(crate) pool: Pool,
     /// Whether commands leave the last use of keys as it is.
@@ -174,7 +174,7 @@ impl Keyspace {
             used,
             config,
             stats: Stats::default(),
-            past: Past::default(),
+            displaced: Displaced::default(),
             eviction: EvictionConfig::default(),
             pool: Pool::default(),
             is_untouched: false,
@@ -285,7 +285,7 @@ impl Keyspace {
 
     /// The memory to be freed, best by another thread; `None` if there is none.
     pub fn take_garbage(&mut self) -> Option<Garbage> {
-        let garbage = &mut self.past.garbage;
+        let garbage = &mut self.displaced.garbage;
         (!garbage.is_empty()).then(|| std::mem::take(garbage))
     }
 
@@ -355,7 +355,7 @@ impl Keyspace {
                 })?;
             reply.clear();
             effects.clear();
-            let over_at = match () {
+            let replay_now_ms = match () {
                 () if is_planted("expiry-in-replay") => i64::MAX,
                 () if is_planted("expiry-by-restart") => self.replay_time(),
                 () => 0,
@@ -364,10 +364,10 @@ impl Keyspace {
                 keyspace: self,
                 db: *db,
                 args,
-                now_ms: over_at,
+                now_ms: replay_now_ms,
                 reply,
                 effects,
-                mode: if over_at > 0 { Mode::Atomic } else { Mode::Replay },
+                mode: if replay_now_ms > 0 { Mode::Atomic } else { Mode::Replay },
             };
             (command.run)(&mut context);
             if let Some(start) = reply.segments(0..reply.len()).next()
@@ -385,18 +385,18 @@ impl Keyspace {
     }
 
     pub(crate) fn db_mut(&mut self, db: DbIndex) -> &mut Db {
-        self.db_and_past(db).0
+        self.db_and_displaced(db).0
     }
 
     /// A database to be changed, and the capture and garbage that take its old entries.
-    pub(crate) fn db_and_past(&mut self, db: DbIndex) -> (&mut Db, &mut Past) {
+    pub(crate) fn db_and_displaced(&mut self, db: DbIndex) -> (&mut Db, &mut Displaced) {
         self.open(db);
-        (&mut self.dbs[usize::from(db.0)], &mut self.past)
+        (&mut self.dbs[usize::from(db.0)], &mut self.displaced)
     }
 
     /// All databases, for changes that affect neither a key nor a value.
-    pub(crate) fn dbs_and_past(&mut self) -> (&mut [Db], &mut Past) {
-        (&mut self.dbs, &mut self.past)
+    pub(crate) fn dbs_and_displaced(&mut self) -> (&mut [Db], &mut Displaced) {
+        (&mut self.dbs, &mut self.displaced)
     }
 
     pub(crate) fn swap_dbs(&mut self, a: DbIndex, b: DbIndex) {
@@ -444,8 +444,10 @@ impl Keyspace {
         edit: impl FnOnce(&mut HashEdit<'_, '_>) -> R,
     ) -> R {
         let (hasher, limits) = (self.hasher, self.config.hash_limits);
-        let (db, past) = self.db_and_past(db);
-        db.update_hash(spot, past, |form, old| edit(&mut HashEdit { form, hasher, limits, old }))
+        let (db, displaced) = self.db_and_displaced(db);
+        db.update_hash(spot, displaced, |form, old| {
+            edit(&mut HashEdit { form, hasher, limits, old })
+        })
     }
 
     /// A random number; the same sequence for the same seed.

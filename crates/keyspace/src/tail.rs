@@ -108,9 +108,9 @@ impl Keyspace {
         for entry in other.entries(db).filter(|entry| wanted(entry.key)) {
             let hash = self.hash(entry.key);
             let value = (ValueRef::to_value(entry.value), Written::Whole);
-            let (to, past) = self.db_and_past(db);
+            let (to, displaced) = self.db_and_displaced(db);
             if to.find(hash, entry.key).is_none() {
-                let epoch = past.capture.epoch();
+                let epoch = displaced.capture.epoch();
                 let (expiry, access) = (entry.expires_at_ms, entry.access);
                 to.insert_value(hash, entry.key, value, expiry, access, epoch);
             }

@@ -173,7 +173,7 @@ fn replies_are_those_of_redis() {
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < RUN_TIME {
-        // Past and future dates are further apart than the clock moves meanwhile.
+        // Displaced and future dates are further apart than the clock moves meanwhile.
         generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.usize(..2) == 0);
         let words = generator.command();
         let resp3 = generator.rng.usize(..2) == 0;

@@ -271,7 +271,7 @@ fn what_nobody_asked_for_keeps_to_its_room() {
         effects.limit(0);
         driver.keyspace.expire_step(driver.db, driver.now_ms, 100, &mut effects);
         assert_eq!(driver.keyspace.evict(driver.now_ms, &mut effects), None);
-        assert!(effects.is_short() && effects.is_empty());
+        assert!(effects.lacked_room() && effects.is_empty());
         assert_eq!(driver.keyspace.dbsize(driver.db), 1);
     }
 }

@@ -231,7 +231,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
     /// Whether there is something queued that a later [`submit`](Self::submit) may hand over: the kernel
     /// had no memory for it, or it was queued since.
-    pub fn has_untaken(&mut self) -> bool {
+    pub fn has_unsubmitted(&mut self) -> bool {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 

@@ -198,8 +198,8 @@ impl Wal {
     /// When [`drive`](Self::drive) or [`reap`](Self::reap) must be called, if nothing is appended and
     /// nothing becomes ready before.
     pub(crate) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        let has_untaken = self.path.has_untaken() && !is_planted("untaken-not-woken");
-        let again = has_untaken.then(|| now + UNTAKEN_PAUSE);
+        let has_unsubmitted = self.path.has_unsubmitted() && !is_planted("untaken-not-woken");
+        let again = has_unsubmitted.then(|| now + UNTAKEN_PAUSE);
         [again, self.log.next_deadline()].into_iter().flatten().min()
     }
 

@@ -14,19 +14,19 @@ use crate::disk::{GONE, Medium, Order, SimDisk};
 pub struct SimDevice {
     disk: SimDisk,
     space: usize,
-    flying: Vec<Flying>,
+    flying: Vec<Operation>,
     /// Polls left until kicked operations are handed over.
     untaken_polls: u32,
 }
 
 #[derive(Debug)]
-struct Flying {
+struct Operation {
     token: Token,
-    what: What,
+    what: OperationKind,
 }
 
 #[derive(Debug)]
-enum What {
+enum OperationKind {
     Read {
         lba: u64,
         buffer: Buffer,
@@ -85,33 +85,35 @@ impl SimDevice {
     }
 }
 
-fn is_held(medium: &Medium, space: usize, flying: &Flying) -> bool {
+fn is_held(medium: &Medium, space: usize, flying: &Operation) -> bool {
     match &flying.what {
-        What::Write { lba, .. } => medium.faults.held.contains(&(space, *lba)),
-        What::Flush { .. } => medium.faults.holds_flushes,
+        OperationKind::Write { lba, .. } => medium.faults.held.contains(&(space, *lba)),
+        OperationKind::Flush { .. } => medium.faults.holds_flushes,
         _ => false,
     }
 }
 
-fn finish(medium: &mut Medium, space: usize, flying: Flying, is_dead: bool) -> Completion {
+fn finish(medium: &mut Medium, space: usize, flying: Operation, is_dead: bool) -> Completion {
     let (buffer, result) = match flying.what {
-        What::Failed { buffer, error } => (buffer, Err(error)),
-        What::Read { buffer, .. } | What::Write { buffer, .. } if is_dead => {
+        OperationKind::Failed { buffer, error } => (buffer, Err(error)),
+        OperationKind::Read { buffer, .. } | OperationKind::Write { buffer, .. } if is_dead => {
             (Some(buffer), Err(GONE))
         }
-        What::Flush { .. } | What::Deallocate { .. } if is_dead => (None, Err(GONE)),
-        What::Read { lba, mut buffer } => {
+        OperationKind::Flush { .. } | OperationKind::Deallocate { .. } if is_dead => {
+            (None, Err(GONE))
+        }
+        OperationKind::Read { lba, mut buffer } => {
             let result = medium.read(space, lba, &mut buffer);
             (Some(buffer), result)
         }
-        What::Write { id, buffer, durable, .. } => {
+        OperationKind::Write { id, buffer, durable, .. } => {
             let result = medium.end_write(id, durable);
             // It is reaped by the same call that completes it.
             medium.mark_reaped(id);
             (Some(buffer), result)
         }
-        What::Flush { covers } => (None, medium.end_flush(&covers)),
-        What::Deallocate { id } => (None, medium.end_deallocate(id)),
+        OperationKind::Flush { covers } => (None, medium.end_flush(&covers)),
+        OperationKind::Deallocate { id } => (None, medium.end_deallocate(id)),
     };
     Completion { token: flying.token, buffer, result }
 }
@@ -134,31 +136,31 @@ impl Device for SimDevice {
         };
         let what = match op {
             Op::Read { buffer, .. } | Op::Write { buffer, .. } if is_dead => {
-                What::Failed { buffer: Some(buffer), error: GONE }
+                OperationKind::Failed { buffer: Some(buffer), error: GONE }
             }
             Op::Flush | Op::Deallocate { .. } if is_dead => {
-                What::Failed { buffer: None, error: GONE }
+                OperationKind::Failed { buffer: None, error: GONE }
             }
             Op::Read { lba, buffer } | Op::Write { lba, buffer, .. }
                 if !fits(lba.0, buffer.len_lbas()) =>
             {
-                What::Failed { buffer: Some(buffer), error: DeviceError::OutOfRange }
+                OperationKind::Failed { buffer: Some(buffer), error: DeviceError::OutOfRange }
             }
             Op::Deallocate { range } if range.end.0 > geometry.lba_count => {
-                What::Failed { buffer: None, error: DeviceError::OutOfRange }
+                OperationKind::Failed { buffer: None, error: DeviceError::OutOfRange }
             }
-            Op::Read { lba, buffer } => What::Read { lba: lba.0, buffer },
+            Op::Read { lba, buffer } => OperationKind::Read { lba: lba.0, buffer },
             Op::Write { lba, buffer, durable, .. } => {
                 let id = medium.begin_write(self.space, lba.0, &buffer);
-                What::Write { id, lba: lba.0, buffer, durable }
+                OperationKind::Write { id, lba: lba.0, buffer, durable }
             }
-            Op::Flush => What::Flush { covers: medium.flush_covers(self.space) },
+            Op::Flush => OperationKind::Flush { covers: medium.flush_covers(self.space) },
             Op::Deallocate { range } => {
                 let id = medium.begin_deallocate(self.space, range.start.0, range.end.0);
-                What::Deallocate { id }
+                OperationKind::Deallocate { id }
             }
         };
-        self.flying.push(Flying { token, what });
+        self.flying.push(Operation { token, what });
         Ok(())
     }
 
@@ -169,7 +171,7 @@ impl Device for SimDevice {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if self.has_untaken() {
+        if self.has_unsubmitted() {
             self.untaken_polls -= 1;
             return;
         }
@@ -177,7 +179,7 @@ impl Device for SimDevice {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
-        if timeout.is_some() && self.has_untaken() {
+        if timeout.is_some() && self.has_unsubmitted() {
             self.untaken_polls -= 1;
             return;
         }
@@ -187,7 +189,7 @@ impl Device for SimDevice {
         }
     }
 
-    fn has_untaken(&mut self) -> bool {
+    fn has_unsubmitted(&mut self) -> bool {
         self.untaken_polls > 0
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use slimio_device::LBA_SIZE;
 
 use crate::config::SPARE_PERCENT_DEFAULT;
-use crate::drive::{Made, size_of_drive_in};
+use crate::drive::{SavedConfig, size_of_drive_in};
 use crate::{Clock, Config, DataPlace, DriveOptions, Isolation, Timing, Victims};
 
 /// What the name of an emulated drive begins with.
@@ -62,7 +62,7 @@ impl DriveOptions {
         if let DataPlace::File(path) = &data
             && let Some(size) = size_of_drive_in(path).filter(|size| *size > 0)
         {
-            if let Some(made) = Made::read(path) {
+            if let Some(made) = SavedConfig::read(path) {
                 return Ok(given.over(made, data, clock));
             }
             given.size.get_or_insert(size);
@@ -76,7 +76,7 @@ impl DriveOptions {
             let least = Config::scaled(0).exported_size() >> 10;
             return Err(SpecError(format!("a drive has {least} KiB or more unless ru= says less")));
         }
-        let made = Made::of(&Self::new(config, clock));
+        let made = SavedConfig::of(&Self::new(config, clock));
         let options = given.rest_over(made, data, clock);
         options.config.check().map_err(|error| SpecError(error.to_string()))?;
         Ok(options)
@@ -106,7 +106,7 @@ impl Given {
 
     /// The drive that exists and was `made` this way. Where the options ask for something else, the
     /// result says so, and opening it is refused.
-    fn over(&self, mut made: Made, data: DataPlace, clock: Clock) -> DriveOptions {
+    fn over(&self, mut made: SavedConfig, data: DataPlace, clock: Clock) -> DriveOptions {
         let config = &made.config;
         let (size, unit_size) = (config.exported_size(), config.geometry.unit_size());
         // Without a unit size, the drive's size was rounded when it was made.
@@ -127,8 +127,8 @@ impl Given {
     }
 
     /// A drive `made` this way, changed by the options other than its size.
-    fn rest_over(&self, made: Made, data: DataPlace, clock: Clock) -> DriveOptions {
-        let Made { mut config, .. } = made;
+    fn rest_over(&self, made: SavedConfig, data: DataPlace, clock: Clock) -> DriveOptions {
+        let SavedConfig { mut config, .. } = made;
         let has_fdp = self.has_fdp.unwrap_or(made.has_fdp || self.handles.is_some());
         let handles = if made.has_fdp { config.handles } else { Config::paper().handles };
         config.handles = if has_fdp { self.handles.unwrap_or(handles) } else { 1 };

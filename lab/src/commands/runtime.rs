@@ -163,7 +163,7 @@ fn machine(experiment: &Experiment, is_quick: bool) -> Result<String> {
         environment.add_server("redis", redis);
     }
     if !is_quick {
-        environment.add_strangers()?;
+        environment.add_other_load()?;
     }
     let wanted = ["kernel", "cpu", "cores", "memory", "commit", "redis", "other_work_before"];
     let facts = environment.facts().iter().filter(|(name, _)| wanted.contains(&name.as_str()));

@@ -192,8 +192,8 @@ impl Workload {
                 let count = left.min(self.requests.div_ceil(PARTS));
                 driven.add(&without_errors(generator.run(Until::Requests(count))?)?);
                 left -= count;
-                let has_room = |state: &State| self.log_of(state) < self.hold_back_bytes;
-                if !has_room(&State::of(client)?) {
+                let has_room = |state: &ServerState| self.log_of(state) < self.hold_back_bytes;
+                if !has_room(&ServerState::of(client)?) {
                     mark(HELD_BACK)?;
                     wait_until(client, has_room)?;
                     mark(GO_ON)?;
@@ -206,7 +206,7 @@ impl Workload {
 
     /// Bytes that the server has logged beside the data set. Its size of the log's base does not
     /// help: after a rewrite, stock Redis counts what was logged meanwhile as base.
-    fn log_of(&self, state: &State) -> u64 {
+    fn log_of(&self, state: &ServerState) -> u64 {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
     }
 
@@ -224,7 +224,7 @@ impl Workload {
 
     fn rewrite_when_full(&self, mut client: Client, over: &AtomicBool, mark: &Mark) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
-            let state = State::of(&mut client)?;
+            let state = ServerState::of(&mut client)?;
             if self.log_of(&state) >= self.log_bytes && !state.is_rewriting {
                 mark("BGREWRITEAOF")?;
                 if let Reply::Error(text) = client.call(&[b"BGREWRITEAOF"])? {
@@ -247,8 +247,8 @@ impl Drop for SetOnDrop<'_> {
 }
 
 /// Waits until `is_fit` accepts the server's state.
-fn wait_until(client: &mut Client, is_fit: impl Fn(&State) -> bool) -> Result<()> {
-    wait_for(|| Ok(is_fit(&State::of(client)?)))
+fn wait_until(client: &mut Client, is_fit: impl Fn(&ServerState) -> bool) -> Result<()> {
+    wait_for(|| Ok(is_fit(&ServerState::of(client)?)))
 }
 
 /// Polls until `is_so` is true, for no longer than a snapshot may take.
@@ -266,7 +266,7 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 /// What the server says of its log and snapshots.
-struct State {
+struct ServerState {
     /// Size of the log and of the data set that it begins with.
     aof_bytes: u64,
     /// Whether a rewrite is under way or scheduled.
@@ -274,7 +274,7 @@ struct State {
     is_saving: bool,
 }
 
-impl State {
+impl ServerState {
     /// # Errors
     /// Also when a snapshot failed: the log would grow until the drive is full.
     fn of(client: &mut Client) -> Result<Self> {

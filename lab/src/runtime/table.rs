@@ -10,7 +10,7 @@ const COLLAPSE_SHARE: f64 = 0.5;
 
 /// The figures of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Row {
+struct RunFigures {
     per_s: f64,
     median: f64,
     /// The 5th percentile of the samples.
@@ -24,7 +24,7 @@ struct Row {
     waf: f64,
 }
 
-impl Row {
+impl RunFigures {
     fn of(outcome: &Outcome) -> Self {
         let mut rates: Vec<f64> =
             outcome.samples.requests_per_s().into_iter().map(|(_, rate)| rate).collect();
@@ -102,7 +102,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
                     host GiB | WAF |\n|---|---:|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     for (setup, rounds) in rounds(outcomes) {
-        let row = Row::of_rounds(&rounds);
+        let row = RunFigures::of_rounds(&rounds);
         let [p999, max] = row.latency_ms;
         let _ = writeln!(
             text,

@@ -31,7 +31,7 @@ pub(crate) struct NvmePath {
     in_flight_max: u32,
     /// Buffers in memory that the ring has registered.
     pool: Option<Arc<Pool>>,
-    ring: Ring<Step, Data, Wide>,
+    ring: Ring<Command, Data, Wide>,
     fd: Fd,
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
@@ -41,12 +41,12 @@ pub(crate) struct NvmePath {
     /// Tokens that were submitted and not reaped.
     in_flight: usize,
     /// Completions just reaped from the ring. Kept for its memory.
-    reaped: Vec<slimio_ring::Completion<Step, Data>>,
+    reaped: Vec<slimio_ring::Completion<Command, Data>>,
 }
 
 /// A command of an operation.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct Command {
     operation: usize,
     opcode: u8,
 }
@@ -190,7 +190,7 @@ impl NvmePath {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");
         (held.buffer, held.result) = (buffer, result);
-        self.ring.nothing(self.fd, Step { operation, opcode: opcode::FLUSH });
+        self.ring.nothing(self.fd, Command { operation, opcode: opcode::FLUSH });
     }
 
     fn operation(&mut self, token: Token, commands: u32) -> usize {
@@ -211,7 +211,7 @@ impl NvmePath {
     }
 
     fn command(&mut self, operation: usize, command: NvmeCommand, data: Option<Data>) {
-        let step = Step { operation, opcode: command.opcode };
+        let step = Command { operation, opcode: command.opcode };
         // SAFETY: reads and writes are made with the block count of their data, deallocations with
         // at most as many ranges as the block that is their data has room for, and a flush moves
         // nothing.
@@ -221,7 +221,7 @@ impl NvmePath {
     /// Notes the end of a command, and of its operation if it was the last.
     fn settle(
         &mut self,
-        step: Step,
+        step: Command,
         data: Option<Data>,
         result: Result<(), DeviceError>,
         completions: &mut Vec<Completion>,
@@ -302,7 +302,7 @@ impl Device for NvmePath {
         }
         self.reaped = reaped;
         // Hands over again what the kernel had no memory for.
-        if self.has_untaken() {
+        if self.has_unsubmitted() {
             enter(&mut self.ring, 0, None);
         }
     }
@@ -321,8 +321,8 @@ impl Device for NvmePath {
         }
     }
 
-    fn has_untaken(&mut self) -> bool {
-        self.ring.has_untaken()
+    fn has_unsubmitted(&mut self) -> bool {
+        self.ring.has_unsubmitted()
     }
 
     fn in_flight(&self) -> usize {

@@ -11,7 +11,7 @@
 use crate::access::Access;
 use crate::keyspace::{DbIndex, EntryView};
 use crate::memory::allocated;
-use crate::table::{Form, Large, Meta, SMALL_SIZE_MAX, Slot};
+use crate::table::{BucketSlot, Form, Large, Meta, SMALL_SIZE_MAX};
 use crate::value::ValueRef;
 
 /// Size in bytes of the memory for small entries.
@@ -112,7 +112,7 @@ impl Captured {
     }
 
     /// Takes an entry that stays in the keyspace.
-    pub(super) fn push(&mut self, db: DbIndex, slot: &Slot) {
+    pub(super) fn push(&mut self, db: DbIndex, slot: &BucketSlot) {
         match slot.form() {
             Form::Small(bytes) => self.push_small(db, slot.meta(), bytes),
             Form::Large(large) => self.push_large(db, slot.meta(), large.clone(), Hold::Shared),
@@ -120,7 +120,7 @@ impl Captured {
     }
 
     /// Takes an entry that was removed from the keyspace.
-    pub(super) fn push_removed(&mut self, db: DbIndex, slot: Slot) {
+    pub(super) fn push_removed(&mut self, db: DbIndex, slot: BucketSlot) {
         match slot.form() {
             Form::Small(bytes) => self.push_small(db, slot.meta(), bytes),
             Form::Large(_) => {

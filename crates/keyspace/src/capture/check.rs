@@ -2,15 +2,15 @@
 
 use super::{CaptureState, CaptureStats};
 use crate::db::Db;
+use crate::displaced::Displaced;
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::past::Past;
-use crate::table::{Epoch, Position, Slot};
+use crate::table::{BucketSlot, Epoch, Position};
 
 impl Keyspace {
     /// Walks over all entries, and over what waits to be handed out. Panics with a sentence where
     /// something is not as it is promised.
     pub(crate) fn check_capture(&self, dbs: &[Db]) {
-        let Past { capture, .. } = &self.past;
+        let Displaced { capture, .. } = &self.displaced;
         let (state, epoch, stats) = (capture.state, capture.epoch, capture.stats);
         let is_walking = matches!(state, CaptureState::Running | CaptureState::Settling);
         let mut left = 0;
@@ -57,9 +57,9 @@ impl Keyspace {
 
     /// While a capture runs or is given up, databases keep the numbers of its point in time.
     fn check_numbers(&self, dbs: &[Db]) {
-        let is_swapped = self.past.capture.is_swapped;
+        let is_swapped = self.displaced.capture.is_swapped;
         assert!(
-            !is_swapped || self.past.capture.state != CaptureState::Idle,
+            !is_swapped || self.displaced.capture.state != CaptureState::Idle,
             "without a capture, no database has an old number"
         );
         let mut is_met = vec![false; dbs.len()];
@@ -85,7 +85,7 @@ fn walked(db: DbIndex, walk_db: u16, walk: Position) -> Position {
 fn check_epochs(db: &Db, epoch: Epoch, behind: Position) -> usize {
     let table = db.table();
     let slots = (0..table.bucket_count()).flat_map(|bucket| table.slots(bucket));
-    let left = |slot: &&Slot| slot.epoch() != epoch;
+    let left = |slot: &&BucketSlot| slot.epoch() != epoch;
     let mut count = 0;
     for slot in slots.filter(left) {
         assert!(Position::of(slot.hash) >= behind, "all entries before the walk are taken");

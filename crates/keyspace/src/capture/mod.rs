@@ -42,10 +42,10 @@ pub(crate) use captured::CapturedEntry;
 use captured::Hold;
 
 use crate::db::Db;
+use crate::displaced::Displaced;
 use crate::garbage::Garbage;
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::past::Past;
-use crate::table::{Buckets, Epoch, Form, Position, Slot, Spot, Table, worth_deferring};
+use crate::table::{BucketSlot, Buckets, Epoch, Form, Position, Spot, Table, worth_deferring};
 use crate::value::Value;
 
 /// The state of the capture.
@@ -158,7 +158,7 @@ impl Keyspace {
     ///
     /// Panics unless the state is [`CaptureState::Idle`].
     pub fn begin_capture(&mut self, kind: CaptureKind) {
-        let (dbs, Past { capture, .. }) = self.dbs_and_past();
+        let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         assert_eq!(capture.state, CaptureState::Idle, "one capture at a time");
         let total = dbs.iter().map(Db::len).sum();
         *capture = Capture {
@@ -176,7 +176,7 @@ impl Keyspace {
     /// Does nothing unless the state is [`CaptureState::Running`] or [`CaptureState::Settling`].
     pub fn capture_step(&mut self, budget: CaptureBudget, out: &mut Vec<Captured>) -> CaptureStep {
         let first = out.len();
-        match self.past.capture.state {
+        match self.displaced.capture.state {
             CaptureState::Running => self.run_step(budget, out),
             CaptureState::Settling => self.settle_step(budget),
             CaptureState::Idle | CaptureState::Complete | CaptureState::Flushed => {}
@@ -189,7 +189,7 @@ impl Keyspace {
     }
 
     fn run_step(&mut self, budget: CaptureBudget, out: &mut Vec<Captured>) {
-        let mut size = self.past.capture.hand_out_waiting(budget.size, out);
+        let mut size = self.displaced.capture.hand_out_waiting(budget.size, out);
         let mut looked_at = 0;
         let mut batch = Captured::default();
         while size + batch.size() < budget.size.max(1) && looked_at < budget.entries.max(1) {
@@ -198,7 +198,7 @@ impl Keyspace {
                 out.push(take(&mut batch));
             }
             let before = batch.len();
-            let Past { capture, garbage } = &mut self.past;
+            let Displaced { capture, garbage } = &mut self.displaced;
             let is_over = match capture.take_flushed(&mut batch, garbage) {
                 Some(count) => {
                     looked_at += 1 + count;
@@ -206,11 +206,11 @@ impl Keyspace {
                 }
                 None => self.walk(&mut looked_at, |db, slot| batch.push(db, slot)),
             };
-            self.past.capture.stats.taken += batch.len() - before;
+            self.displaced.capture.stats.taken += batch.len() - before;
             if is_over {
-                let stats = &self.past.capture.stats;
+                let stats = &self.displaced.capture.stats;
                 assert_eq!(stats.taken, stats.total, "each entry is taken once");
-                self.past.capture.state = CaptureState::Complete;
+                self.displaced.capture.state = CaptureState::Complete;
                 break;
             }
         }
@@ -231,8 +231,8 @@ impl Keyspace {
 
     /// Walks over a bucket and passes the entries that have not been taken to `take`. Says whether
     /// it was the last bucket of all.
-    fn walk(&mut self, looked_at: &mut usize, mut take: impl FnMut(DbIndex, &Slot)) -> bool {
-        let (dbs, Past { capture, .. }) = self.dbs_and_past();
+    fn walk(&mut self, looked_at: &mut usize, mut take: impl FnMut(DbIndex, &BucketSlot)) -> bool {
+        let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         let number = DbIndex(capture.walk_db);
         let mut index = usize::from(number.0);
         if dbs[index].number() != number {
@@ -255,10 +255,10 @@ impl Keyspace {
 
     /// Ends a capture, or gives it up: nothing more is taken. What was handed out stays as it is.
     pub fn end_capture(&mut self) {
-        match self.past.capture.state {
+        match self.displaced.capture.state {
             CaptureState::Running => {
-                self.past.drop_captured();
-                self.past.capture.state = CaptureState::Settling;
+                self.displaced.drop_captured();
+                self.displaced.capture.state = CaptureState::Settling;
             }
             CaptureState::Complete | CaptureState::Flushed => self.become_idle(),
             CaptureState::Idle | CaptureState::Settling => {}
@@ -267,12 +267,12 @@ impl Keyspace {
 
     /// The state of the capture.
     pub fn capture_state(&self) -> CaptureState {
-        self.past.capture.state
+        self.displaced.capture.state
     }
 
     /// The progress of the capture, and the memory that it holds.
     pub fn capture_stats(&self) -> CaptureStats {
-        let Capture { open, stats, .. } = &self.past.capture;
+        let Capture { open, stats, .. } = &self.displaced.capture;
         CaptureStats {
             owned_size: stats.owned_size + open.owned_size(),
             shared_size: stats.shared_size + open.shared_size(),
@@ -282,26 +282,26 @@ impl Keyspace {
 
     /// Deletes all keys of a database.
     pub(crate) fn clear_db(&mut self, db: DbIndex) {
-        let is_capturing = self.past.capture.state != CaptureState::Idle;
+        let is_capturing = self.displaced.capture.state != CaptureState::Idle;
         let mut others = (0..self.db_count()).filter(|index| *index != usize::from(db.0));
         if is_capturing && others.all(|index| self.dbsize(DbIndex(index as u16)) == 0) {
             self.clear_all();
         } else {
-            let (db, past) = self.db_and_past(db);
-            db.clear(past);
+            let (db, displaced) = self.db_and_displaced(db);
+            db.clear(displaced);
         }
     }
 
     /// Deletes all keys of all databases. That ends a capture.
     pub(crate) fn clear_all(&mut self) {
-        let state = self.past.capture.state;
+        let state = self.displaced.capture.state;
         if matches!(state, CaptureState::Running | CaptureState::Complete) {
-            self.past.drop_captured();
-            self.past.capture.state = CaptureState::Flushed;
+            self.displaced.drop_captured();
+            self.displaced.capture.state = CaptureState::Flushed;
         }
         for index in 0..self.db_count() {
-            let (db, past) = self.db_and_past(DbIndex(index as u16));
-            db.clear(past);
+            let (db, displaced) = self.db_and_displaced(DbIndex(index as u16));
+            db.clear(displaced);
         }
         if state == CaptureState::Settling {
             self.become_idle();
@@ -310,7 +310,7 @@ impl Keyspace {
 
     /// Gives two swapped databases their new numbers. While a capture runs, they keep the old ones.
     pub(crate) fn number_swapped(&mut self, a: DbIndex, b: DbIndex) {
-        let (dbs, Past { capture, .. }) = self.dbs_and_past();
+        let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         if capture.state == CaptureState::Idle || is_planted("swap-not-captured") {
             dbs[usize::from(a.0)].set_number(a);
             dbs[usize::from(b.0)].set_number(b);
@@ -320,7 +320,7 @@ impl Keyspace {
     }
 
     fn become_idle(&mut self) {
-        let (dbs, Past { capture, .. }) = self.dbs_and_past();
+        let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         assert!(capture.flushed.is_empty(), "what was flushed has been taken or dropped");
         capture.state = CaptureState::Idle;
         if capture.is_swapped {
@@ -331,10 +331,10 @@ impl Keyspace {
     }
 }
 
-impl Past {
+impl Displaced {
     /// Moves the entries that wait to be handed out to the garbage.
     fn drop_captured(&mut self) {
-        let Past { capture, garbage } = self;
+        let Displaced { capture, garbage } = self;
         garbage.add_captured(capture.waiting.drain(..));
         garbage.add_captured(Some(take(&mut capture.open)).filter(|open| !open.is_empty()));
         capture.flushed.drain(..).for_each(|flushed| garbage.add_buckets(flushed.buckets));
@@ -344,7 +344,7 @@ impl Past {
 
     /// Takes over all keys of a flushed database: for the capture, or as garbage.
     pub(crate) fn flush(&mut self, db: DbIndex, table: Table) {
-        let Past { capture, garbage } = self;
+        let Displaced { capture, garbage } = self;
         // Entries added after the first flush of a database are new.
         let has_taken_all = db.0 < capture.walk_db
             || capture.flushed_dbs.contains(&db)
@@ -367,7 +367,7 @@ impl Capture {
     }
 
     /// Whether an entry has still to be taken.
-    fn wants(&self, slot: &Slot) -> bool {
+    fn wants(&self, slot: &BucketSlot) -> bool {
         slot.epoch() != self.epoch && self.state == CaptureState::Running
     }
 
@@ -390,7 +390,7 @@ impl Capture {
     }
 
     /// Takes an entry that was removed and whose value moves to another key.
-    pub(crate) fn before_move(&mut self, db: DbIndex, slot: &Slot) {
+    pub(crate) fn before_move(&mut self, db: DbIndex, slot: &BucketSlot) {
         if self.wants(slot) && !is_planted("move-not-captured") {
             self.open.push(db, slot);
             self.taken_one();
@@ -398,7 +398,7 @@ impl Capture {
     }
 
     /// Takes an entry that was removed. Returns it if it was taken before, or is not wanted.
-    pub(crate) fn take_removed(&mut self, db: DbIndex, slot: Slot) -> Option<Slot> {
+    pub(crate) fn take_removed(&mut self, db: DbIndex, slot: BucketSlot) -> Option<BucketSlot> {
         if !self.wants(&slot) {
             return Some(slot);
         }
@@ -416,7 +416,7 @@ impl Capture {
     pub(crate) fn replace(
         &mut self,
         db: DbIndex,
-        slot: &mut Slot,
+        slot: &mut BucketSlot,
         value: Arg<'_>,
         expires_at_ms: Option<i64>,
         overwrite: Overwrite,

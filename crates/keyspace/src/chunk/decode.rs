@@ -11,7 +11,7 @@ use crate::evict::{EvictionConfig, Usage};
 use crate::hash::{HashBuilder, HashLimits, PACKED_FIELDS_MAX, PACKED_SIZE_MAX};
 use crate::hasher::KeyHasher;
 use crate::keyspace::DbIndex;
-use crate::table::Slot;
+use crate::table::BucketSlot;
 use crate::value::Value;
 
 /// The settings of the keyspace that a chunk is decoded for.
@@ -27,10 +27,10 @@ pub struct DecodeContext {
 /// The contents of a chunk.
 #[derive(Debug, Default)]
 pub struct Decoded {
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<BucketSlot>,
     /// Runs of slots of one database: the database, and the index where its run ends.
     pub(super) runs: Vec<(DbIndex, usize)>,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<Fragment>,
     /// Counts of keys that databases will have.
     pub(super) sizes: Vec<(DbIndex, usize)>,
     /// The usage that the last entry with one states.
@@ -39,18 +39,18 @@ pub struct Decoded {
 
 /// A part of a large value or key, to be joined with the others.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum Fragment {
     Piece(Piece),
     Field,
     Pairs(Pairs),
     LongPair,
     Key,
-    Entry(Box<PartEntry>),
+    Entry(Box<FragmentEntry>),
 }
 
 /// An entry that waits for parts: for its value, or its key.
 #[derive(Debug)]
-pub(super) struct PartEntry {
+pub(super) struct FragmentEntry {
     pub(super) db: DbIndex,
     /// `None`: the pending key.
     pub(super) key: Option<Vec<u8>>,
@@ -97,7 +97,7 @@ impl Pairs {
 impl Decoded {
     /// Count of keys whose entries end in the chunk.
     pub fn keys(&self) -> usize {
-        let entries = self.parts.iter().filter(|part| matches!(part, Part::Entry(_)));
+        let entries = self.parts.iter().filter(|part| matches!(part, Fragment::Entry(_)));
         self.slots.len() + entries.count()
     }
 
@@ -107,7 +107,7 @@ impl Decoded {
         self.usage
     }
 
-    pub(super) fn slot(&mut self, db: DbIndex, slot: Slot) {
+    pub(super) fn slot(&mut self, db: DbIndex, slot: BucketSlot) {
         self.slots.push(slot);
         let end = self.slots.len();
         match self.runs.last_mut() {
@@ -194,12 +194,12 @@ impl Reading<'_> {
             opcode::PIECE => {
                 let mut piece = Vec::new();
                 self.decoder.string()?.append_to(&mut piece)?;
-                self.decoded.parts.push(Part::Piece(Arc::new(piece)));
+                self.decoded.parts.push(Fragment::Piece(Arc::new(piece)));
             }
-            opcode::FIELD => self.decoded.parts.push(Part::Field),
-            opcode::LONG_PAIR => self.decoded.parts.push(Part::LongPair),
+            opcode::FIELD => self.decoded.parts.push(Fragment::Field),
+            opcode::LONG_PAIR => self.decoded.parts.push(Fragment::LongPair),
             opcode::PAIR => self.pair()?,
-            opcode::KEY => self.decoded.parts.push(Part::Key),
+            opcode::KEY => self.decoded.parts.push(Fragment::Key),
             opcode::LONG_KEY => self.head.has_long_key = true,
             _ => self.entry(code)?,
         }
@@ -208,10 +208,10 @@ impl Reading<'_> {
 
     fn pair(&mut self) -> Result<(), ChunkError> {
         let (field, value) = (self.decoder.string()?, self.decoder.string()?);
-        if !matches!(self.decoded.parts.last(), Some(Part::Pairs(_))) {
-            self.decoded.parts.push(Part::Pairs(Pairs::default()));
+        if !matches!(self.decoded.parts.last(), Some(Fragment::Pairs(_))) {
+            self.decoded.parts.push(Fragment::Pairs(Pairs::default()));
         }
-        if let Some(Part::Pairs(pairs)) = self.decoded.parts.last_mut() {
+        if let Some(Fragment::Pairs(pairs)) = self.decoded.parts.last_mut() {
             pairs.push(field)?;
             pairs.push(value)?;
         }
@@ -245,14 +245,14 @@ impl Reading<'_> {
         match value {
             PartValue::Whole(value) if !has_long_key => {
                 let hash = self.context.hasher.hash(key) as u32;
-                let mut slot = Slot::with_value(hash, key, value, expires_at_ms);
+                let mut slot = BucketSlot::with_value(hash, key, value, expires_at_ms);
                 slot.set_access(access);
                 self.decoded.slot(self.db, slot);
             }
             value => {
                 let key = (!has_long_key).then(|| key.to_vec());
-                let entry = PartEntry { db: self.db, key, expires_at_ms, access, value };
-                self.decoded.parts.push(Part::Entry(Box::new(entry)));
+                let entry = FragmentEntry { db: self.db, key, expires_at_ms, access, value };
+                self.decoded.parts.push(Fragment::Entry(Box::new(entry)));
             }
         }
         Ok(())
@@ -267,7 +267,7 @@ impl Reading<'_> {
             Text::Integer(value) => digits.format(value).as_bytes(),
             text => plain(text, &mut self.value)?,
         };
-        let mut slot = Slot::new(hash, key, Arg::Bytes(value), self.head.expires_at_ms);
+        let mut slot = BucketSlot::new(hash, key, Arg::Bytes(value), self.head.expires_at_ms);
         slot.set_access(self.head.access);
         self.decoded.slot(self.db, slot);
         Ok(())

@@ -2,11 +2,11 @@
 
 use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece};
 
-use super::decode::{Part, PartEntry, PartValue};
+use super::decode::{Fragment, FragmentEntry, PartValue};
 use super::{ChunkError, DecodeContext, Decoded};
 use crate::hash::HashBuilder;
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::table::Slot;
+use crate::table::BucketSlot;
 use crate::value::Value;
 
 /// Most keys that room is made for at once, whatever count a chunk states: 2.7 bytes for each.
@@ -85,34 +85,34 @@ impl Loader {
 
     fn part(
         &mut self,
-        part: Part,
+        part: Fragment,
         decoded: &mut Decoded,
         context: &DecodeContext,
     ) -> Result<(), ChunkError> {
         match part {
-            Part::Piece(piece) => self.string.push(piece)?,
-            Part::Key => {
+            Fragment::Piece(piece) => self.string.push(piece)?,
+            Fragment::Key => {
                 let key = self.string.take().to_vec();
                 self.key.replace(key).map_or(Ok(()), |_| Err(ChunkError::Parts))?;
             }
-            Part::Field => {
+            Fragment::Field => {
                 let field = Value::from_blob(self.string.take());
                 self.field.replace(field).map_or(Ok(()), |_| Err(ChunkError::Parts))?;
             }
-            Part::LongPair => {
+            Fragment::LongPair => {
                 let field = self.field.take().ok_or(ChunkError::Parts)?;
                 let field = field.as_ref().as_string().ok_or(ChunkError::Parts)?;
                 let value = Value::from_blob(self.string.take());
                 let value = value.as_ref().as_string().ok_or(ChunkError::Parts)?;
                 self.builder(context).add(field.as_arg(), value.as_arg());
             }
-            Part::Pairs(pairs) => {
+            Fragment::Pairs(pairs) => {
                 let builder = self.builder(context);
                 for (field, value) in pairs.iter() {
                     builder.add(Arg::Bytes(field), Arg::Bytes(value));
                 }
             }
-            Part::Entry(entry) => self.entry(*entry, decoded, context)?,
+            Fragment::Entry(entry) => self.entry(*entry, decoded, context)?,
         }
         Ok(())
     }
@@ -124,11 +124,11 @@ impl Loader {
 
     fn entry(
         &mut self,
-        entry: PartEntry,
+        entry: FragmentEntry,
         decoded: &mut Decoded,
         context: &DecodeContext,
     ) -> Result<(), ChunkError> {
-        let PartEntry { db, key, expires_at_ms, access, value } = entry;
+        let FragmentEntry { db, key, expires_at_ms, access, value } = entry;
         let key = key.or_else(|| self.key.take()).ok_or(ChunkError::Parts)?;
         let value = match value {
             PartValue::Whole(value) => value,
@@ -147,7 +147,7 @@ impl Loader {
             }
         };
         let hash = context.hasher.hash(&key) as u32;
-        let mut slot = Slot::with_value(hash, &key, value, expires_at_ms);
+        let mut slot = BucketSlot::with_value(hash, &key, value, expires_at_ms);
         slot.set_access(access);
         decoded.slot(db, slot);
         Ok(())
@@ -170,8 +170,8 @@ impl Keyspace {
         let mut start = 0;
         for (db, end) in runs {
             self.check_chunk_db(db)?;
-            let (db, past) = self.db_and_past(db);
-            let epoch = past.capture.epoch();
+            let (db, displaced) = self.db_and_displaced(db);
+            let epoch = displaced.capture.epoch();
             db.load(&mut slots, end - start, epoch)
                 .map_err(|slot| ChunkError::Twice(slot.key().to_vec()))?;
             start = end;

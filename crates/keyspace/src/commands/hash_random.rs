@@ -130,7 +130,7 @@ impl RandomFields {
         context.reply.append(&self.out);
         if let Source::Tree(tree) = self.source {
             // If the key was deleted meanwhile, nobody else holds the fields.
-            context.keyspace.past.garbage.add_tree(tree);
+            context.keyspace.displaced.garbage.add_tree(tree);
         }
         Outcome::Reply
     }

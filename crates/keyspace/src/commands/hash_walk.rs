@@ -100,7 +100,7 @@ impl FieldsWalk {
         reply_head(self.wanted, self.tree.len(), context.reply);
         context.reply.append(&self.out);
         // If the key was deleted meanwhile, nobody else holds the fields.
-        context.keyspace.past.garbage.add_tree(self.tree);
+        context.keyspace.displaced.garbage.add_tree(self.tree);
         Outcome::Reply
     }
 

@@ -5,7 +5,7 @@ use super::lookup::Found;
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::table::{Slot, Written};
+use crate::table::{BucketSlot, Written};
 
 /// `OBJECT ENCODING key`
 pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
@@ -17,7 +17,7 @@ pub fn object_encoding(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-fn encoding_name(slot: &Slot) -> &'static str {
+fn encoding_name(slot: &BucketSlot) -> &'static str {
     slot.value().encoding_name(slot.meta().written())
 }
 
@@ -36,7 +36,7 @@ pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
 const SHARED_INTEGERS: i64 = 10_000;
 
 /// The reference count of an entry in Redis. `shares`: small integers are shared.
-fn refcount(slot: &Slot, shares: bool) -> i64 {
+fn refcount(slot: &BucketSlot, shares: bool) -> i64 {
     let is_shared = shares
         && slot.meta().written() == Written::Whole
         && slot.value().as_integer().is_some_and(|value| (0..SHARED_INTEGERS).contains(&value));
@@ -94,7 +94,7 @@ pub fn memory_usage(context: &mut Context<'_>) -> Outcome {
         None => context.reply.null(),
         Some(spot) => {
             let slot = context.keyspace.db(found.db).table().get(spot);
-            let bytes = slot.memory() + size_of::<Slot>();
+            let bytes = slot.memory() + size_of::<BucketSlot>();
             context.reply.integer(bytes as i64);
         }
     }

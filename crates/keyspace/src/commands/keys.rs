@@ -111,9 +111,9 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
 fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     let spot = found.spot?;
     let expiry = context.expires_at_ms(found);
-    let (db, past) = context.db_and_past(found.db);
+    let (db, displaced) = context.db_and_displaced(found.db);
     let (access, written) = (db.access(spot), db.table().get(spot).meta().written());
-    let value = db.take(spot, past);
+    let value = db.take(spot, displaced);
     context.touch(found);
     Some(((value, written), expiry, access))
 }

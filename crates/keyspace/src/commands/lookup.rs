@@ -8,9 +8,9 @@ use crate::access::Access;
 use crate::capture::Overwrite;
 use crate::context::{Context, Mode, Outcome};
 use crate::db::Db;
+use crate::displaced::Displaced;
 use crate::effects::Part;
 use crate::keyspace::DbIndex;
-use crate::past::Past;
 use crate::table::Spot;
 use crate::table::Written;
 use crate::value::{StringRef, Value, ValueRef, ValueType};
@@ -56,7 +56,7 @@ impl<'a> Context<'a> {
         let hash = self.keyspace.hash(&key);
         let mut spot = self.keyspace.db(db).find(hash, &key);
         if let Some(met) = spot
-            && self.is_over(db, met)
+            && self.has_expired(db, met)
         {
             if self.mode != Mode::Frozen {
                 self.keyspace.expire(db, hash, &key, met, self.effects);
@@ -106,7 +106,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether an entry has expired. In replay it never has: the log says what expired.
-    pub(super) fn is_over(&self, db: DbIndex, spot: Spot) -> bool {
+    pub(super) fn has_expired(&self, db: DbIndex, spot: Spot) -> bool {
         self.mode != Mode::Replay
             && self.keyspace.db(db).expires_at_ms(spot).is_some_and(|at| self.now_ms > at)
     }
@@ -157,18 +157,18 @@ impl<'a> Context<'a> {
         overwrite: Overwrite,
     ) {
         let access = self.new_access();
-        let (db, past) = self.db_and_past(found.db);
+        let (db, displaced) = self.db_and_displaced(found.db);
         if let Some(spot) = found.spot {
-            db.replace(spot, value, expiry, overwrite, past);
+            db.replace(spot, value, expiry, overwrite, displaced);
         } else {
-            db.insert(found.hash, &found.key, value, expiry, access, past.capture.epoch());
+            db.insert(found.hash, &found.key, value, expiry, access, displaced.capture.epoch());
         }
         self.touch(found);
     }
 
     /// Notes that the string at a key was computed.
     pub(super) fn set_as_text(&mut self, found: &Found<'_>) {
-        let (db, _) = self.db_and_past(found.db);
+        let (db, _) = self.db_and_displaced(found.db);
         if let Some(spot) = db.find(found.hash, &found.key) {
             db.set_written(spot, Written::AsText);
         }
@@ -177,8 +177,8 @@ impl<'a> Context<'a> {
     /// An owned copy of the value at a key. The effect may name the key instead of the value.
     pub(super) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
-        let (db, past) = self.db_and_past(found.db);
-        db.before_copy(spot, past);
+        let (db, displaced) = self.db_and_displaced(found.db);
+        db.before_copy(spot, displaced);
         let slot = db.table().get(spot);
         let written = match slot.meta().written() {
             Written::Whole => Written::Copied,
@@ -196,8 +196,8 @@ impl<'a> Context<'a> {
         expiry: Option<i64>,
         access: Access,
     ) {
-        let (db, past) = self.db_and_past(found.db);
-        let epoch = past.capture.epoch();
+        let (db, displaced) = self.db_and_displaced(found.db);
+        let epoch = displaced.capture.epoch();
         db.insert_value(found.hash, &found.key, value, expiry, access, epoch);
         self.touch(found);
     }
@@ -205,8 +205,8 @@ impl<'a> Context<'a> {
     /// Changes or removes the expiry of a key that exists.
     pub(super) fn set_expiry(&mut self, found: &Found<'_>, expiry: Option<i64>) {
         if let Some(spot) = found.spot {
-            let (db, past) = self.db_and_past(found.db);
-            db.set_expiry(spot, expiry, past);
+            let (db, displaced) = self.db_and_displaced(found.db);
+            db.set_expiry(spot, expiry, displaced);
             self.touch(found);
         }
     }
@@ -215,8 +215,8 @@ impl<'a> Context<'a> {
     /// holds, and do nothing if it does not exist.
     pub(super) fn delete(&mut self, found: &Found<'_>) -> bool {
         let Some(spot) = found.spot else { return false };
-        let (db, past) = self.db_and_past(found.db);
-        db.remove(spot, past);
+        let (db, displaced) = self.db_and_displaced(found.db);
+        db.remove(spot, displaced);
         self.touch(found);
         true
     }
@@ -237,8 +237,8 @@ impl<'a> Context<'a> {
     }
 
     /// A database, and the capture and garbage that take its old entries.
-    pub(super) fn db_and_past(&mut self, db: DbIndex) -> (&mut Db, &mut Past) {
-        self.keyspace.db_and_past(db)
+    pub(super) fn db_and_displaced(&mut self, db: DbIndex) -> (&mut Db, &mut Displaced) {
+        self.keyspace.db_and_displaced(db)
     }
 
     /// Replies with the string at a key; with null if there is no key, or it holds another type.

@@ -121,8 +121,8 @@ impl Populate {
             value.resize(self.size, 0);
         }
         let access = context.new_access();
-        let (to, past) = context.keyspace.db_and_past(db);
-        to.insert(hash, &key, Arg::Bytes(&value), None, access, past.capture.epoch());
+        let (to, displaced) = context.keyspace.db_and_displaced(db);
+        to.insert(hash, &key, Arg::Bytes(&value), None, access, displaced.capture.epoch());
         context.log(&[Part::Bytes(b"SET"), Part::Bytes(&key), Part::Bytes(&value)]);
         context.effects.touch(db, hash, &key);
         value.len()

@@ -56,8 +56,8 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     }
     if found.spot.is_none() {
         let access = context.new_access();
-        let (db, past) = context.db_and_past(found.db);
-        let epoch = past.capture.epoch();
+        let (db, displaced) = context.db_and_displaced(found.db);
+        let epoch = displaced.capture.epoch();
         db.insert(found.hash, &found.key, Arg::Bytes(b""), None, access, epoch);
     }
     patch(context, offset as usize, 3)

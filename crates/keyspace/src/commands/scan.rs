@@ -52,8 +52,8 @@ impl KeysWalk {
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let (mut examined, mut cost) = (0, 0);
         while self.position != Position::END && !self.found.is_cut() {
-            let is_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
-            if context.mode.yields() && is_over {
+            let has_expired = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
+            if context.mode.yields() && has_expired {
                 // So that the last step need not copy all replies.
                 self.found.seal();
                 return Outcome::Yield(Yielded::Keys(self));
@@ -67,7 +67,7 @@ impl KeysWalk {
                 cost += cost_of(self.pattern.as_ref(), slot.key());
                 // An expired key is skipped but not deleted, as in Redis.
                 let is_wanted = matches(self.pattern.as_ref(), slot.key());
-                if is_wanted && !context.is_over(context.db, spot) {
+                if is_wanted && !context.has_expired(context.db, spot) {
                     self.found.bulk(slot.key());
                     self.count += 1;
                 }
@@ -92,8 +92,8 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     while position < Position::END {
         position = step.bucket(context, position, &options);
         buckets -= 1;
-        let is_over = step.examined >= STEP_KEYS_MAX || step.cost >= STEP_COST_MAX;
-        if buckets == 0 || step.keys.len() >= count || is_over {
+        let has_expired = step.examined >= STEP_KEYS_MAX || step.cost >= STEP_COST_MAX;
+        if buckets == 0 || step.keys.len() >= count || has_expired {
             break;
         }
     }
@@ -217,7 +217,7 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
     let mut expired = 0;
     while let Some(spot) = draw(context) {
         let key = context.keyspace.db(context.db).key(spot).to_vec();
-        if !context.is_over(context.db, spot) {
+        if !context.has_expired(context.db, spot) {
             context.reply.bulk(&key);
             return Outcome::Reply;
         }
@@ -278,7 +278,7 @@ impl Step {
             self.examined += 1;
             self.cost += options.cost_of(slot.key());
             if options.matches_key(slot.key(), slot.value().value_type().name()) {
-                any_over |= context.is_over(context.db, spot);
+                any_over |= context.has_expired(context.db, spot);
                 self.keys.push(slot.key().to_vec());
             }
         }
@@ -296,7 +296,7 @@ impl Step {
 fn delete_if_over(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };
-    let over = context.is_over(context.db, spot);
+    let over = context.has_expired(context.db, spot);
     if over && context.mode != Mode::Frozen {
         context.keyspace.expire(context.db, hash, key, spot, context.effects);
     }

@@ -49,7 +49,7 @@ pub(super) struct Tally {
     /// Count of passes completed before this one.
     pub(super) pass: usize,
     /// The rest of the arguments need not be looked at.
-    pub(super) is_over: bool,
+    pub(super) has_expired: bool,
     /// An error was replied.
     pub(super) is_refused: bool,
 }
@@ -80,7 +80,7 @@ pub(super) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
     let mut tally = Tally::default();
     for pass in 0..C::PASSES {
         tally.pass = pass;
-        if !tally.is_over {
+        if !tally.has_expired {
             C::step(context, C::FIRST..len, &mut tally);
         }
     }
@@ -100,7 +100,7 @@ fn resume<C: InSteps>(mut walk: Box<ArgsWalk>, context: &mut Context<'_>) -> Out
         walk.tally.pass += 1;
         walk.next = C::FIRST;
     }
-    if walk.tally.is_over || walk.next == len {
+    if walk.tally.has_expired || walk.next == len {
         return end::<C>(context, &walk.tally);
     }
     Outcome::Yield(Yielded::Args(walk))
@@ -135,20 +135,20 @@ impl Patch {
         let found = context.peek(1);
         let Some(spot) = found.spot else { unreachable!("nobody else touches the key") };
         let yields = context.mode.yields();
-        let (db, past) = context.db_and_past(found.db);
+        let (db, displaced) = context.db_and_displaced(found.db);
         if let Arg::Blob(blob) = arg
             && yields
             && blob.size() > PATCH_AT_ONCE_MAX
         {
             let at = self.written;
             let part = blob.chunks(at..blob.size()).next().unwrap_or_default();
-            db.update(spot, past, |value| value.write_at(self.offset + at, Arg::Bytes(part)));
+            db.update(spot, displaced, |value| value.write_at(self.offset + at, Arg::Bytes(part)));
             self.written += part.len();
             if self.written < blob.size() {
                 return Outcome::Yield(Yielded::Patch(self));
             }
         } else {
-            db.update(spot, past, |value| value.write_at(self.offset, arg));
+            db.update(spot, displaced, |value| value.write_at(self.offset, arg));
         }
         context.touch(&found);
         context.log_request();

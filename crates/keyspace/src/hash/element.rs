@@ -92,43 +92,43 @@ impl<'a> From<slimio_rdb::Element<'a>> for Element<'a> {
 
 /// A string too long to be packed with others. It is never changed, only replaced.
 #[derive(Clone, Debug)]
-pub(crate) enum Outside {
+pub(crate) enum LargeString {
     Piece(Piece),
     Blob(Arc<Blob>),
 }
 
-impl Outside {
+impl LargeString {
     /// Copied from an argument unless that is large: then it is shared.
     pub(super) fn from_arg(arg: Arg<'_>) -> Self {
         match arg {
             Arg::Bytes(bytes) if bytes.len() <= BLOB_PIECE_SIZE => {
-                Outside::Piece(Arc::new(bytes.to_vec()))
+                LargeString::Piece(Arc::new(bytes.to_vec()))
             }
-            Arg::Bytes(bytes) => Outside::Blob(Arc::new(Blob::from_bytes(bytes))),
+            Arg::Bytes(bytes) => LargeString::Blob(Arc::new(Blob::from_bytes(bytes))),
             Arg::Blob(blob) if blob.size() <= BLOB_PIECE_SIZE => {
-                Outside::Piece(blob.clone().into_pieces().pop().unwrap_or_default())
+                LargeString::Piece(blob.clone().into_pieces().pop().unwrap_or_default())
             }
-            Arg::Blob(blob) => Outside::Blob(Arc::new(blob.clone())),
+            Arg::Blob(blob) => LargeString::Blob(Arc::new(blob.clone())),
         }
     }
 
     pub(super) fn as_element(&self) -> Element<'_> {
         match self {
-            Outside::Piece(piece) => Element::Piece(piece),
-            Outside::Blob(blob) => Element::Blob(blob),
+            LargeString::Piece(piece) => Element::Piece(piece),
+            LargeString::Blob(blob) => Element::Blob(blob),
         }
     }
 
     /// Bytes that it takes in memory beside the pointer to it.
     pub(super) fn memory(&self) -> usize {
         match self {
-            Outside::Piece(piece) => allocated_piece(piece.capacity()),
-            Outside::Blob(blob) => blob_memory(blob),
+            LargeString::Piece(piece) => allocated_piece(piece.capacity()),
+            LargeString::Blob(blob) => blob_memory(blob),
         }
     }
 
     /// Whether freeing it takes noticeable time.
     pub(super) fn is_large(&self) -> bool {
-        matches!(self, Outside::Blob(_))
+        matches!(self, LargeString::Blob(_))
     }
 }

@@ -10,7 +10,7 @@
 
 use slimio_resp::Arg;
 
-use super::element::{Element, Outside};
+use super::element::{Element, LargeString};
 use crate::memory::allocated;
 
 /// Longest string, in bytes, that lies in the leaf itself.
@@ -31,7 +31,7 @@ const HASH_SIZE: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaf {
     bytes: Vec<u8>,
-    outside: Vec<Outside>,
+    outside: Vec<LargeString>,
 }
 
 /// An entry, looked at where it lives.
@@ -133,8 +133,8 @@ impl Leaf {
     /// Bytes of memory beside the node's own.
     pub(super) fn memory(&self) -> usize {
         allocated(self.bytes.capacity())
-            + allocated(self.outside.capacity() * size_of::<Outside>())
-            + self.outside.iter().map(Outside::memory).sum::<usize>()
+            + allocated(self.outside.capacity() * size_of::<LargeString>())
+            + self.outside.iter().map(LargeString::memory).sum::<usize>()
     }
 
     /// The entries with hashes of at least `from`, in the order of their hashes.
@@ -185,7 +185,7 @@ impl Leaf {
         hash: u32,
         field: Arg<'_>,
         value: Arg<'_>,
-    ) -> Option<Outside> {
+    ) -> Option<LargeString> {
         let (field_size, value_size) = (Size::of(field), Size::of(value));
         let size = HASH_SIZE
             + field_size.encoded_size()
@@ -221,17 +221,17 @@ impl Leaf {
                 }
             }
         }
-        old.filter(Outside::is_large)
+        old.filter(LargeString::is_large)
     }
 
     /// Removes the entry at a place that is taken. Returns strings that take noticeable time to
     /// free.
-    pub(super) fn remove(&mut self, place: Place) -> [Option<Outside>; 2] {
+    pub(super) fn remove(&mut self, place: Place) -> [Option<LargeString>; 2] {
         assert!(place.is_taken(), "there is an entry to be removed");
         let head = self.head(place.start);
         let mut take = |is_outside| {
             let taken = if is_outside { Some(self.outside.remove(place.outside)) } else { None };
-            taken.filter(Outside::is_large)
+            taken.filter(LargeString::is_large)
         };
         let taken = [take(head.field.is_outside), take(head.value.is_outside)];
         if self.outside.capacity() > self.outside.len() + OUTSIDE_SLACK_MAX {
@@ -308,7 +308,7 @@ impl Leaf {
         if self.outside.len() == self.outside.capacity() {
             self.outside.reserve_exact(2);
         }
-        self.outside.insert(index, Outside::from_arg(arg));
+        self.outside.insert(index, LargeString::from_arg(arg));
     }
 
     /// Replaces the bytes at a place by room for `size` bytes.

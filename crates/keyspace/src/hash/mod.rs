@@ -26,7 +26,7 @@ pub use builder::HashBuilder;
 pub use element::Element;
 pub use tree::HashTree;
 
-pub(crate) use element::Outside;
+pub(crate) use element::LargeString;
 pub(crate) use tree::Position;
 
 use slimio_rdb::listpack::{self, NewElement};
@@ -159,7 +159,7 @@ pub(crate) struct HashEdit<'a, 'b> {
     pub(crate) hasher: KeyHasher,
     pub(crate) limits: HashLimits,
     /// Old strings that take noticeable time to free.
-    pub(crate) old: &'a mut Vec<Outside>,
+    pub(crate) old: &'a mut Vec<LargeString>,
 }
 
 impl HashEdit<'_, '_> {
@@ -211,7 +211,7 @@ impl HashEdit<'_, '_> {
     }
 
     /// Turns the hash into a tree if it is none.
-    fn tree(&mut self) -> (&mut HashTree, &mut Vec<Outside>) {
+    fn tree(&mut self) -> (&mut HashTree, &mut Vec<LargeString>) {
         if let HashForm::Packed { bytes, base } = &mut self.form {
             let mut tree = Box::<HashTree>::default();
             for (field, value) in pairs(&bytes[*base..]) {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use slimio_resp::Arg;
 
-use super::element::{Element, Outside};
+use super::element::{Element, LargeString};
 use super::leaf::{Entry, LEAF_WEIGHT_MAX, Leaf};
 use crate::memory::allocated;
 
@@ -77,7 +77,7 @@ struct Change {
     /// Whether a field was added.
     counts: bool,
     /// Old strings that take noticeable time to free.
-    old: Vec<Outside>,
+    old: Vec<LargeString>,
 }
 
 impl Default for HashTree {
@@ -186,7 +186,7 @@ impl HashTree {
         hash: u32,
         field: Arg<'_>,
         value: Arg<'_>,
-        old: &mut Vec<Outside>,
+        old: &mut Vec<LargeString>,
     ) -> bool {
         let mut change = Change::default();
         if let Some(second) = set(&mut self.root, hash, field, value, &mut change) {
@@ -203,7 +203,7 @@ impl HashTree {
     }
 
     /// Deletes a field; says whether it was there.
-    pub(crate) fn remove(&mut self, hash: u32, field: Arg<'_>, old: &mut Vec<Outside>) -> bool {
+    pub(crate) fn remove(&mut self, hash: u32, field: Arg<'_>, old: &mut Vec<LargeString>) -> bool {
         // Looked up first, or else a shared path would be copied for nothing.
         if self.get(hash, field).is_none() {
             return false;

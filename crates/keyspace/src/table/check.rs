@@ -1,6 +1,6 @@
 //! What a table promises, looked at entry by entry.
 
-use super::{Bucket, SEGMENT_LEN, Slot, Table, allocated};
+use super::{Bucket, BucketSlot, SEGMENT_LEN, Table, allocated};
 use crate::hash::HashRef;
 use crate::value::ValueRef;
 
@@ -21,8 +21,8 @@ impl Table {
             self.check_bucket(index, bucket);
             len += bucket.len();
             expiring += bucket.iter().filter(|slot| slot.expires()).count();
-            entry_bytes += bucket.iter().map(Slot::memory).sum::<usize>();
-            slot_bytes += allocated(bucket.capacity() * size_of::<Slot>());
+            entry_bytes += bucket.iter().map(BucketSlot::memory).sum::<usize>();
+            slot_bytes += allocated(bucket.capacity() * size_of::<BucketSlot>());
         }
         assert_eq!(len, self.len, "the buckets hold as many entries as the table counts");
         assert_eq!(expiring, self.expiring, "as many entries expire as the table counts");
@@ -36,13 +36,13 @@ impl Table {
         for (place, slot) in bucket.iter().enumerate() {
             let right = self.index(slot.hash);
             assert_eq!(right, index, "an entry is in the bucket that its hash names");
-            let is_twin = |other: &Slot| other.hash == slot.hash && other.key() == slot.key();
+            let is_twin = |other: &BucketSlot| other.hash == slot.hash && other.key() == slot.key();
             assert!(!bucket[..place].iter().any(is_twin), "a key is in its bucket once");
             if let ValueRef::Hash(hash) = slot.value() {
                 check_hash(hash);
             }
         }
-        let expires = bucket.iter().any(Slot::expires);
+        let expires = bucket.iter().any(BucketSlot::expires);
         assert_eq!(
             self.marks.next(index) == Some(index),
             expires,

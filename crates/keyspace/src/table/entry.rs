@@ -22,7 +22,7 @@ use crate::value::{Value, ValueRef};
 
 /// A place in a bucket.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct BucketSlot {
     /// The low bits of the key's hash: they say in which bucket it belongs, and tell most other
     /// keys of the bucket apart.
     pub(crate) hash: u32,
@@ -37,9 +37,9 @@ enum Entry {
 }
 
 // The cost of each key besides its bytes: changing it breaks a promise.
-const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Slot>() == 24);
+const _: () = assert!(size_of::<Entry>() == 16 && size_of::<BucketSlot>() == 24);
 
-impl Slot {
+impl BucketSlot {
     /// A new entry.
     pub(crate) fn new(hash: u32, key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Self {
         let entry = match small::make(key, value, expires_at_ms) {
@@ -159,7 +159,7 @@ impl Slot {
             (Entry::Small(_), None) if !self.meta.expires() => {}
             (Entry::Small(_), _) => {
                 let value = self.value().to_value();
-                let slot = Slot::with_value(self.hash, self.key(), value, expires_at_ms);
+                let slot = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);
                 self.entry = slot.entry;
             }
         }
@@ -205,7 +205,7 @@ impl Slot {
             self.set_expiry(expires_at_ms);
             return Some(was);
         }
-        let new = Slot::new(self.hash, self.key(), value, expires_at_ms);
+        let new = BucketSlot::new(self.hash, self.key(), value, expires_at_ms);
         let old = replace(&mut self.entry, new.entry);
         self.meta.set_expires(new.meta.expires());
         self.meta.set_kind(new.meta.kind());
@@ -230,7 +230,7 @@ impl Slot {
             Entry::Small(_) => {
                 let mut value = self.value().to_value();
                 change(&mut value);
-                let new = Slot::with_value(self.hash, self.key(), value, expires_at_ms);
+                let new = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);
                 self.meta.set_kind(new.meta.kind());
                 self.entry = new.entry;
             }
@@ -369,7 +369,7 @@ mod tests {
 
     const EXPIRIES: [Option<i64>; 3] = [None, Some(0), Some(i64::MAX)];
 
-    fn string(slot: &Slot) -> Arg<'_> {
+    fn string(slot: &BucketSlot) -> Arg<'_> {
         slot.value().as_string().expect("a string").as_arg()
     }
 
@@ -377,7 +377,7 @@ mod tests {
         (0..size).map(|i| (i % 199) as u8 ^ byte).collect()
     }
 
-    fn check(slot: &Slot, key: &[u8], value: &[u8], expires_at_ms: Option<i64>) {
+    fn check(slot: &BucketSlot, key: &[u8], value: &[u8], expires_at_ms: Option<i64>) {
         assert!(slot.key() == key, "key of {}", key.len());
         assert!(*string(slot).to_bytes() == *value, "value of {}", value.len());
         assert_eq!(slot.expires_at_ms(), expires_at_ms);
@@ -393,12 +393,22 @@ mod tests {
             for expiry in EXPIRIES {
                 for size in SIZES {
                     let value = pattern(size, 2);
-                    let slot = Slot::new(7, &key, Arg::Bytes(&value), expiry);
+                    let slot = BucketSlot::new(7, &key, Arg::Bytes(&value), expiry);
                     check(&slot, &key, &value, expiry);
                     let blob = Blob::from_bytes(&value);
-                    check(&Slot::new(7, &key, Arg::Blob(&blob), expiry), &key, &value, expiry);
+                    check(
+                        &BucketSlot::new(7, &key, Arg::Blob(&blob), expiry),
+                        &key,
+                        &value,
+                        expiry,
+                    );
                     let value_again = slot.into_value();
-                    check(&Slot::with_value(7, &key, value_again, expiry), &key, &value, expiry);
+                    check(
+                        &BucketSlot::with_value(7, &key, value_again, expiry),
+                        &key,
+                        &value,
+                        expiry,
+                    );
                 }
             }
         }
@@ -410,7 +420,7 @@ mod tests {
         for (from, before) in SIZES.into_iter().flat_map(|size| EXPIRIES.map(|at| (size, at))) {
             for (to, after) in SIZES.into_iter().flat_map(|size| EXPIRIES.map(|at| (size, at))) {
                 let (old, new) = (pattern(from, 2), pattern(to, 3));
-                let mut slot = Slot::new(7, &key, Arg::Bytes(&old), before);
+                let mut slot = BucketSlot::new(7, &key, Arg::Bytes(&old), before);
                 let garbage = slot.set(Arg::Bytes(&new), after);
                 assert_eq!(garbage.is_some(), from > BLOB_PIECE_SIZE);
                 check(&slot, &key, &new, after);
@@ -422,7 +432,7 @@ mod tests {
 
     #[test]
     fn strings_grow_through_all_forms() {
-        let mut slot = Slot::new(7, b"key", Arg::Bytes(b""), Some(5));
+        let mut slot = BucketSlot::new(7, b"key", Arg::Bytes(b""), Some(5));
         let mut expected = Vec::new();
         for size in [1, 100, 2000, 1, 60_000, 250_000, 3, 600_000] {
             let more = pattern(size, 9);
@@ -442,7 +452,7 @@ mod tests {
         for size in [16, SMALL_SIZE_MAX - 8, 4096] {
             let (old, new) = (pattern(size, 1), pattern(size, 2));
             for expiry in [None, Some(1)] {
-                let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), expiry);
+                let mut slot = BucketSlot::new(7, b"key", Arg::Bytes(&old), expiry);
                 let info = allocation_counter::measure(|| {
                     slot.set(Arg::Bytes(&new), expiry);
                 });
@@ -455,7 +465,7 @@ mod tests {
     #[test]
     fn a_value_that_somebody_reads_is_left_alone() {
         let (old, new) = (pattern(4096, 1), pattern(4096, 2));
-        let mut slot = Slot::new(7, b"key", Arg::Bytes(&old), None);
+        let mut slot = BucketSlot::new(7, b"key", Arg::Bytes(&old), None);
         let Value::Piece(reader) = slot.value().to_value() else { panic!("a piece") };
         slot.set(Arg::Bytes(&new), None);
         assert!(*reader == old);

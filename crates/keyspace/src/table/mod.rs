@@ -22,7 +22,7 @@ mod small;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use entry::{Form, Slot, worth_deferring};
+pub(crate) use entry::{BucketSlot, Form, worth_deferring};
 pub(crate) use large::Large;
 pub(crate) use meta::{Epoch, Meta, Written};
 pub(crate) use small::SMALL_SIZE_MAX;
@@ -54,7 +54,7 @@ const DRAW_PLACES: usize = 64;
 /// more draws futile. An entry beyond these places is not drawn until there are fewer.
 const DRAW_EXPIRING_PLACES: usize = 32;
 
-pub(crate) type Bucket = Vec<Slot>;
+pub(crate) type Bucket = Vec<BucketSlot>;
 
 /// The buckets of a table that was taken apart.
 pub(crate) type Buckets = Flatten<Flatten<std::vec::IntoIter<Vec<Vec<Bucket>>>>>;
@@ -135,7 +135,7 @@ impl Table {
     }
 
     /// The entries of a bucket.
-    pub(crate) fn slots(&self, bucket: usize) -> &[Slot] {
+    pub(crate) fn slots(&self, bucket: usize) -> &[BucketSlot] {
         self.bucket(bucket)
     }
 
@@ -157,12 +157,12 @@ impl Table {
         self.get_mut(spot).set_access(access);
     }
 
-    pub(crate) fn get(&self, spot: Spot) -> &Slot {
+    pub(crate) fn get(&self, spot: Spot) -> &BucketSlot {
         &self.bucket(spot.bucket)[spot.slot]
     }
 
     /// Changes an entry, but not its key, and keeps account of it.
-    pub(crate) fn change<R>(&mut self, spot: Spot, change: impl FnOnce(&mut Slot) -> R) -> R {
+    pub(crate) fn change<R>(&mut self, spot: Spot, change: impl FnOnce(&mut BucketSlot) -> R) -> R {
         let slot = self.get_mut(spot);
         let (memory, expired) = (slot.memory(), slot.expires());
         let result = change(slot);
@@ -176,12 +176,12 @@ impl Table {
         result
     }
 
-    fn get_mut(&mut self, spot: Spot) -> &mut Slot {
+    fn get_mut(&mut self, spot: Spot) -> &mut BucketSlot {
         &mut self.bucket_mut(spot.bucket)[spot.slot]
     }
 
     /// Adds an entry whose key is not there yet. Splits at most one bucket.
-    pub(crate) fn insert(&mut self, slot: Slot) -> Spot {
+    pub(crate) fn insert(&mut self, slot: BucketSlot) -> Spot {
         debug_assert!(self.find(slot.hash, slot.key()).is_none(), "the key is not there yet");
         if self.len >= self.bucket_count * LOAD_MAX {
             self.split();
@@ -209,7 +209,7 @@ impl Table {
     }
 
     /// Adds an entry, or returns it if its key exists already.
-    pub(crate) fn try_insert(&mut self, slot: Slot) -> Result<(), Slot> {
+    pub(crate) fn try_insert(&mut self, slot: BucketSlot) -> Result<(), BucketSlot> {
         if self.find(slot.hash, slot.key()).is_some() {
             return Err(slot);
         }
@@ -227,12 +227,12 @@ impl Table {
 
     /// Prefetches what adding these entries is going to look at: reading all of it together takes
     /// less time than one after the other. Returns a number that depends on it.
-    pub(crate) fn bring_in(&self, slots: &[Slot]) -> usize {
+    pub(crate) fn bring_in(&self, slots: &[BucketSlot]) -> usize {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
 
     /// Removes an entry. Merges at most two buckets.
-    pub(crate) fn remove(&mut self, spot: Spot) -> Slot {
+    pub(crate) fn remove(&mut self, spot: Spot) -> BucketSlot {
         let bucket = self.bucket_mut(spot.bucket);
         let slot = bucket.swap_remove(spot.slot);
         let before = bucket.capacity();
@@ -256,7 +256,10 @@ impl Table {
     }
 
     /// The bucket at a position: its entries from there on, and where the next bucket begins.
-    pub(crate) fn walk(&self, from: Position) -> (Position, impl Iterator<Item = (Spot, &Slot)>) {
+    pub(crate) fn walk(
+        &self,
+        from: Position,
+    ) -> (Position, impl Iterator<Item = (Spot, &BucketSlot)>) {
         let (bucket, next) = self.at(from);
         let entries = self
             .bucket(bucket)
@@ -273,7 +276,7 @@ impl Table {
         &mut self,
         from: Position,
         epoch: Epoch,
-        mut take: impl FnMut(&Slot),
+        mut take: impl FnMut(&BucketSlot),
     ) -> (Position, usize) {
         let (bucket, next) = self.at(from);
         let slots = self.bucket_mut(bucket);
@@ -323,14 +326,14 @@ impl Table {
 
     /// The entries of the bucket that a random number chooses, each bucket equally likely; `None`
     /// if the table is empty.
-    pub(crate) fn draw_bucket(&self, random: u64) -> Option<&[Slot]> {
+    pub(crate) fn draw_bucket(&self, random: u64) -> Option<&[BucketSlot]> {
         let bucket = (random >> 32) as usize % self.bucket_count;
         (self.len > 0).then(|| self.slots(bucket))
     }
 
     /// As [`draw_bucket`](Self::draw_bucket), among the buckets that hold entries which expire;
     /// `None` if there are none.
-    pub(crate) fn draw_expiring_bucket(&self, random: u64) -> Option<&[Slot]> {
+    pub(crate) fn draw_expiring_bucket(&self, random: u64) -> Option<&[BucketSlot]> {
         let bucket = self.marks.nth((random >> 32) as usize % self.marks.count().max(1))?;
         Some(self.slots(bucket))
     }
@@ -363,7 +366,7 @@ impl Table {
         }
         let half = 1usize << self.bucket_count.ilog2();
         let source = self.bucket_mut(self.bucket_count - half);
-        let moves = |slot: &Slot| slot.hash as usize & half != 0;
+        let moves = |slot: &BucketSlot| slot.hash as usize & half != 0;
         let count = source.iter().filter(|slot| moves(slot)).count();
         let mut target = Bucket::with_capacity(count);
         target.extend(source.extract_if(.., |slot| moves(slot)));
@@ -412,14 +415,14 @@ impl Table {
 
     /// Updates the memory of the slots after a bucket's capacity has changed.
     fn resized(&mut self, before: usize, after: usize) {
-        let bytes = |places: usize| allocated(places * size_of::<Slot>());
+        let bytes = |places: usize| allocated(places * size_of::<BucketSlot>());
         self.slot_bytes = self.slot_bytes - bytes(before) + bytes(after);
     }
 
     /// Updates whether a bucket is marked as holding entries that expire.
     fn mark(&mut self, bucket: usize) {
         if self.expiring > 0 || self.marks.count() > 0 {
-            let is_marked = self.bucket(bucket).iter().any(Slot::expires);
+            let is_marked = self.bucket(bucket).iter().any(BucketSlot::expires);
             self.marks.set(bucket, is_marked);
         }
     }
@@ -443,7 +446,7 @@ fn place(index: usize) -> (usize, usize, usize) {
     (index / (SEGMENT_LEN * SEGMENT_LEN), index / SEGMENT_LEN % SEGMENT_LEN, index % SEGMENT_LEN)
 }
 
-fn push(bucket: &mut Bucket, slot: Slot) {
+fn push(bucket: &mut Bucket, slot: BucketSlot) {
     if bucket.len() == bucket.capacity() {
         bucket.reserve_exact(BUCKET_GROWTH);
     }

@@ -28,7 +28,7 @@ impl Model {
         if let Entry::Vacant(place) = self.keys.entry(key) {
             place.insert(hash);
             let expiry = key.is_multiple_of(5).then_some(1);
-            let slot = Slot::new(hash, &key.to_le_bytes(), Arg::Bytes(b"v"), expiry);
+            let slot = BucketSlot::new(hash, &key.to_le_bytes(), Arg::Bytes(b"v"), expiry);
             self.table.insert(slot);
         }
     }
@@ -59,7 +59,7 @@ impl Model {
     }
 }
 
-fn key(slot: &Slot) -> u32 {
+fn key(slot: &BucketSlot) -> u32 {
     u32::from_le_bytes(slot.key().try_into().expect("four bytes"))
 }
 

@@ -133,7 +133,7 @@ impl Core {
         let began = Instant::now();
         loop {
             let is_exhausted = self.evict_step(limit, client);
-            if self.effects.is_short() {
+            if self.effects.lacked_room() {
                 // Writes wait for the log, or it refuses them. The thread may sleep.
                 self.memory.is_evicting = false;
                 self.memory.lacks_room = !is_planted("eviction-given-up");

@@ -158,7 +158,7 @@ impl Core {
                     self.free(garbage);
                 }
                 let is_fruitful = step.expired * 100 > step.expiring * EXPIRE_AGAIN_PERCENT;
-                if self.effects.is_short() {
+                if self.effects.lacked_room() {
                     // Deletions without room in the log wait for the next round.
                     return true;
                 }

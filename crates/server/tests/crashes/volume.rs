@@ -79,7 +79,7 @@ struct Readable {
 
 impl Readable {
     fn tell(&mut self) {
-        if self.path.in_flight() > 0 && !self.path.has_untaken() {
+        if self.path.in_flight() > 0 && !self.path.has_unsubmitted() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();
         } else {
             // It may not have been readable.
@@ -114,8 +114,8 @@ impl Device for Readable {
         self.tell();
     }
 
-    fn has_untaken(&mut self) -> bool {
-        self.path.has_untaken()
+    fn has_unsubmitted(&mut self) -> bool {
+        self.path.has_unsubmitted()
     }
 
     fn in_flight(&self) -> usize {

@@ -37,17 +37,17 @@ pub(super) struct Core {
 }
 
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct StartedOp {
     /// When it completes.
     pub(super) due: Duration,
     pub(super) buffer: Option<Buffer>,
     result: Result<(), DeviceError>,
-    what: What,
+    what: OpKind,
     cuts: u64,
 }
 
 #[derive(Debug)]
-enum What {
+enum OpKind {
     Read {
         lba: u64,
         /// Indexes of its blocks that hold nothing.
@@ -105,53 +105,55 @@ impl Core {
     }
 
     /// Begins an operation at `now`, from a path that was opened after `cuts` power cuts. The
-    /// caller [moves](Begun::transfer) its bytes next.
-    fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> Begun {
+    /// caller [moves](StartedOp::transfer) its bytes next.
+    fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> StartedOp {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
-            Op::Read { lba, buffer } => (Some(buffer), Asked::Read(lba.0)),
+            Op::Read { lba, buffer } => (Some(buffer), OpRequest::Read(lba.0)),
             Op::Write { lba, buffer, placement, durable } => {
-                (Some(buffer), Asked::Write(lba.0, placement, durable))
+                (Some(buffer), OpRequest::Write(lba.0, placement, durable))
             }
-            Op::Flush => (None, Asked::Flush),
-            Op::Deallocate { range } => (None, Asked::Deallocate(range)),
+            Op::Flush => (None, OpRequest::Flush),
+            Op::Deallocate { range } => (None, OpRequest::Deallocate(range)),
         };
         let lbas = buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
         let begun = self.check(&asked, lbas, cuts).and_then(|()| match asked {
-            Asked::Read(lba) => Ok(self.begin_read(lba, lbas, now)),
-            Asked::Write(lba, placement, durable) => {
+            OpRequest::Read(lba) => Ok(self.begin_read(lba, lbas, now)),
+            OpRequest::Write(lba, placement, durable) => {
                 self.begin_write(lba, lbas, placement, durable, now)
             }
-            Asked::Flush => {
+            OpRequest::Flush => {
                 let due = self.cache.as_mut().map_or(now, |cache| now.max(cache.empty_at()));
                 let covers = self.undo.as_ref().map_or_else(Vec::new, Undo::over);
-                Ok((due, What::Flush { covers }))
+                Ok((due, OpKind::Flush { covers }))
             }
-            Asked::Deallocate(range) => {
+            OpRequest::Deallocate(range) => {
                 let due = now + self.deallocate_latency;
                 // Paths read the clock before they lock the drive: a later caller may be due
                 // earlier.
                 let at = self.deallocating.partition_point(|(other, _)| *other <= due);
                 self.deallocating.insert(at, (due, range));
-                Ok((due, What::Deallocate))
+                Ok((due, OpKind::Deallocate))
             }
         });
         match begun {
-            Ok((due, what)) => Begun { due, buffer, result: Ok(()), what, cuts },
-            Err(error) => Begun { due: now, buffer, result: Err(error), what: What::Refused, cuts },
+            Ok((due, what)) => StartedOp { due, buffer, result: Ok(()), what, cuts },
+            Err(error) => {
+                StartedOp { due: now, buffer, result: Err(error), what: OpKind::Refused, cuts }
+            }
         }
     }
 
-    fn check(&self, asked: &Asked, lbas: u64, cuts: u64) -> Result<(), DeviceError> {
+    fn check(&self, asked: &OpRequest, lbas: u64, cuts: u64) -> Result<(), DeviceError> {
         let lba_count = self.drive.ftl().config().lba_count;
         let (start, lbas) = match asked {
-            Asked::Read(lba) | Asked::Write(lba, ..) => (*lba, lbas),
-            Asked::Flush => (0, 0),
-            Asked::Deallocate(LbaRange { start, end }) => {
+            OpRequest::Read(lba) | OpRequest::Write(lba, ..) => (*lba, lbas),
+            OpRequest::Flush => (0, 0),
+            OpRequest::Deallocate(LbaRange { start, end }) => {
                 (start.0, end.0.checked_sub(start.0).ok_or(DeviceError::OutOfRange)?)
             }
         };
-        let is_transfer = !matches!(asked, Asked::Deallocate(_));
+        let is_transfer = !matches!(asked, OpRequest::Deallocate(_));
         let is_inside = start.checked_add(lbas).is_some_and(|end| end <= lba_count);
         if cuts != self.cuts {
             return Err(DeviceError::Gone);
@@ -162,11 +164,11 @@ impl Core {
         Ok(())
     }
 
-    fn begin_read(&mut self, lba: u64, lbas: u64, now: Duration) -> (Duration, What) {
+    fn begin_read(&mut self, lba: u64, lbas: u64, now: Duration) -> (Duration, OpKind) {
         let ftl = self.drive.ftl();
         let is_empty = |index: &usize| ftl.page_of(lba + *index as u64).is_none();
         let empty = (0..lbas as usize).filter(is_empty).collect();
-        (self.drive.read(now, lba, lbas), What::Read { lba, empty })
+        (self.drive.read(now, lba, lbas), OpKind::Read { lba, empty })
     }
 
     fn begin_write(
@@ -176,7 +178,7 @@ impl Core {
         placement: PlacementId,
         durable: bool,
         now: Duration,
-    ) -> Result<(Duration, What), DeviceError> {
+    ) -> Result<(Duration, OpKind), DeviceError> {
         let id = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();
@@ -192,7 +194,7 @@ impl Core {
             // A durable write goes through the cache, and takes no room in it.
             Some(_) | None => written,
         };
-        Ok((due, What::Write { lba, id, durable: durable || self.cache.is_none() }))
+        Ok((due, OpKind::Write { lba, id, durable: durable || self.cache.is_none() }))
     }
 
     /// The handle of a placement. An unknown one is noted as an event, and the first handle is
@@ -210,24 +212,24 @@ impl Core {
     }
 
     /// Completes an operation that is due.
-    fn end(&mut self, begun: &mut Begun) {
+    fn end(&mut self, begun: &mut StartedOp) {
         if begun.cuts != self.cuts {
             begun.result = Err(DeviceError::Gone);
             return;
         }
         match &begun.what {
-            What::Write { id, durable, .. } => {
+            OpKind::Write { id, durable, .. } => {
                 if let Some(undo) = &mut self.undo {
                     undo.end(*id, *durable);
                 }
             }
-            What::Flush { covers } => {
+            OpKind::Flush { covers } => {
                 if let Some(undo) = &mut self.undo {
                     undo.make_stable(covers);
                 }
             }
-            What::Deallocate => self.deallocate_until(begun.due),
-            What::Read { .. } | What::Refused => {}
+            OpKind::Deallocate => self.deallocate_until(begun.due),
+            OpKind::Read { .. } | OpKind::Refused => {}
         }
     }
 
@@ -287,7 +289,7 @@ impl Drop for Core {
 impl Shared {
     /// Begins an operation at `now`, or at the drive's own time, and moves its bytes. The path was
     /// opened after `cuts` power cuts.
-    pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> Begun {
+    pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> StartedOp {
         let mut core = self.lock();
         let now = now.unwrap_or(core.now);
         let mut begun = core.begin(op, now, cuts);
@@ -304,25 +306,25 @@ impl Shared {
 }
 
 /// An operation without its buffer.
-enum Asked {
+enum OpRequest {
     Read(u64),
     Write(u64, PlacementId, bool),
     Flush,
     Deallocate(LbaRange),
 }
 
-impl Begun {
+impl StartedOp {
     fn transfer(&mut self, data: &Data) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
-            What::Read { lba, empty } => {
+            OpKind::Read { lba, empty } => {
                 self.result = data.read(*lba, buffer);
                 for index in empty {
                     buffer[index * LBA_SIZE..][..LBA_SIZE].fill(HOLDS_NOTHING);
                 }
             }
-            What::Write { lba, .. } => self.result = data.write(*lba, buffer),
-            What::Flush { .. } | What::Deallocate | What::Refused => {}
+            OpKind::Write { lba, .. } => self.result = data.write(*lba, buffer),
+            OpKind::Flush { .. } | OpKind::Deallocate | OpKind::Refused => {}
         }
     }
 

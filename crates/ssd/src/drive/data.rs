@@ -9,14 +9,14 @@ use slimio_device::{
 };
 
 use super::DataPlace;
-use super::made::{Beside, Made};
+use super::made::{SavedConfig, StateFile};
 
 #[derive(Debug)]
 pub(super) enum Data {
     File {
         file: ImageFile,
         /// Its path, and the file beside it; `None` if it has no name.
-        named: Option<(PathBuf, Beside)>,
+        named: Option<(PathBuf, StateFile)>,
     },
     Dropped,
 }
@@ -54,7 +54,7 @@ impl Data {
                     }
                 }
                 let beside =
-                    Beside::of(path).map_err(|error| failed("looking at", path, &error))?;
+                    StateFile::of(path).map_err(|error| failed("looking at", path, &error))?;
                 let named = Some((path.clone(), beside));
                 Ok((Self::File { file, named }, length == 0))
             }
@@ -80,13 +80,13 @@ impl Data {
     }
 
     /// The file beside this one, if this one has a name.
-    pub(super) fn beside(&self) -> Option<&Beside> {
+    pub(super) fn beside(&self) -> Option<&StateFile> {
         let Self::File { named: Some((_, beside)), .. } = self else { return None };
         Some(beside)
     }
 
     /// Writes the drive's configuration to the file beside its bytes, if these have a name.
-    pub(super) fn keep(&self, made: &Made) -> Result<(), OpenError> {
+    pub(super) fn keep(&self, made: &SavedConfig) -> Result<(), OpenError> {
         let Some(beside) = self.beside() else { return Ok(()) };
         beside.begin(made).map_err(|error| failed("writing", beside.path(), &error))
     }

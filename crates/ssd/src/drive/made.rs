@@ -33,7 +33,7 @@ const CHECKED_FROM: usize = 16;
 
 /// A drive's configuration: what it has for good, and what may change from one start to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct SavedConfig {
     pub(crate) config: Config,
     pub(crate) has_fdp: bool,
     pub(crate) cache_lbas: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Made {
     pub(crate) mapped: Range<u64>,
 }
 
-impl Made {
+impl SavedConfig {
     pub(crate) fn of(options: &DriveOptions) -> Self {
         Self {
             config: options.config.clone(),
@@ -55,7 +55,7 @@ impl Made {
 
     /// The configuration of the drive whose bytes are in the file at `path`, if it is recorded.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        Beside::of(path).ok()?.read_head()
+        StateFile::of(path).ok()?.read_head()
     }
 
     /// The first difference to a drive made as `wanted`, as a sentence without a full stop. Values
@@ -195,7 +195,7 @@ impl Made {
 
 /// The file beside a drive's data file.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct StateFile {
     path: PathBuf,
 }
 
@@ -220,7 +220,7 @@ impl Display for Lost {
     }
 }
 
-impl Beside {
+impl StateFile {
     /// The file beside the data file at `path`, which must exist. It is the same one by whatever
     /// links the drive is reached.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
@@ -233,14 +233,14 @@ impl Beside {
         &self.path
     }
 
-    fn read_head(&self) -> Option<Made> {
+    fn read_head(&self) -> Option<SavedConfig> {
         let mut head = [0; HEAD_SIZE];
         File::open(&self.path).ok()?.read_exact_at(&mut head, 0).ok()?;
-        Made::decode(&head)
+        SavedConfig::decode(&head)
     }
 
     /// What the drive's last process left: the head, and the mapping if it is whole.
-    pub(super) fn read(&self, config: &Config) -> (Option<Made>, Result<Ftl, Lost>) {
+    pub(super) fn read(&self, config: &Config) -> (Option<SavedConfig>, Result<Ftl, Lost>) {
         let Some(head) = self.read_head() else { return (None, Err(Lost::All)) };
         let mapping = std::fs::read(&self.path).ok().and_then(|bytes| {
             let (_, mapping) = bytes.split_at_checked(HEAD_SIZE)?;
@@ -251,7 +251,7 @@ impl Beside {
 
     /// Writes the head and removes the mapping: if this process leaves none, an older one must not
     /// be taken for it.
-    pub(super) fn begin(&self, made: &Made) -> io::Result<()> {
+    pub(super) fn begin(&self, made: &SavedConfig) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let opened = options.open(&self.path)?;

@@ -40,7 +40,7 @@ use self::real_time::RealTimePath;
 use self::virtual_time::VirtualTimePath;
 use crate::{Clocked, Config, Counters, Ftl, Isolation};
 
-pub(crate) use self::made::Made;
+pub(crate) use self::made::SavedConfig;
 
 /// By which clock a drive's operations end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub struct EmulatedDrive {
     core: Shared,
     data: Arc<Data>,
     options: DriveOptions,
-    made: Made,
+    made: SavedConfig,
     /// Why its mapping is lost, if it is.
     lost: Option<Lost>,
     placements: Vec<PlacementId>,
@@ -163,7 +163,7 @@ impl EmulatedDrive {
         let unsuitable = |why| OpenError::Unsuitable { path: name.clone(), why };
         options.config.check().map_err(|error| unsuitable(error.to_string()))?;
         let (data, is_new) = Data::open(&options.data, options.config.lba_count)?;
-        let mut made = Made::of(&options);
+        let mut made = SavedConfig::of(&options);
         let (mut ftl, mut lost) = (None, None);
         if let Some(beside) = data.beside().filter(|_| !is_new) {
             let (before, mapping) = beside.read(&options.config);

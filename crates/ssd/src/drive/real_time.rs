@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use slimio_device::{Completion, Device, DeviceError, Geometry, Op, OpenError, Token};
 
 use super::Shared;
-use super::core::Begun;
+use super::core::StartedOp;
 use super::data::Data;
 
 pub(super) struct RealTimePath {
@@ -178,7 +178,7 @@ struct Worker {
     data: Arc<Data>,
     meeting: Arc<Meeting>,
     cuts: u64,
-    begun: Vec<(Token, Begun)>,
+    begun: Vec<(Token, StartedOp)>,
 }
 
 impl Worker {

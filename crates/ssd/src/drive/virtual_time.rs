@@ -8,7 +8,7 @@ use std::time::Duration;
 use slimio_device::{Completion, Device, DeviceError, Geometry, Op, Token};
 
 use super::Shared;
-use super::core::Begun;
+use super::core::StartedOp;
 use super::data::Data;
 
 /// Drive time that each poll takes, so that a caller who only polls makes progress.
@@ -23,7 +23,7 @@ pub(super) struct VirtualTimePath {
     cuts: u64,
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
-    begun: Vec<(Token, Begun)>,
+    begun: Vec<(Token, StartedOp)>,
 }
 
 impl VirtualTimePath {

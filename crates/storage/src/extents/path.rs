@@ -24,11 +24,11 @@ pub(super) struct AreaPath {
     device_lbas: u64,
     below: Box<dyn Device + Send>,
     /// Operations that the path below has, by their token there.
-    flying: Vec<Option<Flying>>,
+    flying: Vec<Option<CompletionOwner>>,
     /// Operations that were cut.
     joins: Vec<Option<Join>>,
     /// Parts that the path below could not take yet.
-    waiting: VecDeque<(Flying, Op)>,
+    waiting: VecDeque<(CompletionOwner, Op)>,
     in_flight: usize,
     reaped: Vec<Completion>,
     /// Finished, and not yet polled.
@@ -37,7 +37,7 @@ pub(super) struct AreaPath {
 
 /// Where a completion goes.
 #[derive(Clone, Copy)]
-enum Flying {
+enum CompletionOwner {
     /// It is the caller's, under this token.
     Whole(Token),
     /// It is a part of a cut operation, from this byte on.
@@ -113,7 +113,7 @@ impl AreaPath {
     }
 
     /// Hands an operation to the path below, as soon as that takes it.
-    fn pass(&mut self, flying: Flying, op: Op) {
+    fn pass(&mut self, flying: CompletionOwner, op: Op) {
         self.waiting.push_back((flying, op));
         self.pump();
     }
@@ -163,7 +163,7 @@ impl AreaPath {
                     Op::Deallocate { range: LbaRange { start: lba, end: Lba(start + lbas) } }
                 }
             };
-            self.pass(Flying::Part { join: index, at }, part);
+            self.pass(CompletionOwner::Part { join: index, at }, part);
             at += lbas as usize * LBA_SIZE;
         }
         if buffer
@@ -180,9 +180,11 @@ impl AreaPath {
         for completion in reaped.drain(..) {
             let Completion { token: Token(index), buffer, result } = completion;
             match self.flying[index as usize].take().expect("it was in flight") {
-                Flying::Own => {}
-                Flying::Whole(token) => self.done.push(Completion { token, buffer, result }),
-                Flying::Part { join, at } => self.join(join, at, buffer.as_ref(), result),
+                CompletionOwner::Own => {}
+                CompletionOwner::Whole(token) => {
+                    self.done.push(Completion { token, buffer, result })
+                }
+                CompletionOwner::Part { join, at } => self.join(join, at, buffer.as_ref(), result),
             }
         }
         self.reaped = reaped;
@@ -226,13 +228,13 @@ impl AreaPath {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
             let start = Lba(self.pieces.start_of(*first));
             let end = Lba(self.pieces.start_of(last + 1));
-            self.pass(Flying::Own, Op::Deallocate { range: LbaRange { start, end } });
+            self.pass(CompletionOwner::Own, Op::Deallocate { range: LbaRange { start, end } });
         }
         if is_planted("reuse-in-flight") {
             self.below.kick();
             return;
         }
-        let is_own = |flying: &Flying| matches!(flying, Flying::Own);
+        let is_own = |flying: &CompletionOwner| matches!(flying, CompletionOwner::Own);
         while self.flying.iter().flatten().any(is_own)
             || self.waiting.iter().any(|(flying, _)| is_own(flying))
         {
@@ -277,7 +279,7 @@ impl Device for AreaPath {
             }
             Op::Deallocate { range } => (range.start.0, range.end.0.saturating_sub(range.start.0)),
             Op::Flush => {
-                self.pass(Flying::Whole(token), op);
+                self.pass(CompletionOwner::Whole(token), op);
                 return Ok(());
             }
         };
@@ -295,7 +297,7 @@ impl Device for AreaPath {
                 _ => u64::MAX,
             },
         };
-        self.pass(Flying::Whole(token), moved(op, start, lbas));
+        self.pass(CompletionOwner::Whole(token), moved(op, start, lbas));
         Ok(())
     }
 
@@ -328,8 +330,8 @@ impl Device for AreaPath {
         self.in_flight == 1 && self.below.would_run_here()
     }
 
-    fn has_untaken(&mut self) -> bool {
-        self.below.has_untaken()
+    fn has_unsubmitted(&mut self) -> bool {
+        self.below.has_unsubmitted()
     }
 
     fn in_flight(&self) -> usize {

@@ -72,7 +72,7 @@ impl Log {
     /// Notes that the mapping of the open batch's buffer had a fault, before or while the record
     /// that starts at `from` was stored.
     #[cold]
-    pub(super) fn mind_faults(&mut self, from: Lsn) {
+    pub(super) fn note_open_faults(&mut self, from: Lsn) {
         let Some(mut open) = self.open.take() else { return };
         self.note_faults(&open.buffer);
         if open.private_from.is_none() {

@@ -340,7 +340,7 @@ impl Log {
         self.appended = open.end();
         self.stats.record_bytes += (record::SIZE + payload_size) as u64;
         if replaced > self.faults.replaced {
-            self.mind_faults(start);
+            self.note_open_faults(start);
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct Chain {
     /// Records up to here are not needed.
     start: Lsn,
     /// Whether the log was found to lead to where the last recovery went on, or starts behind that.
-    pub(crate) has_met_cut: bool,
+    pub(crate) has_reached_cut: bool,
     pub(crate) records: u64,
     pub(crate) batches: u64,
 }
@@ -88,7 +88,7 @@ impl Chain {
             pending: None,
             joined: Vec::new(),
             start: start.lsn,
-            has_met_cut: start.batch_lsn > superblock.cut.lsn,
+            has_reached_cut: start.batch_lsn > superblock.cut.lsn,
             records: 0,
             batches: 0,
         }
@@ -135,7 +135,7 @@ impl Chain {
             for (header, _) in found.iter().flatten() {
                 claims.note(header, superblock.epoch);
             }
-            self.meet_cut(superblock);
+            self.check_cut(superblock);
             let mut candidates: Vec<_> = found
                 .into_iter()
                 .flatten()
@@ -175,15 +175,15 @@ impl Chain {
             claims = Claims { durable: Lsn(0), batches: 0, ..claims };
             at += lbas;
         };
-        self.meet_cut(superblock);
+        self.check_cut(superblock);
         ahead.finish(device);
         result
     }
 
     /// Notes when the log reaches the point where the last recovery went on. The parent checksum
     /// says so: it covers, parent by parent, everything before.
-    fn meet_cut(&mut self, superblock: &Superblock) {
-        self.has_met_cut |= self.place.parent == superblock.cut.parent;
+    fn check_cut(&mut self, superblock: &Superblock) {
+        self.has_reached_cut |= self.place.parent == superblock.cut.parent;
     }
 
     /// Of the batches that start here and could continue the log, the one that does. Candidates

@@ -391,7 +391,7 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
             "no batch continues it {place}, but it was known to be whole up to LSN {known}"
         ));
     }
-    if !chain.has_met_cut && !is_planted("cut-unmet") {
+    if !chain.has_reached_cut && !is_planted("cut-unmet") {
         return Some(format!(
             "it does not lead to the batch behind which the last recovery went on (LSN {}): another \
              one stands in its place",

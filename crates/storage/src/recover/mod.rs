@@ -331,7 +331,7 @@ pub fn recover(
                 RootChoice::InForce => {}
             }
             // Only a salvaged log can end before the root's consistent LSN; that then moves here.
-            superblock.snapshots.need_no_more_than(lsn);
+            superblock.snapshots.cap_consistent_lsn(lsn);
             if rescued.is_empty() || options.is_log_on || is_planted("log-end-early") {
                 superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
             }

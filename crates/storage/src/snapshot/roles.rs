@@ -54,7 +54,7 @@ impl Snapshots {
     }
 
     /// The log ends at `lsn`: lowers the root's consistent LSN to that, as no more records follow.
-    pub(crate) fn need_no_more_than(&mut self, lsn: Lsn) {
+    pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]
         {

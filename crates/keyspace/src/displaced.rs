@@ -5,7 +5,7 @@ use crate::capture::Capture;
 use crate::garbage::Garbage;
 
 #[derive(Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct Displaced {
     pub(crate) capture: Capture,
     pub(crate) garbage: Garbage,
 }
