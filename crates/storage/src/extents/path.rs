@@ -182,7 +182,7 @@ impl AreaPath {
             match self.flying[index as usize].take().expect("it was in flight") {
                 CompletionOwner::Own => {}
                 CompletionOwner::Whole(token) => {
-                    self.done.push(Completion { token, buffer, result })
+                    self.done.push(Completion { token, buffer, result });
                 }
                 CompletionOwner::Part { join, at } => self.join(join, at, buffer.as_ref(), result),
             }
