@@ -230,19 +230,14 @@ impl Keyspace {
         self.db(db).expiring()
     }
 
-    /// Bytes that the keys of a database, their values and its table take in memory, by the size
-    /// classes of the allocator. Memory that values share is counted for each of them; deleted
-    /// values are no longer counted.
-    pub fn used_bytes_of(&self, db: DbIndex) -> usize {
-        self.db(db).used_bytes()
-    }
-
-    /// The part of [`used_bytes_of`](Self::used_bytes_of) that is the table's own.
+    /// Bytes of memory that the table of a database takes without its keys and values.
     pub fn table_bytes_of(&self, db: DbIndex) -> usize {
         self.db(db).table().table_bytes()
     }
 
-    /// The sum of [`used_bytes_of`](Self::used_bytes_of) of all databases.
+    /// Bytes that all keys, their values and the tables take in memory, by the size classes of the
+    /// allocator. Memory that values share is counted for each of them; deleted values are no longer
+    /// counted.
     pub fn used_bytes(&self) -> usize {
         let Used { settled, open, before } = self.used;
         let used = settled - before + self.db(open).used_bytes();

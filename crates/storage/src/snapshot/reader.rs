@@ -138,17 +138,6 @@ impl SlotReader {
         self.index.len()
     }
 
-    /// Reads only these chunks, from the next call on: several readers on paths of their own may
-    /// share a snapshot.
-    ///
-    /// # Panics
-    /// When the range ends behind the last chunk, or reading has begun.
-    pub fn restrict(&mut self, chunks: Range<usize>) {
-        assert!(self.reads.is_empty(), "reading has not begun");
-        assert!(chunks.end <= self.index.len(), "there are fewer chunks");
-        self.wanted = chunks;
-    }
-
     /// Bytes of the slot up to the chunk that comes next, of [`total_bytes`](Self::total_bytes).
     pub fn done_bytes(&self) -> u64 {
         let next = self.reads.front().map_or(self.wanted.start, |read| read.index);
