@@ -96,7 +96,7 @@ fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
 fn find_hash<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'a>> {
     let found = context.find(1);
     if context.is_wrong(&found, ValueType::Hash) {
-        (tally.has_expired, tally.is_refused) = (true, true);
+        (tally.is_done, tally.is_refused) = (true, true);
         return None;
     }
     Some(found)
@@ -143,7 +143,7 @@ impl InSteps for Hmget {
         let is_first = range.start == Self::FIRST;
         let found = if is_first { context.read(1) } else { context.peek(1) };
         if context.is_wrong(&found, ValueType::Hash) {
-            (tally.has_expired, tally.is_refused) = (true, true);
+            (tally.is_done, tally.is_refused) = (true, true);
             return;
         }
         if is_first {
@@ -152,7 +152,7 @@ impl InSteps for Hmget {
         for index in range {
             reply_field(context, &found, index);
         }
-        tally.has_expired = context.reply.is_cut();
+        tally.is_done = context.reply.is_cut();
     }
 
     fn end(_: &mut Context<'_>, _: &Tally) -> Outcome {

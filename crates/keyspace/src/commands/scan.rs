@@ -52,8 +52,8 @@ impl KeysWalk {
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let (mut examined, mut cost) = (0, 0);
         while self.position != Position::END && !self.found.is_cut() {
-            let has_expired = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
-            if context.mode.yields() && has_expired {
+            let is_step_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
+            if context.mode.yields() && is_step_over {
                 // So that the last step need not copy all replies.
                 self.found.seal();
                 return Outcome::Yield(Yielded::Keys(self));
@@ -92,8 +92,8 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     while position < Position::END {
         position = step.bucket(context, position, &options);
         buckets -= 1;
-        let has_expired = step.examined >= STEP_KEYS_MAX || step.cost >= STEP_COST_MAX;
-        if buckets == 0 || step.keys.len() >= count || has_expired {
+        let is_step_over = step.examined >= STEP_KEYS_MAX || step.cost >= STEP_COST_MAX;
+        if buckets == 0 || step.keys.len() >= count || is_step_over {
             break;
         }
     }
@@ -273,32 +273,32 @@ impl Step {
         let db = context.keyspace.db(context.db);
         let (next, entries) = db.table().walk(from);
         let first = self.keys.len();
-        let mut any_over = false;
+        let mut any_expired = false;
         for (spot, slot) in entries {
             self.examined += 1;
             self.cost += options.cost_of(slot.key());
             if options.matches_key(slot.key(), slot.value().value_type().name()) {
-                any_over |= context.has_expired(context.db, spot);
+                any_expired |= context.has_expired(context.db, spot);
                 self.keys.push(slot.key().to_vec());
             }
         }
         // An empty bucket is work, too.
         self.examined += 1;
-        if any_over {
+        if any_expired {
             let keys = self.keys.split_off(first);
-            self.keys.extend(keys.into_iter().filter(|key| !delete_if_over(context, key)));
+            self.keys.extend(keys.into_iter().filter(|key| !delete_if_expired(context, key)));
         }
         next
     }
 }
 
 /// Deletes a key that has expired; says whether it has, or is gone already.
-fn delete_if_over(context: &mut Context<'_>, key: &[u8]) -> bool {
+fn delete_if_expired(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };
-    let over = context.has_expired(context.db, spot);
-    if over && context.mode != Mode::Frozen {
+    let has_expired = context.has_expired(context.db, spot);
+    if has_expired && context.mode != Mode::Frozen {
         context.keyspace.expire(context.db, hash, key, spot, context.effects);
     }
-    over
+    has_expired
 }

@@ -49,7 +49,7 @@ pub(super) struct Tally {
     /// Count of passes completed before this one.
     pub(super) pass: usize,
     /// The rest of the arguments need not be looked at.
-    pub(super) has_expired: bool,
+    pub(super) is_done: bool,
     /// An error was replied.
     pub(super) is_refused: bool,
 }
@@ -80,7 +80,7 @@ pub(super) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
     let mut tally = Tally::default();
     for pass in 0..C::PASSES {
         tally.pass = pass;
-        if !tally.has_expired {
+        if !tally.is_done {
             C::step(context, C::FIRST..len, &mut tally);
         }
     }
@@ -100,7 +100,7 @@ fn resume<C: InSteps>(mut walk: Box<ArgsWalk>, context: &mut Context<'_>) -> Out
         walk.tally.pass += 1;
         walk.next = C::FIRST;
     }
-    if walk.tally.has_expired || walk.next == len {
+    if walk.tally.is_done || walk.next == len {
         return end::<C>(context, &walk.tally);
     }
     Outcome::Yield(Yielded::Args(walk))

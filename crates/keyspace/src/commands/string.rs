@@ -174,7 +174,7 @@ impl InSteps for Mget {
             let found = context.read(index);
             context.reply_string(&found);
         }
-        tally.has_expired = context.reply.is_cut();
+        tally.is_done = context.reply.is_cut();
     }
 
     fn end(_: &mut Context<'_>, _: &Tally) -> Outcome {
@@ -217,7 +217,7 @@ impl InSteps for Msetnx {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         if tally.pass == 0 {
             let mut keys = range.step_by(2);
-            tally.has_expired = keys.any(|index| context.find(index).spot.is_some());
+            tally.is_done = keys.any(|index| context.find(index).spot.is_some());
         } else {
             set_all(context, range);
             tally.count = 1;
