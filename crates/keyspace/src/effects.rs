@@ -21,6 +21,7 @@ use slimio_resp::{Arg, Args, DecimalBuffer};
 use crate::keyspace::DbIndex;
 use crate::log_size::deletion_size_max;
 use crate::payload::{SELECT, Stretch};
+use crate::reads::{Read, Reads};
 
 /// The effects of one or more commands. Reused and [cleared](Effects::clear), so that it allocates
 /// nothing.
@@ -30,6 +31,7 @@ pub struct Effects {
     args: Vec<EffectArg>,
     bytes: Vec<u8>,
     touched: Vec<TouchedItem>,
+    reads: Reads,
     /// Bytes that deletions by expiry or eviction may still take in the log.
     room: u64,
     lacked_room: bool,
@@ -37,8 +39,8 @@ pub struct Effects {
 
 impl Default for Effects {
     fn default() -> Self {
-        let (commands, args, bytes, touched) = Default::default();
-        Self { commands, args, bytes, touched, room: u64::MAX, lacked_room: false }
+        let (commands, args, bytes, touched, reads) = Default::default();
+        Self { commands, args, bytes, touched, reads, room: u64::MAX, lacked_room: false }
     }
 }
 
@@ -128,6 +130,23 @@ impl Effects {
         self.args.clear();
         self.bytes.clear();
         self.touched.clear();
+        self.reads.begin(false);
+    }
+
+    /// Notes from now on what commands look at; makes room for `count` keys.
+    pub fn note_reads(&mut self, count: usize) {
+        self.reads.begin(true);
+        self.reads.reserve(count);
+    }
+
+    /// What commands have looked at, in order; `None` if [nobody wanted](Self::note_reads) to know. A
+    /// key may come more than once.
+    pub fn reads(&self) -> Option<&[Read]> {
+        self.reads.items()
+    }
+
+    pub(crate) fn note_read(&mut self, read: Read) {
+        self.reads.note(read);
     }
 
     /// Limits deletions that no client asked for to `room` bytes of a record's payload: those of

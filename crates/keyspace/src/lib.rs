@@ -59,6 +59,7 @@ mod log_size;
 mod long_double;
 mod memory;
 mod payload;
+mod reads;
 mod stretch;
 mod table;
 mod tail;
@@ -89,5 +90,6 @@ pub use keyspace::{
 };
 pub use log_size::EFFECT_SIZE_BESIDE;
 pub use payload::{Gather, Parts, Payload, PayloadError};
+pub use reads::Read;
 pub use tail::LogTail;
 pub use value::{StringRef, ValueRef, ValueType};

@@ -104,11 +104,6 @@ impl Undurable {
         }
     }
 
-    /// Whether no key has an undurable record, so that none needs a lookup.
-    pub(crate) fn has_no_keys(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// What the value or absence of a key depends on.
     pub(crate) fn of_key(&self, db: DbIndex, hash: u64) -> Lsn {
         if is_planted("read-undurable") {
@@ -119,7 +114,7 @@ impl Undurable {
     }
 
     /// What every key of a database depends on, beside its own records.
-    pub(crate) fn of_every_key(&self, db: DbIndex) -> Lsn {
+    fn of_every_key(&self, db: DbIndex) -> Lsn {
         self.floor.max(self.dbs[usize::from(db.0)].all)
     }
 
@@ -199,7 +194,7 @@ mod tests {
         assert_eq!(table.of_key(DB, 1), Lsn(130), "the newer record is not forgotten");
         assert_eq!(table.of_key(DB, 2), Lsn(100));
         table.forget(Lsn(130));
-        assert!(table.has_no_keys());
+        assert!(table.keys.is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
 use crate::access::Access;
@@ -11,6 +12,7 @@ use crate::db::Db;
 use crate::displaced::Displaced;
 use crate::effects::Part;
 use crate::keyspace::DbIndex;
+use crate::reads::Read;
 use crate::table::Spot;
 use crate::table::Written;
 use crate::value::{StringRef, Value, ValueRef, ValueType};
@@ -51,6 +53,7 @@ impl<'a> Context<'a> {
         self.peek_in(self.db, index)
     }
 
+    /// The one way to a key of the request: it notes that the reply depends on the key.
     fn peek_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let key = self.args.bytes(index);
         let hash = self.keyspace.hash(&key);
@@ -63,7 +66,17 @@ impl<'a> Context<'a> {
             }
             spot = None;
         }
+        if !is_planted("lookup-unnoted") || index < 2 {
+            self.effects.note_read(Read::Key(db, hash));
+        }
         Found { db, key, hash, index, spot }
+    }
+
+    /// Notes that the reply depends on which keys the client's database has.
+    pub(super) fn look_at_db(&mut self) {
+        if !is_planted("whole-db-undurable") {
+            self.effects.note_read(Read::Db(self.db));
+        }
     }
 
     /// As [`find`](Self::find), counted as a read of the key.

@@ -21,6 +21,7 @@ const SCAN_BUCKETS_PER_KEY: usize = 10;
 const RANDOM_EXPIRED_MAX: usize = 100;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
+    context.look_at_db();
     let len = context.keyspace.dbsize(context.db);
     context.integer(len as i64)
 }
@@ -50,6 +51,7 @@ pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
 impl KeysWalk {
     /// Runs another step, in a context as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        context.look_at_db();
         let (mut examined, mut cost) = (0, 0);
         while self.position != Position::END && !self.found.is_cut() {
             let is_step_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
@@ -84,6 +86,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
         return context.error(text::INVALID_CURSOR);
     };
     let Some(options) = scan_options(context, 2, true) else { return Outcome::Reply };
+    context.look_at_db();
     let count = options.count;
     let mut step = Step::default();
     let mut buckets = count.saturating_mul(SCAN_BUCKETS_PER_KEY);
@@ -214,6 +217,7 @@ pub(super) fn parse_cursor(text: &[u8]) -> Option<u64> {
 }
 
 pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
+    context.look_at_db();
     let mut expired = 0;
     while let Some(spot) = draw(context) {
         let key = context.keyspace.db(context.db).key(spot).to_vec();

@@ -116,6 +116,7 @@ impl Core {
         if !row.flags.has(Flags::WRITE) {
             self.limit_effects(client.db);
         }
+        self.note_reads();
         self.keyspace.set_untouched(client.no_touch);
         let outcome = run(&mut Context {
             keyspace: &mut self.keyspace,
@@ -140,7 +141,7 @@ impl Core {
     ) {
         let mut needs = self.record(client, args);
         if needs == Lsn(0) && self.keeps_undurable {
-            needs = self.depends_on(row, client.db, args);
+            needs = self.depends_on_reads(row, self.effects.reads());
         }
         match outcome {
             Outcome::Reply => self.hold(client, needs, before),
@@ -218,6 +219,7 @@ impl Core {
             if log_size_max.is_none() && !is_planted("long-reads-unlimited") {
                 self.limit_effects(client.db);
             }
+            self.note_reads();
             let outcome = yielded.resume(&mut Context {
                 keyspace: &mut self.keyspace,
                 db: client.db,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{Command, DbIndex, Flags};
+use slimio_keyspace::{Command, DbIndex, Flags, Read};
 use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
@@ -186,31 +186,28 @@ impl Core {
         }
     }
 
-    /// What the reply of a command that appended nothing depends on.
-    pub(crate) fn depends_on(&self, row: &Command<Entry>, db: DbIndex, args: Args<'_>) -> Lsn {
+    /// Has the effects note what the next command looks at, if replies depend on that.
+    pub(super) fn note_reads(&mut self) {
+        if self.keeps_undurable {
+            self.effects.note_reads(0);
+        }
+    }
+
+    /// What the reply of a command that appended nothing depends on: the newest of what it has looked
+    /// at. `None` stands for a command that began before that was asked for.
+    pub(crate) fn depends_on_reads(&self, row: &Command<Entry>, reads: Option<&[Read]>) -> Lsn {
         if !self.keeps_undurable {
             return Lsn(0);
         }
-        if row.flags.has(Flags::WRITE) && !is_planted("refusal-undurable") {
-            // Why it changed nothing can depend on keys of any database.
-            return self.undurable.of_all();
-        }
-        if row.flags.has(Flags::WHOLE_DB) && !is_planted("whole-db-undurable") {
-            return self.undurable.of_db(db);
-        }
-        let mut keys = row.keys.indices(args.len()).peekable();
-        if keys.peek().is_none() {
+        if row.flags.has(Flags::WRITE) && is_planted("refusal-undurable") {
             return Lsn(0);
         }
-        if self.undurable.has_no_keys() {
-            return self.undurable.of_every_key(db);
-        }
-        keys.map(|index| {
-            let hash = self.keyspace.hash(&args.bytes(index));
-            self.undurable.of_key(db, hash)
-        })
-        .max()
-        .unwrap_or_default()
+        let Some(reads) = reads else { return self.undurable.of_all() };
+        let of = |read: &Read| match *read {
+            Read::Key(db, hash) => self.undurable.of_key(db, hash),
+            Read::Db(db) => self.undurable.of_db(db),
+        };
+        reads.iter().map(of).max().unwrap_or_default()
     }
 
     /// What the value or absence of one key depends on.

@@ -355,6 +355,9 @@ impl Core {
                 self.undurable.reserve(long.keys.len());
             }
         }
+        if self.keeps_undurable {
+            long.effects.note_reads(long.keys.len());
+        }
         // All its steps use one time, no earlier than the time that other requests saw.
         (long.is_holding, long.now_ms) = (true, self.now_ms);
         long.stage = Stage::Running(None);
@@ -438,25 +441,18 @@ impl Core {
         let args = long.request.args();
         let from = *next;
         *next += STEP_ITEMS;
-        if !long.row.flags.has(Flags::WRITE) {
-            if !self.keeps_undurable {
-                return Next::End;
-            }
-            let mut keys = long.row.keys.indices(args.len()).skip(from).take(STEP_ITEMS).peekable();
-            if keys.peek().is_none() {
-                return Next::End;
-            }
-            for index in keys {
-                let key = args.bytes(index);
-                long.needs = long.needs.max(self.depends_on_key(long.db, &key));
-            }
-            return Next::Step;
-        }
         if long.effects.is_empty() {
-            if !is_planted("long-refusal-undurable") {
-                long.needs = self.depends_on(long.row, long.db, args);
+            let reads = long.effects.reads();
+            let is_forgotten = long.writes() && is_planted("long-refusal-undurable");
+            if !self.keeps_undurable
+                || is_forgotten
+                || reads.is_some_and(|reads| reads.len() <= from)
+            {
+                return Next::End;
             }
-            return Next::End;
+            let now = reads.map(|reads| &reads[from..reads.len().min(from + STEP_ITEMS)]);
+            long.needs = long.needs.max(self.depends_on_reads(long.row, now));
+            return if reads.is_some() { Next::Step } else { Next::End };
         }
         long.needs = long.lsn.unwrap_or_default();
         if from >= long.effects.touched_count() {
