@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_named_by_its_device() {
+    fn a_part_of_a_disk_is_named_by_its_device() {
         let disk = node(&[("device/wwid", "naa.5002538e\n"), ("sda2/partition", "2\n")]);
         let found = of_node(&disk.path().join("sda2"));
         assert_eq!(found.as_deref(), Some("wwid naa.5002538e partition 2"));
