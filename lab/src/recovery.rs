@@ -1,4 +1,5 @@
-//! How fast a server comes back from a snapshot: from start to the first PONG, files not in memory.
+//! How fast a server comes back from a snapshot: the time from its start to the first PONG, with
+//! none of its files in the page cache.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -21,13 +22,13 @@ use crate::tree::tree_files;
 
 /// Reads in flight when the device's own speed is measured.
 const READER_COUNT: usize = 8;
-/// Length of each, in bytes.
+/// Length of each such read, in bytes.
 const READ_SIZE: usize = 1 << 20;
 /// Alignment of buffers that direct I/O wants, in bytes.
 const ALIGNMENT: usize = 4096;
 
-/// Writes `key_count` keys, rewrites the log, so that all of them are in a snapshot, kills the
-/// server, drops its files from memory, starts it again.
+/// Writes `key_count` keys, rewrites the log so that all of them are in a snapshot, kills the
+/// server, drops its files from the page cache, and starts it again.
 pub fn run(
     config: &ServerConfig,
     key_count: u64,
@@ -63,7 +64,7 @@ pub fn run(
         let read_mb_per_s = read_bytes as f64 / 1e6 / recovery_s;
         result.metrics.insert("recovery_device_read_mb_per_s", read_mb_per_s);
     }
-    // Last, so that nothing below the kernel is warmed for the recovery.
+    // Measured last, so that it warms no cache of the device for the recovery.
     evict(&data)?;
     let before = counters();
     if let Some(seconds) = read_directly(&data)?
@@ -83,7 +84,7 @@ fn read_since(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> 
 
 /// Reads the files below `directory` as fast as the device can: with direct I/O, several reads in
 /// flight. Returns the seconds it took; `None` where there is no direct I/O. Preallocated blocks
-/// that were never written cost nothing: the device's own counters tell how much was read.
+/// that were never written do not reach the device: its own counters tell how much was read.
 fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let mut pieces = Vec::new();
     for path in tree_files(directory)? {
@@ -104,7 +105,7 @@ fn read_directly(directory: &Path) -> Result<Option<f64>> {
     Ok(Some(started.elapsed().as_secs_f64()))
 }
 
-/// Reads the pieces, counted over all files, that `next` gives out.
+/// Reads one piece after the other until all are taken. `next` numbers the pieces over all files.
 fn read_pieces(files: &[(File, u64)], next: &AtomicU64) -> Result<()> {
     let mut memory = vec![0; READ_SIZE + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);

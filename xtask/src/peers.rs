@@ -1,8 +1,9 @@
-//! `cargo x peers`: servers of the same protocol that are newer than Debian's stable one, to compare with.
+//! `cargo x peers`: servers of the same protocol, newer than those of Debian stable, to compare
+//! SlimIO with.
 //!
-//! They are Debian's own packages of its unstable distribution, which need a newer C library than the
-//! machine may have. So each is unpacked below the target folder with all libraries that it needs, and
-//! started through the loader among them. Nothing is installed.
+//! They are packages of Debian unstable, which may need a newer C library than the machine has. So
+//! each is unpacked below the target folder together with all its libraries, and started through
+//! the dynamic loader that came with them. Nothing is installed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,19 +14,19 @@ use slimio_host::Failure;
 use slimio_host::apt::Apt;
 use slimio_host::process::{command, target_dir};
 
-/// The Redis 7 that Debian's stable distribution has and the tests need.
-const DEBIANS: &str = "redis-7";
+/// The Redis 7 of Debian stable, which the tests need, too.
+const DEBIAN_REDIS: &str = "redis-7";
 
 const SUITE: &str = "unstable";
-/// Within each folder: starts the server.
+/// Name of the script in each peer's folder that starts the server.
 const STARTER: &str = "server";
 
-/// A server that can be had.
+/// A server to compare with.
 struct Peer {
-    /// As `cargo x bench --stock` takes it.
+    /// Its name for `cargo x bench --stock`.
     name: &'static str,
     package: &'static str,
-    /// What it says of its version begins so.
+    /// How the output of its `--version` begins.
     version: &'static str,
 }
 
@@ -61,10 +62,11 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// What `cargo x bench --stock` means by a word, for `--stock` of the load generator: the program of a
-/// peer, made ready if it is not, Debian's own Redis, all of these with their names, or a path.
+/// Turns the argument of `cargo x bench --stock` into that of the load generator. It is the name of
+/// a peer, which is unpacked first if it is not yet, the name of Debian's own Redis, `all` of
+/// these, or a path.
 pub(crate) fn stock(word: &str) -> Result<OsString, Failure> {
-    if word == DEBIANS {
+    if word == DEBIAN_REDIS {
         return Ok(installed("redis-server")?.into_os_string());
     }
     if word != "all" {
@@ -74,7 +76,8 @@ pub(crate) fn stock(word: &str) -> Result<OsString, Failure> {
             .transpose()?
             .map_or(word.into(), PathBuf::into_os_string));
     }
-    let mut all = OsString::from(format!("{DEBIANS}={}", installed("redis-server")?.display()));
+    let mut all =
+        OsString::from(format!("{DEBIAN_REDIS}={}", installed("redis-server")?.display()));
     for peer in PEERS {
         all.push(format!(",{}=", peer.name));
         all.push(peer.install()?);
@@ -114,7 +117,7 @@ impl Peer {
             "--no-breaks",
             "--no-replaces",
             "--no-enhances",
-            // As if nothing was installed: the machine's own libraries are older.
+            // As if nothing were installed: the machine's own libraries are older.
             "-o",
             "Dir::State::status=/dev/null",
             self.package,
@@ -130,7 +133,7 @@ impl Peer {
             .and_then(|()| fs::set_permissions(&starter, fs::Permissions::from_mode(0o755)))
             .map_err(|error| format!("{}: {error}", starter.display()))?;
         self.check(&starter)?;
-        // In its place only when it has been seen to start.
+        // It is moved to its place only after it has started once.
         drop(fs::remove_dir_all(place));
         fs::rename(&unpacked, place).map_err(|error| format!("{}: {error}", place.display()).into())
     }
@@ -148,8 +151,8 @@ impl Peer {
     }
 }
 
-/// Of what `apt-cache depends --recurse` lists: what is needed to run, and not to set a system up. The
-/// package that was asked for is among it.
+/// Picks from the list of `apt-cache depends --recurse` the packages that a server needs to run,
+/// without those that only set up a system. The server's own package is in the list.
 fn programs_and_libraries(listed: &str) -> Vec<&str> {
     let names = listed.lines().filter(|line| !line.starts_with([' ', '<', '|']));
     let is_wanted = |name: &&str| {

@@ -26,8 +26,8 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-storage", "format_md_says_what_the_code_does"),
     ("slimio-server", "configuration_md_says_what_the_table_does"),
 ];
-/// Lives of each policy and each way to die, and the most acknowledged units of one: what takes
-/// seconds. More of both is for `cargo x ledger` with flags.
+/// How many lives each policy and each way to die gets, and how many acknowledged units a life has
+/// at most: few, so that this takes seconds. `cargo x ledger` with flags can do more.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
 /// Flags of a server whose log is rewritten again and again by itself, too.
@@ -65,7 +65,7 @@ fn test_steps(report: &mut Report) {
         // own output shows what a passing test skipped.
         let args = ["test", "--workspace", "--no-fail-fast", "--features", FEATURE];
         let mut tests = cargo(args);
-        // More at a time than there are cores, for many a test waits.
+        // More at a time than there are cores, because many tests mostly wait.
         tests.env("RUST_TEST_THREADS", (2 * cores()).to_string()).args(["--", "--show-output"]);
         run_seeing(&mut tests, |line| report.see(line))
     });
@@ -78,7 +78,8 @@ fn test_steps(report: &mut Report) {
     if !report.step("build the server", |_| build_server()) {
         return;
     }
-    // The ledger waits for its disk, and the lab's machines for their own time.
+    // They run together, because they mostly wait: the ledger for its disk, the lab for its
+    // machines.
     report.together(vec![
         ("lab", Box::new(|report| suite.map_or(Ok(()), |suite| suite.run(report)))),
         ("ledger", Box::new(|_| run_ledger())),
@@ -173,7 +174,7 @@ pub(crate) fn runtime(args: &[String]) -> Result<(), Failure> {
     run(runtime_command("release", "runtime").args(args))
 }
 
-/// With its table and pictures in `folder` of the target folder.
+/// The command, with its table and pictures in `folder` below the target folder.
 fn runtime_command(profile: &str, folder: &str) -> Command {
     let mut command = bench_command(profile, "runtime");
     command.args(["--slimio".into(), program(profile)]);
@@ -181,7 +182,7 @@ fn runtime_command(profile: &str, folder: &str) -> Command {
     command
 }
 
-/// With its recordings in `folder` of the target folder.
+/// The command, with its recordings in `folder` below the target folder.
 fn waf_command(profile: &str, folder: &str) -> Command {
     let mut command = bench_command(profile, "waf");
     command.args(["--slimio".into(), program(profile)]);
@@ -189,7 +190,7 @@ fn waf_command(profile: &str, folder: &str) -> Command {
     command
 }
 
-/// What recording needs beside what the tests need, and the programs.
+/// Installs what tests and recordings need, and builds the programs.
 fn prepare_recorder() -> Result<(), Failure> {
     setup::install()?;
     let packages = FILE_SYSTEM_TOOLS.iter().filter(|(program, _)| !is_installed(program));

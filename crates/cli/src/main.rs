@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             say(&text);
-            // Names the refused calls: an error of the kernel may be a filter's or a permission's.
+            // Name the calls that were refused: the error may come from a filter of system calls.
             if let Some(refused) = explain_refused_calls(&[Purpose::Serving])
                 && !text.contains(&refused)
             {
@@ -102,23 +102,23 @@ fn say(text: &str) {
     let _: io::Result<()> = writeln!(io::stderr(), "slimio: {text}");
 }
 
-/// The command to run, when it is not to serve. Warnings go to standard error, for example that it
-/// waits for a volume.
+/// Parses the command line of a tool. Its warnings, for example that it waits for a volume, go to
+/// standard error.
 fn tool() -> Command {
     let command = Cli::parse().command;
-    // Without a file, nothing can go wrong with it.
+    // This can't fail, because no file is opened.
     drop(slimio_server::logging::init("warning", Path::new("")));
     command
 }
 
-/// Whether only the version is wanted, as of redis-server by `-v`.
+/// Whether only the version is asked for, as with `redis-server -v`.
 fn asks_for_version(args: &[OsString]) -> bool {
     let behind = usize::from(args.get(1).is_some_and(|arg| arg == "serve")) + 1;
     matches!(&args[behind.min(args.len())..], [arg] if arg == "-v" || arg == "-V" || arg == "--version")
 }
 
-/// The arguments of `serve`, which have redis-server's form rather than clap's. Without a command,
-/// `serve` is meant.
+/// The arguments of `serve`, which have redis-server's form rather than clap's. `serve` is also
+/// what runs when no command is named.
 fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
     let Some(first) = args.get(1) else { return Some(&[]) };
     match first.as_bytes() {
@@ -132,7 +132,8 @@ fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
 }
 
 /// Whether the first argument is a configuration file, as redis-server takes one: a path, also one
-/// that does not exist, or a file that is there. No command is that, whatever files are there.
+/// that does not exist, or a file that is there. The name of a command is never taken for a file,
+/// whatever files are there.
 fn is_configuration(arg: &OsStr) -> bool {
     let is_command = || Cli::command().get_subcommands().any(|command| arg == command.get_name());
     let is_path = arg.as_bytes().contains(&b'/') || arg.as_bytes().ends_with(b".conf");

@@ -67,7 +67,7 @@ fn without(features: Features) -> String {
     .filter_map(|(has, what)| (!has).then_some(what))
     .collect();
     if lacks.is_empty() {
-        return "with all that the server makes use of".into();
+        return "with all features that the server uses".into();
     }
     format!("but this kernel lacks: {}; that costs some system calls more", lacks.join("; "))
 }

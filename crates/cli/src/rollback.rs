@@ -15,10 +15,11 @@ use crate::tools::{VolumeArg, announce, say};
 pub(crate) struct Rollback {
     #[command(flatten)]
     volume: VolumeArg,
-    /// Do it; without this, what would be lost is shown, and nothing is changed
+    /// Do it; without this, only show what would be lost
     #[arg(long)]
     force: bool,
-    /// Whether a volume that was last written on another device is refused, or this one's from then on
+    /// Refuse a volume that was last written on another device, or accept that it belongs to this
+    /// one from now on
     #[arg(long, value_name = "check|accept", value_parser = ["check", "accept"], default_value = "check")]
     volume_identity: String,
 }
@@ -45,8 +46,8 @@ impl Rollback {
             announce(&format!("lost: {what}"));
         }
         if !self.force {
-            return Err("nothing was changed; slimio export keeps the present state first, and \
-                        --force goes back"
+            return Err("nothing was changed; to go back, add --force; slimio export can save \
+                        the present state first"
                 .into());
         }
         let accept_device = self.volume_identity == "accept";

@@ -1,4 +1,4 @@
-//! What `--volume` names, opened.
+//! Opens what `--volume` names.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) fn open(
         .map_err(|error| explain(&error, spec))
 }
 
-/// As [`open`], of a device; what is done to it is recorded in the file `trace`.
+/// As [`open`], for a device. Every operation on it is recorded in the file `trace`.
 ///
 /// # Errors
 /// A sentence with a remedy.

@@ -9,11 +9,11 @@ mod stream;
 use clap::{Args, Subcommand};
 use slimio_ssd::workload::Size;
 
-/// What an SSD writes for what its host writes.
+/// How much an SSD writes to its media for what its host writes.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "What draws pictures is in a checkout: cargo x waf validate, tenants, map."
+    after_help = "A checkout has commands that draw pictures: cargo x waf validate, tenants, map."
 )]
 pub(crate) struct Waf {
     #[command(flatten)]
@@ -41,8 +41,8 @@ impl Waf {
         match &self.experiment {
             Some(Experiment::Generate(generate)) => generate.run(),
             None if self.model => self.drive.run(self.spare),
-            None if self.traces.is_empty() => Err("say what: a trace to replay, as cargo x trace \
-                 records it, or --model, or an experiment of slimio waf --help"
+            None if self.traces.is_empty() => Err("name a trace to replay (cargo x trace \
+                 records one), --model, or an experiment of slimio waf --help"
                 .into()),
             None => self.traces.run(self.spare),
         }
@@ -58,7 +58,7 @@ struct SizeArgs {
     /// Pages of each unit
     #[arg(long, default_value_t = Size::DEFAULT.unit_pages)]
     unit_pages: u32,
-    /// The seed of all that is random: the same one gives the same numbers
+    /// Seed of the random numbers: the same seed gives the same results
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

@@ -15,10 +15,10 @@ use crate::{LBA_SIZE, sys};
 
 /// DMA-aligned memory whose length is whole LBAs, at least one.
 ///
-/// Private memory, of its own or of a path's [`Device::buffer`](crate::Device::buffer), or a piece of a
-/// [`MappedFile`](crate::MappedFile). Its length may be set
-/// anywhere from one block to its capacity, so that part of a large buffer can be transferred; the
-/// bytes behind the length stay as they are.
+/// It is private memory, its own or from the pool that [`Device::buffer`](crate::Device::buffer)
+/// takes from, or a piece of a [`MappedFile`](crate::MappedFile). Its length may be set anywhere
+/// from one block to its capacity, so that part of a large buffer can be transferred; the bytes
+/// behind the length stay as they are.
 pub struct Buffer {
     memory: NonNull<u8>,
     len_lbas: usize,
@@ -142,7 +142,8 @@ impl Buffer {
         }
     }
 
-    /// Faults of the whole mapping of this piece, up to the last store; none in private memory.
+    /// Faults of the whole mapping that this is a piece of, up to the last store; none in private
+    /// memory.
     pub fn faults(&self) -> Faults {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => Faults::default(),
@@ -150,8 +151,9 @@ impl Buffer {
         }
     }
 
-    /// Leaves the contents of a piece of a mapped file to the kernel alone, until it is used again:
-    /// the process takes less memory, and no byte changes. Private memory stays as it is.
+    /// Drops the pages of a piece of a mapped file from the process until they are used again. The
+    /// kernel keeps their contents, and the process takes less memory. Private memory stays as it
+    /// is.
     pub fn let_go(&mut self) {
         if let Owner::Mapped { mapping, .. } = &self.owner
             && mapping.faults() == Faults::default()
@@ -208,7 +210,7 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
-    /// As one comparison, which is quick even where each step of a loop is watched.
+    /// One comparison of slices is quick even under Miri, which checks each step of a loop.
     fn is_full_of(bytes: &[u8], byte: u8) -> bool {
         *bytes == vec![byte; bytes.len()]
     }

@@ -11,7 +11,8 @@ use std::io;
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Volumes, threads, and sockets whichever way they are served: there is no replacement.
+    /// Volumes, threads, and what sockets need with io_uring as well as without: there is no
+    /// replacement.
     Serving,
     /// Sockets without io_uring: there is no replacement.
     Epoll,
@@ -51,69 +52,70 @@ struct Call(&'static str, Purpose, libc::c_long, [libc::c_long; 6]);
 /// No descriptor.
 const NONE: libc::c_long = -1;
 
-/// Arguments of a call that begins with a descriptor.
-const OF_NOTHING: [libc::c_long; 6] = [NONE, 0, 0, 0, 0, 0];
+/// Arguments of a call that takes a descriptor first, and fails because it is not open.
+const NO_FILE: [libc::c_long; 6] = [NONE, 0, 0, 0, 0, 0];
 
-/// Arguments of a call that begins with a path, or takes flags that do not exist.
-const NOWHERE: [libc::c_long; 6] = [0, 0, 0, 0, 0, 0];
+/// Arguments of a call that fails because its pointers are null.
+const NULLS: [libc::c_long; 6] = [0, 0, 0, 0, 0, 0];
 
 const fn better(without: &'static str) -> Purpose {
     Purpose::Better { without }
 }
 
-/// Found by tracing a server; `tests/faults/test_refused_calls.py` does that again, and refuses each.
+/// Found by tracing a server. `tests/faults/test_refused_calls.py` traces it again, and refuses one
+/// call after the other.
 const CALLS: &[Call] = &[
-    Call("flock", Purpose::Serving, libc::SYS_flock, OF_NOTHING),
-    Call("ftruncate", Purpose::Serving, libc::SYS_ftruncate, OF_NOTHING),
-    Call("lseek", Purpose::Serving, libc::SYS_lseek, OF_NOTHING),
-    Call("fsync", Purpose::Serving, libc::SYS_fsync, OF_NOTHING),
-    Call("fdatasync", Purpose::Serving, libc::SYS_fdatasync, OF_NOTHING),
-    Call("pread64", Purpose::Serving, libc::SYS_pread64, OF_NOTHING),
-    Call("pwrite64", Purpose::Serving, libc::SYS_pwrite64, OF_NOTHING),
-    Call("preadv", Purpose::Serving, libc::SYS_preadv, OF_NOTHING),
+    Call("flock", Purpose::Serving, libc::SYS_flock, NO_FILE),
+    Call("ftruncate", Purpose::Serving, libc::SYS_ftruncate, NO_FILE),
+    Call("lseek", Purpose::Serving, libc::SYS_lseek, NO_FILE),
+    Call("fsync", Purpose::Serving, libc::SYS_fsync, NO_FILE),
+    Call("fdatasync", Purpose::Serving, libc::SYS_fdatasync, NO_FILE),
+    Call("pread64", Purpose::Serving, libc::SYS_pread64, NO_FILE),
+    Call("pwrite64", Purpose::Serving, libc::SYS_pwrite64, NO_FILE),
+    Call("preadv", Purpose::Serving, libc::SYS_preadv, NO_FILE),
     #[cfg(target_arch = "x86_64")]
-    Call("readlink", Purpose::Serving, libc::SYS_readlink, NOWHERE),
+    Call("readlink", Purpose::Serving, libc::SYS_readlink, NULLS),
     #[cfg(target_arch = "x86_64")]
-    Call("mkdir", Purpose::Serving, libc::SYS_mkdir, NOWHERE),
+    Call("mkdir", Purpose::Serving, libc::SYS_mkdir, NULLS),
     #[cfg(target_arch = "x86_64")]
-    Call("rename", Purpose::Serving, libc::SYS_rename, NOWHERE),
+    Call("rename", Purpose::Serving, libc::SYS_rename, NULLS),
     #[cfg(not(target_arch = "x86_64"))]
-    Call("readlinkat", Purpose::Serving, libc::SYS_readlinkat, OF_NOTHING),
+    Call("readlinkat", Purpose::Serving, libc::SYS_readlinkat, NO_FILE),
     #[cfg(not(target_arch = "x86_64"))]
-    Call("mkdirat", Purpose::Serving, libc::SYS_mkdirat, OF_NOTHING),
+    Call("mkdirat", Purpose::Serving, libc::SYS_mkdirat, NO_FILE),
     #[cfg(not(target_arch = "x86_64"))]
-    Call("renameat", Purpose::Serving, libc::SYS_renameat, OF_NOTHING),
-    Call("clone3", Purpose::Serving, libc::SYS_clone3, NOWHERE),
+    Call("renameat", Purpose::Serving, libc::SYS_renameat, NO_FILE),
+    Call("clone3", Purpose::Serving, libc::SYS_clone3, NULLS),
     Call("eventfd2", Purpose::Serving, libc::SYS_eventfd2, [0, NONE, 0, 0, 0, 0]),
     Call("fcntl", Purpose::Serving, libc::SYS_fcntl, [NONE, DUPLICATE, 0, 0, 0, 0]),
-    Call("socket", Purpose::Serving, libc::SYS_socket, OF_NOTHING),
-    Call("socketpair", Purpose::Serving, libc::SYS_socketpair, OF_NOTHING),
-    Call("bind", Purpose::Serving, libc::SYS_bind, OF_NOTHING),
-    Call("listen", Purpose::Serving, libc::SYS_listen, OF_NOTHING),
-    Call("setsockopt", Purpose::Serving, libc::SYS_setsockopt, OF_NOTHING),
-    Call("getsockname", Purpose::Serving, libc::SYS_getsockname, OF_NOTHING),
-    Call("epoll_create1", Purpose::Epoll, libc::SYS_epoll_create1, OF_NOTHING),
-    Call("epoll_ctl", Purpose::Epoll, libc::SYS_epoll_ctl, OF_NOTHING),
-    Call("epoll_pwait", Purpose::Epoll, libc::SYS_epoll_pwait, OF_NOTHING),
-    Call("accept4", Purpose::Epoll, libc::SYS_accept4, OF_NOTHING),
-    Call("sendto", Purpose::Epoll, libc::SYS_sendto, OF_NOTHING),
-    Call("sendmsg", Purpose::Epoll, libc::SYS_sendmsg, OF_NOTHING),
+    Call("socket", Purpose::Serving, libc::SYS_socket, NO_FILE),
+    Call("socketpair", Purpose::Serving, libc::SYS_socketpair, NO_FILE),
+    Call("bind", Purpose::Serving, libc::SYS_bind, NO_FILE),
+    Call("listen", Purpose::Serving, libc::SYS_listen, NO_FILE),
+    Call("setsockopt", Purpose::Serving, libc::SYS_setsockopt, NO_FILE),
+    Call("getsockname", Purpose::Serving, libc::SYS_getsockname, NO_FILE),
+    Call("epoll_create1", Purpose::Epoll, libc::SYS_epoll_create1, NO_FILE),
+    Call("epoll_ctl", Purpose::Epoll, libc::SYS_epoll_ctl, NO_FILE),
+    Call("epoll_pwait", Purpose::Epoll, libc::SYS_epoll_pwait, NO_FILE),
+    Call("accept4", Purpose::Epoll, libc::SYS_accept4, NO_FILE),
+    Call("sendto", Purpose::Epoll, libc::SYS_sendto, NO_FILE),
+    Call("sendmsg", Purpose::Epoll, libc::SYS_sendmsg, NO_FILE),
     Call("ioctl", Purpose::Epoll, libc::SYS_ioctl, [NONE, libc::FIONBIO as _, 0, 0, 0, 0]),
     Call(
         "pwritev2",
         better("a flush of everything follows each write that is to be durable"),
         libc::SYS_pwritev2,
-        OF_NOTHING,
+        NO_FILE,
     ),
     Call(
         "fallocate",
         better("space is reserved by writing zeros, and none is given back to a device"),
         libc::SYS_fallocate,
-        OF_NOTHING,
+        NO_FILE,
     ),
     Call(
         "madvise",
-        better("memory that is free stays the process's"),
+        better("freed memory stays with the process"),
         libc::SYS_madvise,
         [0, 0, libc::MADV_DONTNEED as _, 0, 0, 0],
     ),
@@ -121,7 +123,7 @@ const CALLS: &[Call] = &[
         "sched_setattr",
         better("threads that write snapshots do not give way to others"),
         libc::SYS_sched_setattr,
-        NOWHERE,
+        NULLS,
     ),
     Call(
         "prlimit64",

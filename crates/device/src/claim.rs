@@ -42,7 +42,7 @@ pub(crate) struct Claim(Arc<Claimed>);
 #[derive(Debug)]
 struct Claimed {
     file: File,
-    /// Shows that a living process has it, where nothing else does.
+    /// Shows that a living process has it, if nothing else shows that.
     _shown: Option<File>,
 }
 
@@ -52,7 +52,7 @@ impl Claim {
         Self(Arc::new(Claimed { file, _shown: shown }))
     }
 
-    /// Takes the claim of a directory whose lock is held, and waits for it as long as is sensible.
+    /// Takes the claim of a directory whose lock is held, and waits for it if necessary.
     ///
     /// # Errors
     /// [`OpenError::StillInFlight`] when it does not become free; [`OpenError::InUse`] when a
@@ -148,13 +148,13 @@ impl Patience {
         let began = Instant::now();
         let mut word_at = self.first_word;
         loop {
-            let had = attempt()?;
+            let taken = attempt()?;
             let waited = began.elapsed();
-            if let Some(had) = had {
+            if let Some(taken) = taken {
                 if word_at > self.first_word {
                     log::info!("{} is free after {:.1} s", path.display(), waited.as_secs_f64());
                 }
-                return Ok(had);
+                return Ok(taken);
             }
             if waited >= self.limit {
                 let waited_seconds = waited.as_secs();
@@ -187,13 +187,13 @@ mod tests {
     };
 
     #[test]
-    fn patience_has_an_end_and_a_sentence() {
+    fn waiting_ends_with_an_error() {
         let mut tries = 0;
         let refused = SHORT.wait_for(Path::new("/data/claim"), || {
             tries += 1;
             Ok(None::<()>)
         });
-        let refused = refused.expect_err("it was never had");
+        let refused = refused.expect_err("it was never taken");
         assert!(matches!(refused, OpenError::StillInFlight { .. }), "{refused}");
         assert!(refused.to_string().starts_with("/data/claim is not free after 0 s"), "{refused}");
         assert!(tries > 1, "it was tried once");
@@ -227,6 +227,6 @@ mod tests {
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(shared);
         // A program that another test is just starting has it for a moment.
-        Claim::of_directory(place.path()).expect("it is let go of");
+        Claim::of_directory(place.path()).expect("it is released");
     }
 }

@@ -109,7 +109,7 @@ fn identify(head: &[u8], tail: &[u8]) -> Contents {
     if uberblocks.chunks(1024).any(|block| block.starts_with(&ZFS_MAGIC)) {
         return Contents::Known("a ZFS pool");
     }
-    // Old RAID superblocks are near the end, on a 64 KiB boundary of it.
+    // Old RAID superblocks are near the end, at a multiple of 64 KiB.
     if tail.chunks(4096).any(|block| block.starts_with(&RAID_MAGIC)) {
         return Contents::Known("a part of a RAID array");
     }

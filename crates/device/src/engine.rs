@@ -54,7 +54,7 @@ impl Default for PathOptions {
     }
 }
 
-/// The way that is taken, and why not a better one.
+/// The way that is used, and why not a better one.
 #[derive(Clone, Debug)]
 pub(crate) enum Engine {
     Uring,
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Opens a path to a target, as a bulk path if `bulk` is given. If no further ring is
-    /// available, it becomes a plain one, and so do those opened later.
+    /// available, it becomes a plain path, and so do all that are opened later.
     pub(crate) fn open(
         &mut self,
         target: Target,
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Whether it is the one that was asked for.
+    /// Whether this is the engine that was asked for.
     pub(crate) fn is_best(&self) -> bool {
         !matches!(self, Self::Plain { why: Some(_) })
     }

@@ -36,8 +36,8 @@ pub enum DeviceError {
     },
     /// The device is not there any more.
     Gone,
-    /// The kernel no longer takes operations, this one included: for example, a filter was put on
-    /// the running process. Nothing of it was done.
+    /// The kernel no longer takes operations: for example, a filter was put on the running process.
+    /// Nothing of this operation was done.
     Untaken {
         /// Positive error number.
         errno: i32,
@@ -97,11 +97,11 @@ pub enum OpenError {
         holder: Option<u32>,
     },
     /// No living process has it, and yet it is not free: operations of a process that has ended are
-    /// not over. Nothing was read. Try again when the device has answered.
+    /// still in flight. Nothing was read. Try again when the device has answered.
     StillInFlight {
         /// What was claimed.
         path: PathBuf,
-        /// How long it was waited for, in seconds.
+        /// How long this process waited for it, in seconds.
         waited_seconds: u64,
     },
     /// It does not exist.
@@ -156,7 +156,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What a kernel error means for the caller that opens.
+    /// What a kernel error means for the caller that wanted to open something.
     pub(crate) fn io(doing: &'static str, path: &Path, error: &io::Error) -> Self {
         let path = path.to_path_buf();
         match error.raw_os_error() {
@@ -183,8 +183,8 @@ impl fmt::Display for OpenError {
             Self::StillInFlight { path, waited_seconds } => write!(
                 f,
                 "{} is not free after {waited_seconds} s: what a process that has ended gave to its \
-                 device is not over, or somebody has it who can't be seen from here (in another \
-                 container)",
+                 device is not over, or a process has it that can't be seen from here (in \
+                 another container)",
                 path.display()
             ),
             Self::Missing { path } => write!(f, "{} does not exist", path.display()),

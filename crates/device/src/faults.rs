@@ -32,7 +32,7 @@ pub struct Faults {
     pub lost: usize,
 }
 
-/// A mapped range: of which file or block device, and from where to where.
+/// A mapped range: its file or block device, its start and its end.
 #[derive(Debug)]
 struct Place {
     file: FileId,
@@ -174,7 +174,7 @@ impl Entry {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         let offset = self.offset.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        // An entry that changes right now is not that of a store in progress.
+        // An entry that is being changed can't be the one that this store is in.
         let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
         let at = page.checked_sub(start).filter(|&at| is_whole && at < size)?;
         Some((descriptor, offset + at as u64))
@@ -308,7 +308,7 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
         return;
     }
     let has_info = before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0);
-    // SAFETY: it was the handler of this signal, installed as of the kind that its flags say.
+    // SAFETY: it was the handler of this signal, and its flags say which arguments it takes.
     unsafe {
         if has_info {
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =

@@ -59,7 +59,8 @@ fn parse_number(text: &str) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The kernel's own uses of a block device, for a sentence: its mounts, what is built on it.
+/// What the kernel itself uses a block device for, in words: mounts, devices built on it, swap
+/// space.
 pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     let family = Family::of(path);
     let mut found = BTreeSet::new();
@@ -106,8 +107,8 @@ fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     mountinfo.lines().filter_map(about).collect()
 }
 
-/// A living process that may write to a block device, as its exclusive holder may. One that only
-/// has it open for reading does not count.
+/// A living process that has a block device open for writing, as an exclusive holder has. One that
+/// only reads does not count.
 pub(crate) fn process(path: &Path) -> Option<u32> {
     let family = Family::of(path);
     processes().find(|process| writes(process, &family)).and_then(|process| {
@@ -116,9 +117,9 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
     })
 }
 
-/// Shows that a living process has a device, as long as the result is open and the process lives,
-/// even to processes that may not look at its descriptors. It keeps nobody out, and udev ignores
-/// locks of this kind.
+/// Locks a device for reading, until the result is closed or the process ends. That shows that a
+/// living process has it, even to processes that may not look at this one's descriptors. It keeps
+/// nobody out, and udev ignores locks of this kind.
 ///
 /// # Errors
 /// When the kernel can't lock.
@@ -155,7 +156,7 @@ pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
         let found = fs::metadata(entry.path());
         found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
     };
-    // In our own process, the file that could not be locked is one more.
+    // If this process is the holder, `file` itself is among them.
     let own_count = usize::from(holder == std::process::id());
     (open.filter_map(|entry| is_it(entry).then_some(())).count() > own_count).then_some(holder)
 }

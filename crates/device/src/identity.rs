@@ -14,20 +14,21 @@ const NAMES: [(&str, &str); 5] = [
     ("device/serial", "serial"),
 ];
 
-/// An NVMe namespace, by either of its nodes; `None` where the controller has no serial number.
+/// Identity of an NVMe namespace, the same by either of its nodes; `None` where the controller has
+/// no serial number.
 pub(crate) fn of_namespace(serial: &str, nsid: u32) -> Option<String> {
     let serial = printable(serial);
     (!serial.is_empty()).then(|| format!("nvme serial {serial} namespace {nsid}"))
 }
 
-/// A block device or a partition of one, as the kernel knows it; `None` where it does not.
+/// Identity of a block device or partition, as the kernel knows it; `None` where it knows none.
 pub(crate) fn of_block_device(path: &Path) -> Option<String> {
     let number = path.metadata().ok()?.rdev();
     let number = format!("{}:{}", libc::major(number), libc::minor(number));
     of_node(&Path::new("/sys/dev/block").join(number).canonicalize().ok()?)
 }
 
-/// From a block device's directory in `/sys`.
+/// The same, from a block device's directory in `/sys`.
 fn of_node(node: &Path) -> Option<String> {
     if let Some(partition) = read(&node.join("partition")) {
         return Some(format!("{} partition {partition}", of_node(node.parent()?)?));
@@ -42,9 +43,9 @@ fn of_node(node: &Path) -> Option<String> {
     })
 }
 
-/// The part of a mapping's uuid that stays when it is opened under another name: cryptsetup ends
-/// its own with the name, behind the 32 digits of the volume's uuid, where that has one. `None`
-/// where no part stays.
+/// The part of a mapping's uuid that stays the same when it is opened under another name. Those of
+/// cryptsetup end with the name, which comes after the 32 digits of the volume's own uuid, if it
+/// has one. `None` if no part stays the same.
 fn of_mapping(uuid: &str) -> Option<&str> {
     if !uuid.starts_with("CRYPT-") {
         return Some(uuid);
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_one_of_its_device() {
+    fn a_part_of_a_disk_is_named_by_its_device() {
         let disk = node(&[("device/wwid", "naa.5002538e\n"), ("sda2/partition", "2\n")]);
         let found = of_node(&disk.path().join("sda2"));
         assert_eq!(found.as_deref(), Some("wwid naa.5002538e partition 2"));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_first_counts() {
+    fn the_best_identifier_counts() {
         let device = |files| of_node(node(files).path());
         let logical = device(&[("dm/uuid", "LVM-abc"), ("serial", "x")]);
         assert_eq!(logical.as_deref(), Some("device-mapper uuid LVM-abc"));

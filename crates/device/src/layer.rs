@@ -1,4 +1,5 @@
-//! A path in front of another: a layer states only what it changes, everything else is passed on.
+//! A path in front of another. A layer implements only what it changes; everything else is passed
+//! on.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -170,7 +170,8 @@ pub enum Op {
     /// Make stable every write, of any path of this volume, whose completion was reaped before this
     /// was submitted.
     Flush,
-    /// Tell the device that these blocks hold nothing. What they read afterwards is undefined.
+    /// Tell the device that these blocks hold nothing. What a read of them returns afterwards is
+    /// undefined.
     Deallocate {
         /// Blocks that are free.
         range: LbaRange,
@@ -188,7 +189,8 @@ pub struct Completion {
     pub result: Result<(), DeviceError>,
 }
 
-/// What [`Device::fill_holes`] has given space to: zeros, in bytes from the start of the file.
+/// The ranges that [`Device::fill_holes`] has given space to, in bytes from the start of the file.
+/// They hold zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilledHoles(pub(crate) Vec<Range<u64>>);
 
@@ -231,8 +233,8 @@ pub trait Device {
     ///
     /// With a `timeout` it returns when that has passed, even if the device hangs. Without one, an
     /// operation that was not kicked, or that the path's worker thread has not begun, may run on
-    /// the calling thread, as a system call that only the device ends: a caller with nothing else
-    /// to do saves the hand-off.
+    /// the calling thread: as a system call that returns only when the device has answered. A
+    /// caller with nothing else to do saves the hand-off to another thread.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
     /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling thread,
@@ -281,10 +283,10 @@ pub trait Device {
         if self.geometry().lba_count >= range.end.0 { Ok(()) } else { self.grow(range.end.0) }
     }
 
-    /// Gives back blocks of `range`, which may reach beyond the end: those that can be given back
-    /// become a hole, until they are [reserved](Self::reserve) again, and others may take their
-    /// space. Blocks the caller. Where a space has no holes, nothing happens. Nothing may be in
-    /// flight there.
+    /// Gives back the space of blocks in `range`, which may reach beyond the end. Those that can be
+    /// given back become a hole until they are [reserved](Self::reserve) again; others may take
+    /// their space. Blocks the caller. Where a space has no holes, nothing happens. Nothing may be
+    /// in flight there.
     ///
     /// # Errors
     /// As [`shrink`](Self::shrink).
@@ -299,12 +301,12 @@ pub trait Device {
     ///
     /// Where there are no holes, or where each write takes new space anyway, nothing happens.
     ///
-    /// Returns what has got space, for a caller who can't go on for another reason to
-    /// [give back](Self::empty_holes).
+    /// Returns what it gave space to, so that a caller that fails for another reason can [give it
+    /// back](Self::empty_holes).
     ///
     /// # Errors
-    /// [`DeviceError::NoSpace`] when there is no room for all of them; then none keeps any, where space
-    /// can be given back.
+    /// [`DeviceError::NoSpace`] when there is no room for all of them; then they all lose what they
+    /// got, where space can be given back.
     fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         let _ = range;
         Ok(FilledHoles::default())
@@ -316,8 +318,8 @@ pub trait Device {
         None
     }
 
-    /// Makes holes again of those that were [filled](Self::fill_holes) and not written to since, where
-    /// that can be done. Blocks the caller. Nothing may be in flight there.
+    /// Turns what was [filled](Self::fill_holes) into holes again, where that is possible. Blocks
+    /// the caller. It must not have been written to since. Nothing may be in flight there.
     fn empty_holes(&mut self, filled: &FilledHoles) {
         let _ = filled;
     }

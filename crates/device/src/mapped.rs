@@ -82,8 +82,8 @@ impl Drop for Mapping {
 
 /// A file mapped shared: bytes written to its buffers outlive the process, but not a power loss.
 ///
-/// Its space is allocated and written before it is mapped, so that a store does not find the file
-/// system full, where blocks are overwritten in place. The mapping survives any other fault: see
+/// Its space is allocated and written before it is mapped: where blocks are overwritten in place, a
+/// store then never finds the file system full. The mapping survives any other fault: see
 /// [`Buffer::faults`].
 ///
 /// Made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
@@ -113,7 +113,7 @@ impl MappedFile {
     /// # Panics
     /// When `size` is not a whole number of blocks.
     pub(crate) unsafe fn create(path: &Path, size: usize) -> Result<Self, OpenError> {
-        assert!(size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
+        assert!(size.is_multiple_of(LBA_SIZE), "{size} bytes are not whole blocks");
         let mut new = path.as_os_str().to_owned();
         new.push(NEW_SUFFIX);
         let new = Path::new(&new);
@@ -188,7 +188,7 @@ impl MappedFile {
     }
 
     /// Maps `size` zero bytes of memory that has no file: it dies with the process. For tests, and
-    /// where nothing can be mapped that would live longer.
+    /// where nothing that outlives the process can be mapped.
     ///
     /// # Errors
     /// When the kernel has no memory.
@@ -212,7 +212,7 @@ impl MappedFile {
     /// As [`create`](Self::create).
     ///
     /// # Errors
-    /// [`OpenError::Unsuitable`] when it is no block device or shorter than the range.
+    /// [`OpenError::Unsuitable`] when it is not a block device or is shorter than the range.
     ///
     /// # Panics
     /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
@@ -365,7 +365,8 @@ impl MappedFile {
             .map_err(|error| OpenError::io("clearing", path, &error))
     }
 
-    /// The file's contents now, read through its descriptor, even while buffers are out.
+    /// The file's contents now, read through its descriptor. This works while its buffers are in
+    /// use, too.
     ///
     /// # Errors
     /// When the kernel can't read it.
@@ -385,7 +386,7 @@ fn end_block(size: usize) -> Vec<u8> {
 }
 
 fn assert_whole_blocks(size: usize) {
-    assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are no whole blocks");
+    assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are not whole blocks");
 }
 
 /// Writes zeroes, so that the space is allocated, as written blocks rather than unwritten ones.

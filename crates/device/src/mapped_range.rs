@@ -1,5 +1,5 @@
-//! The mapped part of a device: paths to the same device change nothing in it, because whoever has
-//! a piece of it as a slice relies on its bytes.
+//! The part of a device that is mapped into memory. Paths to the same device must change nothing in
+//! it, because a slice of the mapping must not change behind its holder.
 
 #![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
@@ -13,8 +13,8 @@ use slimio_planted::is_planted;
 use crate::sys::Lock;
 use crate::{DeviceError, LBA_SIZE, MappedFile, Op, OpenError};
 
-/// Makes and maps a file in a directory that `lock` keeps other processes from. No path is open to it, or
-/// will be while it is mapped.
+/// Makes and maps a file in a directory that `lock` keeps other processes from. No path to it is
+/// open, and none may be opened while it is mapped.
 ///
 /// # Errors
 /// As [`MappedFile::create`].
@@ -23,12 +23,14 @@ pub(crate) fn create_mapped(
     size: usize,
     lock: &Arc<Lock>,
 ) -> Result<MappedFile, OpenError> {
-    // SAFETY: the lock, which the mapping holds, keeps others away, and the caller its own paths.
+    // SAFETY: the mapping holds the lock, which keeps other processes away, and the caller opens no
+    // path to the file.
     let mapped = unsafe { MappedFile::create(path, size) }?;
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a file that [`create_mapped`] made. No path is open to it, or will be while it is mapped.
+/// Maps a file that [`create_mapped`] made. No path to it is open, and none may be opened while it
+/// is mapped.
 ///
 /// # Errors
 /// As [`MappedFile::open`].
@@ -38,8 +40,8 @@ pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, O
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a range of a block device that `holder` keeps everybody else from, and keeps the paths of the
-/// device from that range as long as a piece of the mapping lives.
+/// Maps a range of a block device. `holder` has the device open exclusively. As long as a piece of
+/// the mapping lives, the paths of this process can't change the range either.
 ///
 /// # Errors
 /// As [`MappedFile::device_range`]; [`OpenError::Unsuitable`] while another range is mapped.
@@ -52,8 +54,8 @@ pub(crate) fn map_device(
 ) -> Result<MappedFile, OpenError> {
     let taken = range.take(offset, size).ok_or_else(|| is_mapped(path))?;
     let holder = holder.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
-    // SAFETY: the holder is the exclusive opening of the device, and the taken range keeps our own paths
-    // away; both last as long as the mapping.
+    // SAFETY: the holder keeps other processes away, and the taken range our own paths; both last
+    // as long as the mapping.
     let mapped = unsafe { MappedFile::device_range(path, offset, size) }?;
     Ok(mapped.holding(Box::new((holder, taken))))
 }
@@ -73,14 +75,14 @@ pub(crate) struct MappedRange {
 }
 
 impl MappedRange {
-    /// Takes a range, in bytes, until what this returns is dropped. `None` while another one is.
+    /// Takes a range, in bytes, until the result is dropped. `None` while another range is taken.
     pub(crate) fn take(self: &Arc<Self>, offset: u64, size: usize) -> Option<TakenRange> {
         let lba_size = LBA_SIZE as u64;
         let (start, end) = (offset / lba_size, (offset + size as u64).div_ceil(lba_size));
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // In this order, changes beside the range are never refused.
+        // In this order, a change outside the range is never refused.
         self.start.store(start, Ordering::Release);
         self.end.store(end, Ordering::Release);
         Some(TakenRange(self.clone()))
@@ -100,9 +102,9 @@ impl MappedRange {
 
     /// Refuses a change of the blocks from `start` to `end`.
     pub(crate) fn check_range(&self, start: u64, end: u64) -> Result<(), DeviceError> {
-        let is_beside =
+        let is_outside =
             self.end.load(Ordering::Acquire) <= start || end <= self.start.load(Ordering::Acquire);
-        if is_beside || is_planted("mapped-range-written") {
+        if is_outside || is_planted("mapped-range-written") {
             Ok(())
         } else {
             Err(DeviceError::OutOfRange)

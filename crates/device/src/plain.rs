@@ -72,11 +72,11 @@ impl PlainPath {
             done: Condvar::new(),
             readiness,
         });
-        let mut its_target = target.duplicate().map_err(|error| failed(&error))?;
-        let its_shared = shared.clone();
+        let mut worker_target = target.duplicate().map_err(|error| failed(&error))?;
+        let worker_shared = shared.clone();
         let worker = std::thread::Builder::new()
             .name("device".into())
-            .spawn(move || work(&mut its_target, &its_shared))
+            .spawn(move || work(&mut worker_target, &worker_shared))
             .map_err(|error| failed(&error))?;
         Ok(Self { target, queued: VecDeque::new(), in_flight: 0, shared, worker: Some(worker) })
     }

@@ -5,17 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a path polls for. Each costs processor time meanwhile, and saves some where operations are
-/// short. Nothing unless it is asked for.
+/// What a path polls for; nothing by default. Polling takes processor time, but saves some if
+/// operations are short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
     /// A kernel thread takes kicked operations, so that a kick costs no system call; it sleeps
     /// after being idle for this long (in whole milliseconds, at least one).
     pub submissions_idle: Option<Duration>,
-    /// Completions are fetched from the device by spinning while one is waited for, so that it
-    /// needs no interrupt: [`Device::readiness`](crate::Device::readiness) is `None`. Only for a
-    /// device whose driver has queues for it. Such a ring takes only reads, writes and NVMe
-    /// commands: flushes and deallocations of a block device are then plain calls, which
+    /// Who waits for a completion asks the device for it again and again, so that no interrupt is
+    /// needed: [`Device::readiness`](crate::Device::readiness) is `None`. Only for a device whose
+    /// driver has queues for it. Such a ring takes only reads, writes and NVMe commands: flushes
+    /// and deallocations of a block device are then plain calls, which
     /// [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) run to their
     /// end while writes are in flight.
     pub completions: bool,
@@ -51,13 +51,13 @@ impl fmt::Display for Polling {
     }
 }
 
-/// Whether completions can be polled for, for people.
+/// Whether completions can be polled for, as a text for users.
 pub(crate) fn fact(queue: Option<&Path>) -> String {
     let has = queue.is_some_and(has_poll_queues);
     (if has { "yes (snapshot-iopoll)" } else { "no" }).into()
 }
 
-/// Whether the driver has set queues aside for completions that are polled for.
+/// Whether the driver has set queues aside for polling.
 pub(crate) fn has_poll_queues(queue: &Path) -> bool {
     fs::read_to_string(queue.join("io_poll")).is_ok_and(|text| text.trim() == "1")
 }

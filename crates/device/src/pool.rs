@@ -1,5 +1,5 @@
-//! Reused buffers for large transfers, in one piece of memory: rings register it, so that the
-//! kernel does not pin a buffer's pages for each transfer.
+//! Reused buffers for large transfers, in one piece of memory. Rings register it, so that the
+//! kernel need not pin a buffer's pages for each transfer.
 
 #![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
 
@@ -24,7 +24,7 @@ const SIZE: usize = POOLED_COUNT * BUFFER_SIZE;
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: NonNull<u8>,
-    /// Indexes of the free ones.
+    /// Indexes of the free buffers.
     free: Mutex<Vec<usize>>,
 }
 
@@ -42,7 +42,7 @@ impl Pool {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
-        // Nothing can go wrong while it is held.
+        // Nothing panics while it is held.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,7 +52,8 @@ impl Pool {
             return None;
         }
         let index = self.free().pop()?;
-        // SAFETY: within the memory, and the index is nobody else's until the buffer gives it back.
+        // SAFETY: it is within the memory, and no other buffer has the index until this one gives
+        // it back.
         let mut buffer = unsafe {
             let memory = self.memory.add(index * BUFFER_SIZE);
             Buffer::pooled(memory, POOLED_LBAS, self.clone(), index)
@@ -79,7 +80,7 @@ impl Pool {
     }
 }
 
-/// A buffer of the pool's, or private memory where there is none to spare.
+/// A buffer of the pool, or private memory if the pool has none to spare.
 pub(crate) fn pooled_or_own(pool: Option<&Arc<Pool>>, lbas: usize) -> Buffer {
     let pooled = pool.and_then(|pool| pool.take(lbas));
     pooled.unwrap_or_else(|| Buffer::zeroed(lbas))
@@ -97,11 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_buffer_is_ones_own_and_is_used_again() {
+    fn no_two_buffers_overlap_and_each_is_reused() {
         let pool = Pool::new().expect("there is memory");
         assert!(pool.take(POOLED_LBAS + 1).is_none(), "it would be too long");
         let mut buffers: Vec<_> = (1..=POOLED_COUNT).map_while(|lbas| pool.take(lbas)).collect();
-        assert!(pool.take(1).is_none(), "all are somebody's");
+        assert!(pool.take(1).is_none(), "all are taken");
         for (index, buffer) in buffers.iter_mut().enumerate() {
             assert_eq!((buffer.len_lbas(), buffer.capacity_lbas()), (index + 1, POOLED_LBAS));
             assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);

@@ -15,7 +15,7 @@ use crate::{WriteCache, sys};
 pub struct FileSystem {
     /// Its type as the kernel names it: `ext4`. "unknown" when that can't be found out.
     pub kind: String,
-    /// What is mounted: a device, mostly.
+    /// What is mounted: usually a device.
     pub source: String,
     /// Mount options, those of the mount and those of the file system, separated by commas.
     pub options: String,
@@ -64,7 +64,7 @@ impl FileSystem {
         self.options.split(',').any(|one| one == option)
     }
 
-    /// Whether a store to a mapped file takes new space by the file system's nature, whatever the
+    /// Whether the file system needs new space for each store to a mapped file, whatever the
     /// attributes of the file.
     pub(crate) fn copies_on_write(&self) -> bool {
         matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
@@ -93,7 +93,8 @@ impl FileSystem {
             ),
             "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "fuse" | "ceph" | "virtiofs" => {
                 notes.push(format!(
-                    "{kind} is not a local disk: what a flush is worth depends on the other side"
+                    "{kind} is not a local disk: whether a flush makes data durable depends on the \
+                     other side"
                 ));
             }
             "unknown" => notes.push("the file system here is not known".into()),
@@ -179,7 +180,8 @@ pub(crate) fn write_cache_of_block_device(file: &File) -> io::Result<WriteCache>
     Ok(queue.map_or(WriteCache::Unknown, |queue| write_cache(&queue)))
 }
 
-/// How many write streams a block device has (kernel 6.16): of NVMe with FDP, its placements.
+/// How many write streams a block device has (Linux 6.16 and later). With NVMe FDP, these are its
+/// placements.
 pub(crate) fn write_streams(file: &File) -> io::Result<u8> {
     let queue = queue_of(file.metadata()?.rdev());
     let text = queue.and_then(|queue| fs::read_to_string(queue.join("max_write_streams")).ok());
@@ -191,7 +193,8 @@ fn parse_write_streams(text: Option<&str>) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// Whether the ext4 on a device has a journal: then a kernel thread works on it.
+/// Whether the ext4 on a device has a journal: if so, `/sys` names the kernel thread that writes
+/// it.
 fn journal_of_ext4(device: u64) -> Option<bool> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

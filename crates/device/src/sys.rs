@@ -23,7 +23,8 @@ const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 /// `FS_IOC_FIEMAP`: where a file's bytes are.
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 
-/// Extents asked for at once, and most such calls: extents behind them are not looked at.
+/// Extents asked for in one call, and the largest number of calls. Extents beyond that are not
+/// looked at.
 const EXTENTS_COUNT: usize = 128;
 const EXTENTS_CALLS_MAX: usize = 64;
 
@@ -55,8 +56,8 @@ pub(crate) fn block_device_size(file: &File) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Maps `size` bytes of `file` from `offset` on, shared with the kernel's copy of the file, and has
-/// the kernel read what that lacks. Pages count as this process's memory from their first use on.
+/// Maps `size` bytes of `file` from `offset` on, shared with the page cache, and asks the kernel to
+/// read what is not cached yet. Pages count as this process's memory from their first use on.
 pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: the kernel chooses the address, so no existing mapping is touched.
     let memory = unsafe {
@@ -70,7 +71,7 @@ pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<No
         )
     };
     let memory = mapped(memory)?;
-    // SAFETY: the descriptor is open. A hint is all that is wanted.
+    // SAFETY: the descriptor is open. The call is only a hint.
     let _ = unsafe {
         let (offset, size) = (offset as libc::off_t, size as libc::off_t);
         libc::posix_fadvise(file.as_raw_fd(), offset, size, libc::POSIX_FADV_WILLNEED)
@@ -152,12 +153,13 @@ pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     Ok(size.unsigned_abs().into())
 }
 
-/// The lock on a file, against every other opening of it in any process.
+/// The exclusive lock of a file, which keeps out everybody who opens the file again, in any
+/// process.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
 impl Lock {
-    /// Takes it. The file comes back when another opening has the lock.
+    /// Takes the lock. Returns the file if the lock is taken already.
     pub(crate) fn take(file: File) -> io::Result<Result<Self, File>> {
         // SAFETY: no pointer is passed.
         match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
@@ -237,8 +239,8 @@ pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// The first bytes of a file from `at` on that are no hole, as far as the file system tells: where
-/// they start and end. `None` when there are none.
+/// Start and end of the first bytes of a file from `at` on that are not a hole, as far as the file
+/// system tells. `None` when there are none.
 pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
     let seek = |at: u64, whence| {
         // SAFETY: no pointer is passed. The file position does not matter to anybody.
@@ -386,7 +388,8 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     }
 }
 
-/// Gives the calling thread a niceness, and a slice that it keeps a core for, in nanoseconds.
+/// Sets the scheduling policy, niceness and time slice of the calling thread. The slice is in
+/// nanoseconds.
 pub(crate) fn set_schedule(policy: libc::c_int, niceness: i32, slice_ns: u64) -> io::Result<()> {
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,

@@ -38,7 +38,8 @@ pub(crate) struct Target {
     pub(crate) in_flight_max: u32,
     /// Streams that writes may name, from one on; none without io_uring.
     pub(crate) write_streams: u8,
-    /// Whether blocks with space are overwritten in place. If not, a hole is no worse than one.
+    /// Whether blocks with space are overwritten in place. If not, it makes no difference whether a
+    /// block has space.
     pub(crate) overwrites_in_place: bool,
     /// Whether the kernel can make one write durable. Where it can't, a flush follows the write.
     pub(crate) has_durable_writes: bool,
@@ -153,7 +154,7 @@ impl Target {
             // A part may have been added. The caller gets the error above.
             drop(self.file.set_len(old_size));
             return Err(match error.raw_os_error() {
-                // Longer than files can be here, or may be for this process.
+                // Longer than the file system supports, or than this process may make a file.
                 Some(libc::EFBIG) => DeviceError::NoSpace,
                 _ => of_io(&error),
             });
@@ -186,13 +187,14 @@ impl Target {
         }
         let holes = match self.holes(range) {
             // The file system can't tell where holes are.
-            Err(error) if error.raw_os_error().is_some_and(is_lack) => Vec::new(),
+            Err(error) if error.raw_os_error().is_some_and(is_unavailable) => Vec::new(),
             holes => holes.map_err(|error| of_io(&error))?,
         };
         let filled = self.reserve_holes(&holes).and_then(|()| self.zero_holes(&holes));
         let holes = FilledHoles(holes);
         if let Err(error) = filled {
-            // Who needs all of it has no use for a part, and others do on a disk that is full.
+            // A caller that needs all of it can't use a part, and others need the space of a full
+            // disk.
             self.empty_holes(&holes);
             return Err(of_io(&error));
         }
@@ -202,7 +204,7 @@ impl Target {
     /// See [`Device::empty_holes`](crate::Device::empty_holes).
     pub(crate) fn empty_holes(&self, FilledHoles(holes): &FilledHoles) {
         for hole in holes.iter().filter(|_| !is_planted("filled-holes-kept")) {
-            // They hold zeros, with or without space, so that it is no loss where this fails.
+            // They hold zeros, with or without space, so nothing is lost if this fails.
             drop(sys::allocate(&self.file, DEALLOCATE, hole.start, hole.end - hole.start));
         }
     }
@@ -223,14 +225,14 @@ impl Target {
         Ok(holes)
     }
 
-    /// Takes the space of holes, all of it before the first is written to: that is quick, and says
+    /// Reserves the space of all holes before the first is written to: that is quick, and tells
     /// whether there is enough.
     fn reserve_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let size = hole.end - hole.start;
             match sys::allocate(&self.file, libc::FALLOC_FL_KEEP_SIZE, hole.start, size) {
-                // Writing takes it, too.
-                Err(error) if error.raw_os_error().is_some_and(is_lack) => return Ok(()),
+                // Writing will take the space, too.
+                Err(error) if error.raw_os_error().is_some_and(is_unavailable) => return Ok(()),
                 reserved => reserved?,
             }
         }
@@ -282,7 +284,7 @@ const UNRESERVED_SIZE_MAX: u64 = 1 << 30;
 /// Makes a file longer, with its space reserved.
 pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
     match sys::allocate(file, 0, old_size, size - old_size) {
-        Err(error) if error.raw_os_error().is_some_and(is_lack) => {
+        Err(error) if error.raw_os_error().is_some_and(is_unavailable) => {
             let free = sys::free_space(file)?.unwrap_or(UNRESERVED_SIZE_MAX);
             if size - old_size > free {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
@@ -296,19 +298,19 @@ pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
 /// The mode in which `fallocate` gives blocks back.
 pub(crate) const DEALLOCATE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Giving blocks back is a hint: where it can't be taken, they just stay.
+/// Giving blocks back is a hint: where it is not supported, they just stay.
 pub(crate) fn forgive_unsupported(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
     if is_unsupported(&result) { Ok(()) } else { result }
 }
 
 /// Whether the kernel or the file system says that it does not have this operation.
 pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
-    matches!(result, Err(DeviceError::Io { errno }) if is_lack(*errno))
+    matches!(result, Err(DeviceError::Io { errno }) if is_unavailable(*errno))
 }
 
 /// Whether an error means that there is no such operation here: the file system or the kernel does
-/// not have it, or a filter refuses it. The fallback fails in its turn where `EPERM` means more.
-fn is_lack(errno: i32) -> bool {
+/// not have it, or a filter refuses it. If `EPERM` has another cause, the fallback fails, too.
+fn is_unavailable(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }
 

@@ -1,8 +1,8 @@
 //! A path through io_uring: a ring of its own, and nothing else.
 //!
 //! Submitted operations stay here until they are kicked. When a caller waits for one operation,
-//! with nothing else in flight, that runs as a plain call: the kernel ends a ring's durable write
-//! to a file on another thread, which costs a time slice where all cores are busy.
+//! with nothing else in flight, it runs as a plain call: the kernel finishes a ring's durable write
+//! to a file on another thread, which costs a time slice when all cores are busy.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -41,7 +41,7 @@ pub(crate) struct UringPath {
     reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
 }
 
-/// The path's operation that one of the ring's belongs to.
+/// The operation of the path to which an operation of the ring belongs.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     token: Token,
@@ -158,8 +158,9 @@ impl UringPath {
         self.ring.write_to_stream(self.fd, buffer, offset, at_once, stream, pending);
     }
 
-    /// Ends an operation that does not go to the kernel: its completion must not be there before
-    /// the next `poll`, and must show in the ring's readiness.
+    /// Completes an operation that is not handed to the kernel. An empty operation of the ring
+    /// carries it, so that the completion comes with a `poll`, and makes the ring's descriptor
+    /// readable like any other.
     fn hold(&mut self, completion: Completion) {
         let pending = Pending { token: completion.token, step: Step::Held };
         let op = self.ring.nothing(self.fd, pending);
@@ -279,7 +280,7 @@ impl Device for UringPath {
         let front = self.queued.front();
         self.in_flight == 1
             && !self.polling.is_any()
-            && front.is_some_and(|(_, op)| is_best_run_plainly(&self.target, op))
+            && front.is_some_and(|(_, op)| costs_less_as_plain_call(&self.target, op))
     }
 
     fn has_unsubmitted(&mut self) -> bool {
@@ -315,7 +316,8 @@ impl Device for UringPath {
     }
 }
 
-/// How long a path pauses between looks at its completions, once the kernel takes no more.
+/// How long a path pauses between looks at its completions, once the kernel takes no more
+/// operations.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Hands everything to the kernel and waits, as a ring of a path does.
@@ -325,8 +327,8 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     timeout: Option<Duration>,
 ) {
     // Operations that the kernel has no memory for now stay queued for the next call. Those that it
-    // will not take come back as completions; others may still be in the kernel, and nothing waits
-    // for those any more.
+    // will not take come back as completions. Others may still be in the kernel, but the call above
+    // no longer waits for them.
     if ring.submit_and_wait(min, timeout).is_err()
         && ring.refused().is_some()
         && min > 0
@@ -350,16 +352,16 @@ pub(crate) fn untaken<T: Copy, M: Memory, W: Width>(
 }
 
 /// Whether a lone operation costs less as a plain call than through the ring.
-fn is_best_run_plainly(target: &Target, op: &Op) -> bool {
+fn costs_less_as_plain_call(target: &Target, op: &Op) -> bool {
     // A plain call can't name a write stream.
     if target.write_streams > 0 {
         return false;
     }
-    // The kernel makes a durable write to a block device with FUA; after a plain call it flushes
-    // all the same, which is a second command for the device and a second sleep.
-    let is_flushed_for_nothing =
+    // The kernel makes a durable write to a block device with FUA. After a plain call it also
+    // flushes, which is a second command for the device and a second sleep.
+    let flushes_needlessly =
         target.kind == TargetKind::BlockDevice && target.write_cache != WriteCache::Stable;
-    !(is_flushed_for_nothing && matches!(op, Op::Write { durable: true, .. }))
+    !(flushes_needlessly && matches!(op, Op::Write { durable: true, .. }))
 }
 
 /// Whether there is nothing to do: the kernel rejects an empty range.
@@ -376,7 +378,7 @@ mod tests {
     use crate::claim::Claim;
     use crate::{CLAIM_FILE_NAME, PlacementId};
 
-    /// A path to a file of eight blocks, where the kernel makes no single write durable.
+    /// A path to a file of eight blocks, where the kernel can't make a single write durable.
     fn path() -> Option<UringPath> {
         let file = tempfile::tempfile().expect("a file for the test");
         file.set_len(8 * LBA_SIZE as u64).expect("it can be made longer");
@@ -415,7 +417,7 @@ mod tests {
         let Some(mut path) = path() else { return };
         let (mut completions, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(5));
         write(&mut path, 1, 7);
-        // As kicked, when the kernel had no memory for it.
+        // As if it had been kicked when the kernel had no memory for it.
         let (token, op) = path.queued.pop_front().expect("it was submitted");
         path.begin(token, op);
         while completions.is_empty() {
@@ -438,7 +440,7 @@ mod tests {
             target.claim = Some(Claim::of_directory(place.path()).expect("nobody has it"));
             let path = UringPath::new(target, &Extras { polling, pool: None });
             let mut path = path.map_err(|(_, refusal)| refusal).expect("there was one");
-            // As when the process has ended, and an operation has not.
+            // As if the process had ended, and an operation had not.
             path.target.claim = None;
             assert!(is_held(), "with {polling}");
             drop(path);
@@ -448,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_is_a_stream_where_there_are_so_many() {
+    fn a_placement_is_a_stream_if_the_device_has_that_many() {
         let Some(mut path) = path() else { return };
         assert_eq!(path.target.stream(PlacementId(1)), 0, "there are none");
         path.target.write_streams = 2;
@@ -463,7 +465,8 @@ mod tests {
         assert_eq!(completions[0].result, Ok(()));
     }
 
-    /// Whether a lone operation goes through the ring: a plain call would fail, on a file of its own.
+    /// Whether a lone operation goes through the ring, which keeps the right file: a plain call
+    /// would fail on the file that is put in its place.
     fn goes_through_the_ring(path: &mut UringPath, op: Op) -> bool {
         path.target.file = std::fs::File::open("/dev/null").expect("Linux has it");
         path.submit(Token(0), op).expect("nothing is in flight");

@@ -181,7 +181,7 @@ impl Pool {
         assert!(self.candidates.len() <= POOL_LEN_MAX, "the pool is bounded");
     }
 
-    /// Panics with a sentence where the pool is not as it is promised.
+    /// Panics with a sentence if an invariant of the pool does not hold.
     pub(crate) fn check(&self) {
         assert!(self.candidates.is_sorted_by_key(|one| one.rank), "the worst comes last");
         for (index, one) in self.candidates.iter().enumerate() {

@@ -23,7 +23,7 @@ pub enum Order {
 /// How a disk behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// Decides everything that the rest leaves open.
+    /// Seeds all that is random.
     pub seed: u64,
     /// Completion order.
     pub order: Order,
@@ -66,9 +66,9 @@ pub(crate) struct Medium {
     space_lbas: Vec<u64>,
     /// Blocks without space of their own.
     holes: BTreeSet<(usize, u64)>,
-    /// Spaces that became shorter, where no flush has covered that yet.
+    /// Spaces that became shorter, which no flush has made stable yet.
     shrunk: Vec<Shrunk>,
-    /// Writes that a process that died has in flight.
+    /// Writes of a dead process that are still in flight.
     late: Vec<Pending>,
     /// The contents that a read finds.
     current: Blocks,
@@ -137,8 +137,8 @@ impl SimDisk {
     }
 
     /// Takes the medium for a process, as the owner of a volume does: when this returns, nothing of
-    /// an earlier process is in flight. Which of its writes have landed by now is the image's
-    /// choice; the rest never will.
+    /// an earlier process is in flight. Writes of such a process that have not landed by now never
+    /// will.
     pub fn claim(&self) {
         self.lock().late.clear();
     }
@@ -165,7 +165,7 @@ impl SimDisk {
         SimDevice::new(self.clone(), space)
     }
 
-    /// Memory that outlives the process: part of every crash from now on.
+    /// Sets the memory that outlives the process. It is part of every crash from now on.
     pub fn set_mapped(&self, mapped: MappedFile) {
         let mut medium = self.lock();
         medium.pages.clear();
@@ -218,7 +218,7 @@ impl SimDisk {
         self.lock().block(space, lba).to_vec()
     }
 
-    /// Overwrites a block behind everybody's back.
+    /// Overwrites a block without any path's knowledge.
     ///
     /// # Panics
     /// When `bytes` is not one block.
@@ -261,7 +261,7 @@ impl Medium {
         let mut flying = self.flying.clone();
         flying.extend(self.late.iter().cloned());
         flying.extend(self.deallocating.iter().map(|&(id, space, start, end)| {
-            // Its result is as open as that of a write.
+            // Whether it took effect is unknown, as with a write.
             Pending::deallocated(id, space, start, end)
         }));
         self.crash = Some(Crash {
@@ -538,8 +538,8 @@ impl Medium {
     }
 }
 
-/// One in this many operations sees a write of a dead process land, if nobody has waited for that:
-/// soon, after the recovery, or long after it.
+/// At one in this many operations, a write of a dead process lands, unless the disk was claimed.
+/// The numbers make that happen soon, after the recovery, or long after it.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
 /// "No such device".

@@ -1,8 +1,8 @@
 //! A drive with clocks: when each of its dies and channels is free again.
 //!
 //! Every die does one thing at a time, and every channel moves one page at a time. A host's request
-//! queues behind the work that its die already has, the collector's included: that is how hosts
-//! feel garbage collection.
+//! queues behind the work that its die already has, the collector's included: that is how garbage
+//! collection slows hosts down.
 //!
 //! ```text
 //! write    channel |transfer|            read   die     |read|
@@ -90,7 +90,7 @@ impl Clocked {
         self.ftl.deallocate(lba, count)
     }
 
-    /// Sends a handle on to a fresh unit, at `now`.
+    /// Moves a handle on to a fresh unit, at `now`.
     ///
     /// # Errors
     /// As [`Ftl::start_fresh_unit`].
@@ -143,7 +143,7 @@ impl Dies {
         Work { dies: self, now, end: now }
     }
 
-    /// Keeps a die busy for `time`, not before `from`. Returns when it is done.
+    /// Keeps a die busy for `time`, starting no earlier than `from`. Returns when it is done.
     fn work(&mut self, die: u32, from: u64, time: u64) -> u64 {
         let free = &mut self.die_free[die as usize];
         *free = from.max(*free) + time;
@@ -151,7 +151,7 @@ impl Dies {
         *free
     }
 
-    /// Moves a page over a die's channel, not before `from`. Returns when it is done.
+    /// Moves a page over a die's channel, starting no earlier than `from`. Returns when it is done.
     fn transfer(&mut self, die: u32, from: u64) -> u64 {
         if self.transfer == 0 {
             return from;
@@ -174,7 +174,7 @@ impl Dies {
     }
 }
 
-/// One request, and the collector's work that it sets off.
+/// One request, and the collector's work that it causes.
 struct Work<'a> {
     dies: &'a mut Dies,
     now: u64,
@@ -272,7 +272,8 @@ mod tests {
             }
         }
         assert!(drive.ftl().counters().copied_bytes() > 0, "it has collected");
-        // A die copies some of its 16 pages of a unit and erases, but never waits for two units.
+        // A write waits while its die copies some of the 16 pages that it has of a unit and erases
+        // them, but never for two units.
         assert!(slowest > Timing::PAPER.erase, "{slowest:?}");
         assert!(slowest < 2 * Timing::PAPER.erase + 40 * micros(240), "{slowest:?}");
     }

@@ -1,9 +1,10 @@
 //! What an unfinished first start leaves in a directory.
 //!
 //! A first start makes file after file, each durable before the next, and only then begins to write
-//! the superblock. Up to there, only files that hold nothing can be found, of any length, and
-//! perhaps not all of them; after that, the [mark](slimio_storage::is_unfinished) of a volume that
-//! is being made. Both are continued. Anything else may be a volume, and is never overwritten.
+//! the superblock. Until then, a directory has only files that hold nothing, of any length, and
+//! perhaps not all of them. After that, its superblock has the
+//! [mark](slimio_storage::is_unfinished) of a volume that is being made. In both cases the next
+//! start continues. Anything else may be a volume, and is never overwritten.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,14 +16,14 @@ use slimio_storage::{Area, SlotName, is_unfinished};
 
 use crate::directory::BUFFERS;
 
-/// Names that say nothing about whether there is a volume: they are made before one is looked for.
+/// Files that say nothing about whether there is a volume: they are made before one is looked for.
 pub(crate) const LOCKS: [&str; 2] = [LOCK_FILE_NAME, CLAIM_FILE_NAME];
 
 /// The buffers' file while it is being made.
 pub(crate) const NEW_BUFFERS: &str = "buffers.new";
 
 /// Bytes read at once.
-const LOOK_SIZE: usize = 1 << 20;
+const READ_SIZE: usize = 1 << 20;
 
 /// What was found of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +37,11 @@ pub(crate) enum Found {
     Volume,
 }
 
-/// Looks at a directory that is ours alone. If it finds a mark or a volume, it has opened a path.
+/// Looks at a directory that this process has locked. Opens a path if it finds a superblock that is
+/// not empty.
 ///
 /// # Errors
-/// When its names can't be read.
+/// When the directory can't be listed.
 pub(crate) fn look(directory: &mut Directory) -> Result<Found, OpenError> {
     let superblock = Area::Superblock.name();
     if !directory.has_file(superblock) {
@@ -56,7 +58,8 @@ pub(crate) fn look(directory: &mut Directory) -> Result<Found, OpenError> {
 
 /// Whether there are only files that the first steps of making a volume leave, all without content.
 ///
-/// With buffers in them, or anything in a slot, a volume was complete once.
+/// A buffers' file that has buffers, or a slot that holds anything, belongs to a volume that was
+/// complete once.
 fn holds_nothing(directory: &Directory) -> Result<bool, OpenError> {
     let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
     for name in directory.names()? {
@@ -86,7 +89,7 @@ fn holds_nothing(directory: &Directory) -> Result<bool, OpenError> {
 
 /// Whether all bytes can be read, and are zero.
 fn is_zero(mut file: impl std::io::Read) -> bool {
-    let mut bytes = vec![0; LOOK_SIZE];
+    let mut bytes = vec![0; READ_SIZE];
     loop {
         match file.read(&mut bytes) {
             Ok(0) => return true,

@@ -26,7 +26,7 @@ pub struct Unit {
     pub valid: [u32; OWNERS.len()],
 }
 
-/// Opens the volume on an emulated SSD that is there, with a view into the drive. `path` is its name.
+/// Opens the volume on an existing emulated SSD, with a view into the drive. `path` is its name.
 ///
 /// # Errors
 /// Why it can't be taken.
@@ -76,7 +76,7 @@ pub fn summary(watch: &DriveWatch, found: &Inspection) -> String {
     )
 }
 
-/// Whose a block is, as a place in [`OWNERS`].
+/// The owner of a block, as an index in [`OWNERS`].
 fn owner(lba: u64, found: &Inspection) -> usize {
     let extents = found.superblock.as_ref().and_then(|superblock| superblock.extents.as_ref());
     match extents.map_or(Some(Area::Superblock), |extents| area(extents, lba)) {

@@ -1,5 +1,5 @@
 //! `cargo x lab`: a real Linux with real NVMe namespaces, in QEMU, and what is run in it.
-#![expect(clippy::print_stdout, reason = "for a program of the terminal")]
+#![expect(clippy::print_stdout, reason = "it talks to a terminal")]
 
 mod compare;
 mod cpio;
@@ -54,7 +54,8 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// All sessions, for a longer run. Where there is no lab they are skipped, except in CI.
+/// Prepares all sessions for a longer run. Where the lab can't be installed they are skipped,
+/// except in CI.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install() {
         Ok(tools) => Suite::prepare(tools, &[]).map(Some),
@@ -66,7 +67,7 @@ pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     }
 }
 
-/// What the words and flags mean.
+/// The usage, with a list of the namespaces.
 pub fn help() -> String {
     let lines = KINDS.iter().map(|kind| format!("  {:<11} {}\n", kind.name, kind.doc));
     format!(
@@ -188,7 +189,7 @@ fn names(namespaces: &[Namespace]) -> Vec<String> {
     namespaces.iter().map(|namespace| namespace.kind.name.to_owned()).collect()
 }
 
-/// A folder for one machine, empty.
+/// Makes an empty folder for one machine.
 fn folder(name: &str) -> Result<PathBuf, Failure> {
     let folder = lab_dir().join(name);
     drop(fs::remove_dir_all(&folder));

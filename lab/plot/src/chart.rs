@@ -18,10 +18,10 @@ pub struct Panel {
     pub title: String,
     /// The title of the x axis, with its unit.
     pub x_title: String,
-    /// The number at the bottom; at least one curve must rise above it.
+    /// The y at the bottom; at least one curve must rise above it.
     pub y_min: f64,
-    /// The least that the axes reach, in x, which then begins at 0, and in y, so that panels can be
-    /// compared.
+    /// The x and y that the axes reach at least, so that panels can be compared. If set, the x axis
+    /// begins at 0.
     pub reach: Option<(f64, f64)>,
     /// Stretches of x that are shaded.
     pub shades: Vec<(f64, f64)>,
@@ -57,7 +57,7 @@ const WIDTH: i32 = 1100;
 const LEFT: i32 = 90;
 const RIGHT: i32 = WIDTH - 30;
 const HEAD_HEIGHT: i32 = 60;
-/// The axis below a panel, and the next one's title and legend.
+/// Height of the axis below a panel, and of the next panel's title and legend.
 const GAP: i32 = 110;
 const PANEL_HEIGHT: i32 = 300;
 const LEGEND_GAP: i32 = 40;
@@ -161,7 +161,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// `None` where the numbers have no extent.
+    /// `None` if all points have the same x, or none lies above the panel's `y_min`.
     fn of(panel: &Panel, top: i32) -> Option<Self> {
         let points = || panel.curves.iter().flat_map(Curve::numbers);
         let x_min = points().map(|(x, _)| x).fold(f64::INFINITY, f64::min);
@@ -186,7 +186,7 @@ impl Scale {
     }
 }
 
-/// Round numbers from `min` to `max`, about six.
+/// About six round numbers from `min` to `max`.
 pub fn grid(min: f64, max: f64) -> impl Iterator<Item = f64> {
     let rough = (max - min) / GRID_COUNT;
     let decade = 10f64.powf(rough.log10().floor());
@@ -197,7 +197,7 @@ pub fn grid(min: f64, max: f64) -> impl Iterator<Item = f64> {
     (0..=(last - first) as u32).map(move |index| (first + f64::from(index)) * step)
 }
 
-/// Without the rounding errors of binary fractions.
+/// Rounds to three decimals, which hides the rounding errors of binary fractions.
 pub fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

@@ -1,4 +1,4 @@
-//! The recorded device: its files, its loop device, and their end.
+//! The recorded device: its files and its loop device, and how they are taken down.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,8 @@ use crate::error::{BenchError, Doing, Result};
 /// Name of the file that the device is mounted over, and of the one with its data.
 pub(super) const MOUNT_POINT: &str = "disk";
 const DATA: &str = "disk.data";
-/// Logical and physical block of the device, in bytes, like those of the drives that it stands for.
+/// Size of the device's logical and physical blocks, in bytes, as that of the drives that it stands
+/// for.
 pub const BLOCK_SIZE: u64 = 4096;
 
 /// Whether devices can be recorded here; if not, why.
@@ -75,11 +76,11 @@ impl LoopDisk {
         &self.device
     }
 
-    /// Detaches the device, which nothing uses any more.
+    /// Detaches the device. Nothing may use it any more.
     pub(super) fn finish(mut self) -> Result<()> {
         self.detach()?;
         // A program that looks at all loop devices may hold this one for a moment: its file is
-        // served until the last one has let go.
+        // served until the last such program has closed it.
         unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the device's file")?;
         let thread = self.thread.take().expect("it runs until here");
         thread.join().expect("answering does not panic").doing("serving the device's file")
@@ -137,8 +138,8 @@ impl RecordedDisk {
         &self.tape
     }
 
-    /// Detaches the device, which nothing uses any more, and ends the trace. Returns how many events
-    /// that has.
+    /// Detaches the device, which nothing may use any more, and ends the trace. Returns how many
+    /// events the trace has.
     pub fn finish(self) -> Result<u64> {
         self.disk.finish()?;
         self.tape.finish().doing("ending the trace")

@@ -15,7 +15,7 @@ struct RunFigures {
     median: f64,
     /// The 5th percentile of the samples.
     low: f64,
-    /// Share of the time with less than half of the median.
+    /// Share of the time in which the rate was below half of the median.
     collapsed: f64,
     latency_ms: [f64; 2],
     /// CPU time of the server for each SET.

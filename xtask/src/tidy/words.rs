@@ -2,8 +2,8 @@
 
 use super::{Complaints, File};
 
-/// Words that no declared name may hold, and the word we use. Only those that have no other honest
-/// use in this code base stand here; the glossary has the others.
+/// Words that no declared name may contain, and what to use instead. Only words that have no other
+/// use in this code base are here; the glossary has the others.
 const BANNED: &[(&str, &str)] = &[
     ("zone", "area"),
     ("partition", "area"),
@@ -18,7 +18,7 @@ const BANNED: &[(&str, &str)] = &[
     ("misc", "the name of what it holds"),
 ];
 
-/// Keywords behind which a name is declared.
+/// Keywords that come before a declared name.
 const DECLARES: &[&str] =
     &["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "let", "mut", "union"];
 

@@ -26,7 +26,8 @@ impl Drive {
     pub(super) fn run(&self, spare: Option<f64>) -> Result<(), String> {
         let spare = spare.unwrap_or(SPARE);
         let alpha = alpha_of_spare(spare).map_err(|error| error.to_string())?;
-        // With trims of any page, every ratio has a steady state: an error here is the ratio's own.
+        // With trims of any page, every valid ratio has a steady state, so an error here means that
+        // the ratio itself is invalid.
         Trims::AnyPage.live_share(self.trim).map_err(|error| error.to_string())?;
         let writes = [
             ("no trims", Trims::AnyPage, 0.0),
@@ -71,8 +72,9 @@ impl Drive {
         let settled = results.iter().flatten().map(|compared| compared.steady.settled_after).max();
         say("");
         say(&format!(
-            "Measured at steady state: after the capacity had been written {} times or fewer, when three \
-             times of it gave the same WAF within 0.4 % without a trend; then over six more.",
+            "Measured at steady state, over six times the capacity. A drive counts as steady when the WAF, over \
+             three times the capacity, stays within 0.4 % and has no trend; writing the capacity {} times \
+             or fewer was enough.",
             settled.unwrap_or_default()
         ));
         Ok(())

@@ -15,7 +15,7 @@ use slimio_device::{
 use slimio_ssd::trace::{ByteRange, TraceEvent, TraceWriter};
 use slimio_storage::Lifetime;
 
-/// Longest transfer and most operations in flight, as of common drives.
+/// Longest transfer and most operations in flight, as common drives have them.
 const TRANSFER_LBAS_MAX: u32 = 256;
 const IN_FLIGHT_MAX: u32 = 64;
 
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl Hollow {
-    /// Makes a device of this many blocks, and the record of it in `trace`.
+    /// Makes a device of this many blocks whose operations are recorded in `trace`.
     pub(super) fn new(lba_count: u64, trace: TraceWriter<File>) -> (Self, Record) {
         let state = State { trace, time_ns: 0, kept: HashMap::new(), failed: None };
         let record = Record(Arc::new(Mutex::new(state)));
@@ -58,7 +58,7 @@ impl Record {
         self.lock().time_ns = time.as_nanos() as u64;
     }
 
-    /// Notes that something begins.
+    /// Writes a mark with this text to the trace.
     pub(super) fn mark(&self, what: &str) {
         self.lock().push(&TraceEvent::Mark(what.into()));
     }
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// Does an operation; returns its buffer.
+    /// Runs an operation; returns its buffer and its result.
     fn run(&mut self, op: Op) -> (Option<slimio_device::Buffer>, Result<(), DeviceError>) {
         let bytes = |lba: Lba, size: usize| ByteRange::new(lba.0 * LBA_SIZE as u64, size as u64);
         let buffer = match op {

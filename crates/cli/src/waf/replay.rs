@@ -26,31 +26,32 @@ pub(super) struct Traces {
     /// Traces of a device's writes and deallocations, as `cargo x trace` records them
     #[arg(value_name = "TRACE")]
     files: Vec<PathBuf>,
-    /// Reclaim unit handles of the drive, several for a row each; 1 is a drive without data placement
+    /// Reclaim unit handles of the drive, or several numbers for a row each; 1 is a drive without
+    /// data placement
     #[arg(long, value_delimiter = ',', default_values_t = [8])]
     handles: Vec<u16>,
-    /// Whether what the collector copies stays with its handle
+    /// Whether pages stay with their handle when the collector copies them
     #[arg(long, value_enum, default_value_t = IsolationName::Persistent)]
     isolation: IsolationName,
     /// Which reclaim unit is collected next
     #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
     victims: VictimsName,
-    /// Share of the reclaim units that are free when the collector begins to work beside the host's writes;
-    /// 0 for a drive that collects only when it has to
+    /// The collector works beside the host's writes while at most this share of the reclaim units
+    /// is free; 0 for a drive that collects only when it must
     #[arg(long, default_value_t = 0.25)]
     background: f64,
-    /// Reclaim units that the drive exports, of equal size: with more of them each is smaller [default: the
+    /// Reclaim units that the drive exports: the more there are, the smaller is each [default: the
     /// paper's 180]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     exported_units: Option<u64>,
-    /// Times every address and length: the whole experiment on a drive that is as much larger
+    /// Multiply every address and length by this: the whole experiment, on a larger drive
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     stretch: u64,
-    /// Begin with a drive of which every block was written once, instead of an empty one
+    /// Begin with a drive whose every block was written once, instead of an empty one
     #[arg(long)]
     written: bool,
-    /// Fail unless every lifetime that the trace names has writes, and addresses (but for the slots of
-    /// snapshots) and reclaim units of its own at any time
+    /// Fail unless every lifetime that the trace names has writes, and never shares reclaim units
+    /// with another lifetime, nor addresses, except that snapshots may share slots
     #[arg(long)]
     separate: bool,
     /// Print every point in time, as comma-separated values, instead of tables

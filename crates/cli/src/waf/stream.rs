@@ -17,7 +17,7 @@ use super::hollow::{Hollow, Record};
 /// Bytes of a SET in the log, and of a key in a snapshot, beside the value.
 const COMMAND_OVERHEAD: usize = 40;
 const ENTRY_OVERHEAD: usize = 24;
-/// Keys of a snapshot's chunk.
+/// Entries of a snapshot's chunk.
 const CHUNK_ENTRIES: u64 = 64;
 /// The log's buffers, as the server has them.
 const BUFFER_LBAS: u32 = (256 << 10) / LBA_SIZE as u32;
@@ -47,7 +47,7 @@ impl Pace {
     }
 }
 
-/// Log, snapshots and keeper, and the clients' time.
+/// The log, snapshots and keeper of a server, and the virtual time of its clients.
 pub(super) struct Server {
     volume: Volume,
     record: Record,
@@ -125,7 +125,7 @@ impl Server {
     pub(super) fn run(mut self) -> Result<(), Error> {
         self.record.mark("set every key once");
         self.serve(self.run.key_count)?;
-        // A rewrite of a short log may be under way.
+        // A rewrite that the log's length has caused may be under way.
         self.end_snapshot()?;
         self.begin(SnapshotKind::Wal)?;
         self.end_snapshot()?;
@@ -161,7 +161,7 @@ impl Server {
         Ok(())
     }
 
-    /// While the log has no room, clients wait until a snapshot lets it start later.
+    /// While the log has no room, clients wait until a snapshot lets the log drop its beginning.
     fn make_room(&mut self) -> Result<(), Error> {
         while self.volume.log.room(self.command.len() as u64) != Room::Free {
             self.settle()?;

@@ -7,7 +7,8 @@ use super::wire::{self, IdentifyNamespace, opcode};
 use super::{Namespace, admin, status};
 use crate::{DeviceError, LbaRange, PlacementId, WriteCache};
 
-/// The result of a finished command. A deallocation is a hint: without it, blocks just stay.
+/// The result of a finished command. A deallocation is a hint: without it, blocks just stay
+/// allocated.
 pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceError> {
     let is_hint = opcode == opcode::DATASET_MANAGEMENT;
     match result {
@@ -15,7 +16,7 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
         Err(CommandError::Status(status)) if is_hint && status::is_unknown_command(status) => {
             Ok(())
         }
-        // Needs permission: the kernel asks for more than the right to write.
+        // The kernel demands more for it than the permission to write.
         Err(CommandError::Os(errno)) if is_hint && errno.number() == libc::EACCES => Ok(()),
         Err(CommandError::Status(status)) if status::is_no_space(status) => {
             Err(DeviceError::NoSpace)
@@ -34,7 +35,7 @@ impl Namespace {
     pub(super) fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
         match result {
             Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
-            // A driver that does not know yet passes this on.
+            // The driver reports this when it does not know yet that the namespace is gone.
             Err(DeviceError::Io { errno: libc::EINVAL }) if self.is_inactive() => {
                 Err(DeviceError::Gone)
             }
@@ -49,7 +50,8 @@ impl Namespace {
 
     /// Whether the controller says that there is no such namespace: everything that identifies it
     /// is then zero (NVM Express Base Specification, Identify Namespace data structure). Or the
-    /// driver, which takes the namespace down, no longer asks: `EAGAIN` of Linux 6.12.
+    /// driver is already removing the namespace and no longer asks: Linux 6.12 then returns
+    /// `EAGAIN`.
     fn is_inactive(&self) -> bool {
         match admin::identify(&self.generic, 0, self.nsid) {
             Ok(data) => IdentifyNamespace::parse(&data).block_count == 0,
@@ -107,7 +109,7 @@ impl Namespace {
     }
 }
 
-/// Most blocks of one range that is part of a longer one: the field has 32 bits.
+/// Length in blocks of the parts that a range is cut into when it is too long for the 32-bit field.
 const RANGE_BLOCKS_MAX: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -152,7 +154,7 @@ pub(super) mod tests {
         assert_eq!(none, wire::write(3, 7, 1, None, false));
         namespace.write_cache = WriteCache::Stable;
         let stable = namespace.write(7, 1, PlacementId(0), true);
-        assert_eq!(stable, wire::write(3, 7, 1, None, false), "no cache is to be passed by");
+        assert_eq!(stable, wire::write(3, 7, 1, None, false), "there is no cache to bypass");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The data of a path's commands: whole buffers, parts of one, ranges.
+//! The memory of a path's commands: a whole buffer, or a part of one.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -56,7 +56,7 @@ impl Part {
 }
 
 // SAFETY: a buffer's bytes are its own, initialised, and stay where they are when it moves. A
-// part's bytes belong to no other part, and its share in the buffer keeps them.
+// part's bytes belong to no other part, and its `Arc` keeps the buffer alive.
 unsafe impl Memory for Data {
     fn address(&mut self) -> *mut u8 {
         match self {

@@ -67,8 +67,8 @@ impl Namespace {
     }
 }
 
-/// An NVMe namespace that the kernel gives to no other program as long as this lives: its block
-/// device is held exclusively, commands go through its generic one.
+/// An NVMe namespace that no other program can take as long as this lives: its block device is held
+/// open exclusively. Commands go through its generic device.
 pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
@@ -102,8 +102,8 @@ impl NvmeDevice {
     ///
     /// # Errors
     /// Why it can't be taken: [`OpenError::InUse`] when something has it, [`OpenError::Forbidden`]
-    /// when this process may not, [`OpenError::Unsuitable`] when it is no whole namespace, has an
-    /// unsupported format, or io_uring is refused.
+    /// when this process may not, [`OpenError::Unsuitable`] when it is not a whole namespace, has
+    /// an unsupported format, or io_uring is refused.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let nodes = sysfs::nodes(path)?;
         let unsuitable = |why: String| OpenError::unsuitable(path, why);
@@ -222,7 +222,7 @@ impl NvmeDevice {
         &self.model
     }
 
-    /// The FDP configuration in force, where the device tells it to this process.
+    /// The FDP configuration in force, if this process may read it.
     pub fn fdp_configuration(&self) -> Option<FdpConfiguration> {
         match &self.fdp {
             Fdp::On { configuration, .. } => *configuration,
@@ -418,7 +418,7 @@ fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
 fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -> u32 {
     let device_size_max = match mdts {
         0 => None,
-        // Pages of the controller have 4096 bytes at least.
+        // The controller's pages have at least 4096 bytes.
         mdts => 4096_u64.checked_shl(mdts.into()),
     };
     let size = kernel_size_max.or(device_size_max).unwrap_or(COMMAND_SIZE_DEFAULT);
@@ -441,7 +441,7 @@ fn find_placement(
         Ok(handles) => handles,
         Err(why) => return Fdp::Off(why),
     };
-    // The rest is for administrators only, and is only reported.
+    // Only administrators may read the rest, and it is only reported.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
     Fdp::On {
         group,

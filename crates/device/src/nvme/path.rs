@@ -127,8 +127,8 @@ impl NvmePath {
         }
     }
 
-    /// Turns a read or write into as many commands as it needs: `command` makes one, from the
-    /// number of blocks before it and the number of its own.
+    /// Turns a read or write into as many commands as it needs: `command` makes each from the
+    /// number of blocks before it and the number of its own blocks.
     fn transfer(
         &mut self,
         token: Token,
@@ -184,8 +184,9 @@ impl NvmePath {
         }
     }
 
-    /// Ends an operation that does not go to the device: its completion must not be there before
-    /// the next `poll`, and must show in the ring's readiness.
+    /// Completes an operation that is not handed to the device. An empty operation of the ring
+    /// carries it, so that the completion comes with a `poll`, and makes the ring's descriptor
+    /// readable like any other.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");
@@ -364,6 +365,6 @@ mod tests {
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(path);
         // A program that another test is just starting has it for a moment.
-        Claim::of_directory(place.path()).expect("it is let go of");
+        Claim::of_directory(place.path()).expect("it is released");
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn name(status: NvmeStatus) -> &'static str {
     }
 }
 
-/// Whether a controller may say this of a command for a namespace that it no longer has: the
+/// Whether a controller may answer a command so when the namespace no longer exists: the
 /// specification names one of these codes, and some controllers use the other.
 pub(crate) fn may_mean_no_namespace(status: NvmeStatus) -> bool {
     status.kind() == 0 && matches!(status.code(), 0x02 | 0x0b)

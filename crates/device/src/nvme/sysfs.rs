@@ -1,4 +1,4 @@
-//! Which nodes belong to the same namespace, as the kernel says: names may differ.
+//! Finds both device nodes of a namespace in `/sys`, whatever the given node is called.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Nodes {
 /// Finds both nodes of a namespace; `path` is one of them.
 ///
 /// # Errors
-/// [`OpenError::Unsuitable`] when it is no whole NVMe namespace.
+/// [`OpenError::Unsuitable`] when it is not a whole NVMe namespace.
 pub(crate) fn nodes(path: &Path) -> Result<Nodes, OpenError> {
     let metadata = path.metadata().map_err(|error| OpenError::io("looking at", path, &error))?;
     let kind = metadata.file_type();
@@ -112,7 +112,7 @@ pub(crate) fn transfer_size_max(queue: &Path) -> Option<u64> {
     Some(hardware.min(segments))
 }
 
-/// Bytes of a page of memory, as far as transfers count them.
+/// Size of a page, in bytes, for the limits of transfers.
 const PAGE_SIZE: u64 = 4096;
 
 #[cfg(test)]

@@ -31,7 +31,8 @@ pub(crate) fn read(nsid: u32, slba: u64, blocks: u32) -> NvmeCommand {
     transfer(opcode::READ, nsid, slba, blocks)
 }
 
-/// Write; with `placement` to that reclaim unit handle, with `is_durable` past the write cache.
+/// Write. `placement` names the reclaim unit handle to use; `is_durable` makes it bypass the write
+/// cache.
 pub(crate) fn write(
     nsid: u32,
     slba: u64,
@@ -111,7 +112,7 @@ pub(crate) struct IdentifyController {
     pub(crate) model: String,
     /// Longest transfer, as a power of two of pages; zero for no limit.
     pub(crate) mdts: u8,
-    /// Blocks that are written whole even when power fails, less one.
+    /// Blocks that are written whole even when power fails, minus one.
     pub(crate) atomic_write_power_fail: u16,
     pub(crate) has_volatile_cache: bool,
     pub(crate) has_deallocate: bool,

@@ -143,7 +143,8 @@ impl Captured {
         self.size += size;
     }
 
-    /// Makes room for small entries, once for the whole batch unless one bucket is longer.
+    /// Makes room for small entries: once for the whole batch, unless the entries of one bucket
+    /// need more.
     fn reserve_small(&mut self, size: usize) {
         let before = self.small.capacity();
         if self.small.len() + size > before {

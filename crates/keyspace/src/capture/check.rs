@@ -1,4 +1,4 @@
-//! What a capture promises, looked at entry by entry.
+//! Checks the invariants of a capture, entry by entry.
 
 use super::{CaptureState, CaptureStats};
 use crate::db::Db;
@@ -7,8 +7,8 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::{BucketSlot, Epoch, Position};
 
 impl Keyspace {
-    /// Walks over all entries, and over what waits to be handed out. Panics with a sentence where
-    /// something is not as it is promised.
+    /// Checks all entries, and those that wait to be handed out. Panics with a sentence if an
+    /// invariant does not hold.
     pub(crate) fn check_capture(&self, dbs: &[Db]) {
         let Displaced { capture, .. } = &self.displaced;
         let (state, epoch, stats) = (capture.state, capture.epoch, capture.stats);
@@ -47,10 +47,10 @@ impl Keyspace {
         );
         if state == CaptureState::Running {
             let CaptureStats { taken, total, .. } = stats;
-            let is_all = capture.flushed.is_empty();
+            let none_flushed = capture.flushed.is_empty();
             assert!(
-                if is_all { taken + left == total } else { taken + left <= total },
-                "each entry is taken once: {taken} are, {left} are left, and there were {total}"
+                if none_flushed { taken + left == total } else { taken + left <= total },
+                "each entry is taken once: {taken} taken, {left} left, {total} in all"
             );
         }
     }
@@ -62,16 +62,19 @@ impl Keyspace {
             !is_swapped || self.displaced.capture.state != CaptureState::Idle,
             "without a capture, no database has an old number"
         );
-        let mut is_met = vec![false; dbs.len()];
+        let mut is_seen = vec![false; dbs.len()];
         for (index, db) in dbs.iter().enumerate() {
             let number = usize::from(db.number().0);
             assert!(is_swapped || number == index, "database {index} has number {number}");
-            assert!(!std::mem::replace(&mut is_met[number], true), "a number is that of one");
+            assert!(
+                !std::mem::replace(&mut is_seen[number], true),
+                "no two databases have the same number"
+            );
         }
     }
 }
 
-/// Up to which position the walk has taken all entries of a database.
+/// The position up to which the walk has taken all entries of a database.
 fn walked(db: DbIndex, walk_db: u16, walk: Position) -> Position {
     match db.0.cmp(&walk_db) {
         std::cmp::Ordering::Less => Position::END,

@@ -20,9 +20,9 @@
 //! ```
 //!
 //! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits one kind of pre-image: entries that were
-//! deleted, or overwritten as a whole by a command that logs the same whatever was there. Replaying
-//! that from the log needs no old value. A command whose effect depends on the old value, or that
-//! reads it to write another key, still hands it over.
+//! deleted, or overwritten as a whole by a command that logs the same record whatever was there.
+//! Replaying such a record needs no old value. A command whose effect depends on the old value, or
+//! that reads it to write another key, still hands it over.
 //!
 //! A capture that is given up leaves entries of both epochs behind. *Settling* continues the walk,
 //! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
@@ -72,8 +72,8 @@ pub enum CaptureKind {
     #[default]
     PointInTime,
     /// The same without entries that were deleted or overwritten as a whole before they were taken.
-    /// With the log from its beginning to its end replayed on top, it is the data set as of its
-    /// end. Alone it lacks those entries.
+    /// With the part of the log replayed on top that was written during the capture, it is the data
+    /// set as of the capture's end. Alone it lacks those entries.
     Fuzzy,
 }
 
@@ -119,11 +119,11 @@ pub struct CaptureStats {
 pub(crate) enum Overwrite {
     /// The log holds value and expiry, which are the same whatever was there before.
     Whole,
-    /// They were computed from the old entry, or a condition looked at it.
+    /// Value or expiry were computed from the old entry, or a condition looked at it.
     Dependent,
 }
 
-/// The only capture that can exist at a time.
+/// The capture. There is at most one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Capture {
     state: CaptureState,
@@ -238,7 +238,7 @@ impl Keyspace {
         if dbs[index].number() != number {
             // The database was swapped.
             let found = dbs.iter().position(|db| db.number() == number);
-            index = found.expect("every number is that of one");
+            index = found.expect("every number belongs to a database");
         }
         let db = &mut dbs[index];
         let (next, len) =
@@ -385,7 +385,7 @@ impl Capture {
         if self.wants(slot) {
             self.open.push(db, slot);
             table.set_epoch(spot, self.epoch);
-            self.taken_one();
+            self.count_taken();
         }
     }
 
@@ -393,7 +393,7 @@ impl Capture {
     pub(crate) fn before_move(&mut self, db: DbIndex, slot: &BucketSlot) {
         if self.wants(slot) && !is_planted("move-not-captured") {
             self.open.push(db, slot);
-            self.taken_one();
+            self.count_taken();
         }
     }
 
@@ -407,7 +407,7 @@ impl Capture {
             return Some(slot);
         }
         self.open.push_removed(db, slot);
-        self.taken_one();
+        self.count_taken();
         None
     }
 
@@ -438,12 +438,12 @@ impl Capture {
         } else if let Some(large) = slot.exchange(value, expires_at_ms) {
             self.open.push_large(db, meta, large, Hold::Owned);
         }
-        self.taken_one();
+        self.count_taken();
         None
     }
 
     /// Counts a pre-image that was added to the open batch. Queues the batch once it is full.
-    fn taken_one(&mut self) {
+    fn count_taken(&mut self) {
         self.stats.taken += 1;
         if !self.open.has_room() {
             self.stats.owned_size += self.open.owned_size();

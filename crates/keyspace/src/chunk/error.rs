@@ -5,7 +5,7 @@ use std::fmt;
 /// A chunk is not what this program writes, or does not fit the others.
 #[derive(Debug)]
 pub enum ChunkError {
-    /// It is no sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
+    /// It is not a sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
     Malformed(slimio_rdb::Error),
     /// It holds a type or an opcode that this program does not support.
     Unknown(u8),
@@ -22,7 +22,7 @@ impl fmt::Display for ChunkError {
         match self {
             Self::Malformed(error) => write!(f, "the chunk cannot be read: {error}"),
             Self::Unknown(code) => write!(f, "the chunk holds something unknown, of type {code}"),
-            Self::NoSuchDb(db) => write!(f, "a key is of database {db}, which is not there"),
+            Self::NoSuchDb(db) => write!(f, "a key belongs to database {db}, which does not exist"),
             Self::Twice(key) => {
                 write!(f, "a key comes twice: '{}'", String::from_utf8_lossy(key))
             }

@@ -9,7 +9,8 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::BucketSlot;
 use crate::value::Value;
 
-/// Most keys that room is made for at once, whatever count a chunk states: 2.7 bytes for each.
+/// Most keys for which memory is reserved at once, whatever count a chunk states: 2.7 bytes for
+/// each.
 const RESERVED_KEYS_MAX: usize = 1 << 27;
 
 /// Joins values that came in parts.
@@ -63,9 +64,9 @@ impl Loader {
         Self::default()
     }
 
-    /// Joins parts to entries, as far as these are complete. Chunks must come in the order in which
-    /// they were made. Takes time in proportion to the size of the parts: best not on the thread
-    /// that serves.
+    /// Joins parts into entries, as far as these are complete. Chunks must come in the order in
+    /// which they were made. Takes time in proportion to the size of the parts: best not on the
+    /// thread that serves.
     pub fn join(
         &mut self,
         mut decoded: Decoded,
@@ -161,7 +162,7 @@ impl Keyspace {
     /// On an error some of them have been inserted: the keyspace must be discarded.
     pub fn load(&mut self, decoded: Decoded) -> Result<(), ChunkError> {
         let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
-        assert!(parts.is_empty(), "parts are joined before");
+        assert!(parts.is_empty(), "parts are joined before they are loaded");
         for (db, keys) in sizes {
             self.check_chunk_db(db)?;
             self.db_mut(db).reserve(keys.min(RESERVED_KEYS_MAX));

@@ -338,8 +338,8 @@ impl Leaf {
 }
 
 impl Leaf {
-    /// Walks over all entries and returns their hashes, in order. Panics where the leaf is not what
-    /// it promises to be.
+    /// Walks over all entries and returns their hashes, in order. Panics if an invariant of the
+    /// leaf does not hold.
     pub(super) fn check(&self) -> Vec<u32> {
         let (mut at, mut hashes, mut outside) = (0, Vec::new(), 0);
         while at < self.bytes.len() {

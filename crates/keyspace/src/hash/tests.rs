@@ -31,7 +31,7 @@ fn contents(tree: &HashTree) -> Model {
     pairs.map(|(f, v)| (f.to_bytes().into_owned(), v.to_bytes().into_owned())).collect()
 }
 
-/// A string of a size near to where the form changes, or a short one.
+/// A short string, or one whose size is near the limit at which the form changes.
 fn string(rng: &mut Rng, first: u8) -> Vec<u8> {
     let size = match rng.usize(..60) {
         0 => 512,

@@ -1,11 +1,11 @@
-//! What the data set promises, looked at as a whole.
+//! Checks the invariants of the data set as a whole.
 
 use super::Keyspace;
 use crate::db::Db;
 
 impl Keyspace {
-    /// Walks over everything, and panics with a sentence where something is not as the structures
-    /// promise each other: counts, memory, order, who is in which place, what a capture has taken.
+    /// Walks over everything, and panics with a sentence if an invariant between the structures
+    /// does not hold: counts, memory, order, what is in which place, what a capture has taken.
     ///
     /// For tests, between two commands. In a build without debug assertions it does nothing.
     pub fn check(&self) {

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The lines with "each" begin with a count. Fields with one star came with type 19, with two stars
-//! with type 21. An id is two lengths, or 16 bytes with the high ones first where that is stated;
-//! times are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
+//! with type 21. An id is two lengths or, where that is stated, 16 bytes in big-endian order. Times
+//! are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
 
 use std::io::Read;
 
@@ -40,7 +40,7 @@ pub struct StreamEntry {
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A part of a stream, listed in the order in which they come.
+/// A part of a stream. The parts come in the order of these variants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamPart {
     /// Some entries, ascending; deleted ones are left out.
@@ -114,7 +114,7 @@ enum Next {
 }
 
 impl StreamState {
-    /// In front of a stream of that type.
+    /// At the beginning of a stream of this type.
     pub(super) fn new(value_type: ValueType) -> Self {
         Self {
             has_counts: matches!(value_type, ValueType::Stream2 | ValueType::Stream3),
@@ -237,7 +237,7 @@ const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
 /// The entries of a node. First come the counts and the fields that most entries have, then each
-/// entry: | marks | id, less the node's | fields and values | count of these elements |
+/// entry: | marks | id minus the node's id | fields and values | count of the elements before |
 fn entries(master: StreamId, listpack: &[u8]) -> Result<Vec<StreamEntry>, Malformed> {
     let mut elements = Listpack::open(listpack)?;
     let live_count = integer(&mut elements)?;

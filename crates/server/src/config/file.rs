@@ -78,7 +78,7 @@ impl Config {
         Ok(())
     }
 
-    /// A path as it is seen from `dir`, as far as that was said by now.
+    /// A path relative to `dir`, with the value that this has up to here.
     pub(super) fn in_dir(&self, path: &[u8]) -> PathBuf {
         let (dir, path) = (self.path("dir"), Path::new(OsStr::from_bytes(path)));
         if dir == Path::new(".") || path.as_os_str().is_empty() {
@@ -101,7 +101,8 @@ fn is_pattern(name: &OsStr) -> bool {
     name.as_bytes().iter().any(|byte| b"*?[".contains(byte))
 }
 
-/// The files that a shell's pattern names, in order. What cannot be looked into has none.
+/// The files that a shell's pattern names, in order. A directory that can't be read counts as
+/// empty.
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {

@@ -1,4 +1,4 @@
-//! Snapshots: beginning one, taking it in steps, adopting it; and what writers meet meanwhile.
+//! Snapshots: beginning one, taking it in steps, adopting it, and what that means for writers.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use crate::wal::Wal;
 
 /// Longest time that a snapshot may take of the command thread in one turn.
 const STEP_TIME_MAX: Duration = Duration::from_micros(200);
-/// The least time that it takes of a turn with something else to do.
+/// Time that a snapshot may always take of a turn, even if there is other work.
 const STEP_TIME_MIN: Duration = Duration::from_micros(30);
-/// Share of a turn with something else to do that a snapshot may take: one part in this many.
+/// Share that a snapshot may take of a turn with other work: one part in this many.
 const STEP_SHARE: u32 = 8;
 /// What is taken between two looks at the clock.
 const STEP_BUDGET: CaptureBudget = CaptureBudget { size: 64 << 10, entries: 512 };
@@ -197,7 +197,7 @@ impl Core {
     }
 
     fn snapshot_step(&mut self) {
-        // A step hands over the memory held, so the maximum is before it.
+        // Measured before the step, which hands that memory over: so the maximum is seen.
         let held = self.snapshot_memory();
         let Some(running) = &mut self.snapshots.running else {
             self.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
@@ -512,7 +512,7 @@ impl Core {
     }
 
     /// `CONFIG SET appendonly`: ends the log, or resumes it behind a snapshot. Within a
-    /// transaction, waits for its end: a transaction is logged in whole or not at all, and was
+    /// transaction, waits for its end: a transaction is logged as a whole or not at all, and was
     /// granted room accordingly.
     pub(crate) fn turn_log(&mut self) {
         if let Some(transaction) = &mut self.transaction
@@ -549,7 +549,7 @@ impl Core {
         }
     }
 
-    /// Whether the log counts again only behind a snapshot that is still to be taken.
+    /// Whether the log was turned on again, but counts only when a new snapshot has been adopted.
     pub(super) fn is_log_resuming(&self) -> bool {
         self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::Resuming)
     }

@@ -19,8 +19,8 @@ use crate::explain::explain;
 /// whole before anything is changed; one update of the superblock then does it, durable when this
 /// returns. Whether there is a log (`appendonly`) stays as it was.
 ///
-/// A volume last written on another device is this one's from then on if `accept_device`, and is
-/// otherwise refused. Takes as much memory as the data set.
+/// A volume that was last written on another device belongs to this one from then on if
+/// `accept_device` is set, and is refused otherwise. Takes as much memory as the data set.
 ///
 /// # Errors
 /// A sentence with a remedy. The volume is as it was, unless it could not be written.

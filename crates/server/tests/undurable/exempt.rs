@@ -3,8 +3,8 @@
 
 /// Rows, and why their replies may leave at once.
 pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
-    (&["info"], "figures: how the server, its data set and its log stand"),
-    (&["memory|stats", "memory|doctor", "memory|malloc-stats"], "figures: how memory stands"),
+    (&["info"], "figures of the server, its data set and its log"),
+    (&["memory|stats", "memory|doctor", "memory|malloc-stats"], "figures of memory"),
     (
         &[
             "latency|doctor",
@@ -22,11 +22,11 @@ pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
     ),
     (
         &["slowlog|get", "slowlog|len"],
-        "slow commands; one is left out until what it did, or was told, is durable",
+        "slow commands; one is left out until its effects, or what its reply depends on, are durable",
     ),
     (
         &["bgsave", "bgrewriteaof", "lastsave", "save", "slimio|check", "slimio|pin"],
-        "how snapshots stand; one counts when the log is durable up to it",
+        "the state of snapshots; a snapshot counts when the log is durable up to it",
     ),
     (&["waitaof"], "how far the log is on stable media"),
     (&["time"], "the time of day"),

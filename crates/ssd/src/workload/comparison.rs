@@ -11,7 +11,7 @@ use crate::{Config, ConfigError, Ftl, Victims};
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// Part of the NAND that is not exported; the drive has it rounded to whole units.
+    /// Part of the NAND that is not exported; the drive rounds it to whole units.
     pub spare: f64,
     /// Which trims the ratio counts.
     pub trims: Trims,
@@ -31,7 +31,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Large enough that a formula for a drive without bound says what it does.
+    /// Large enough for the formulas to hold, which are for an infinitely large drive.
     pub const DEFAULT: Self = Self { unit_count: 4000, unit_pages: 128 };
 }
 
@@ -101,13 +101,13 @@ impl fmt::Display for CompareError {
 
 impl std::error::Error for CompareError {}
 
-/// Evaluates the formula for the drive as it is made, and simulates the drive with a stream of
-/// `seed`.
+/// Evaluates the formula for the drive's rounded spare factor, and simulates the drive with the
+/// stream of writes that `seed` gives.
 ///
 /// # Errors
 /// When the case is out of the formula's range, or the drive can't be made or never gets steady.
 pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareError> {
-    // Before the drive is made: this says best what is wrong with the numbers.
+    // Checked before the drive is made: these errors say best what is wrong with the numbers.
     alpha_of_spare(case.spare)?;
     let live_share = case.trims.live_share(case.ratio)?;
     let exported = f64::from(size.unit_count) * (1.0 - case.spare);
@@ -115,14 +115,14 @@ pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareEr
     let config = Config::model(user_units, size.unit_count, size.unit_pages, case.victims);
     config.check()?;
     let alpha = f64::from(size.unit_count) / f64::from(user_units);
-    let seen = effective_alpha(alpha, live_share)?;
+    let effective = effective_alpha(alpha, live_share)?;
     let (model, finite) = match case.victims {
         Victims::Fifo => {
             let Size { unit_count, unit_pages } = size;
             let units = Units { user_units, unit_count, unit_pages, live_share };
-            (fifo(seen)?, Some(fifo_finite(&units)?))
+            (fifo(effective)?, Some(fifo_finite(&units)?))
         }
-        Victims::Greedy => (greedy(seen, size.unit_pages)?, None),
+        Victims::Greedy => (greedy(effective, size.unit_pages)?, None),
         Victims::CostBenefit => return Err(CompareError::NoFormula(case.victims)),
     };
     let stream = UniformWrites::new(config.lba_count, case.trims, case.ratio, seed)?;
