@@ -87,9 +87,9 @@ const RIGHT: i32 = 30;
 /// Left of the title of the vertical axis.
 const EDGE: i32 = 10;
 /// The chart's title.
-const HEAD_HEIGHT: u32 = 48;
+const HEAD_HEIGHT: u32 = 36;
 /// A panel's title and its legend.
-const LEGEND_HEIGHT: u32 = 62;
+const LEGEND_HEIGHT: u32 = 80;
 const PANEL_HEIGHT: u32 = 370;
 /// Numbers and title below a panel's curves.
 const BELOW: u32 = 56;
@@ -103,7 +103,7 @@ impl Chart {
     pub fn svg(&self) -> String {
         let height: u32 = self.panels.iter().map(Panel::height).sum();
         svg((WIDTH, HEAD_HEIGHT + height), |area| {
-            area.draw_text(&self.title, &bold(), (LEFT, 16))?;
+            area.draw_text(&self.title, &bold(), (LEFT, 14))?;
             let (_, mut rest) = area.split_vertically(HEAD_HEIGHT);
             for panel in &self.panels {
                 let (above, below) = rest.split_vertically(panel.height());
@@ -122,7 +122,7 @@ impl Panel {
 
     fn draw(&self, area: &Area<'_>) -> Drawn {
         let (head, body) = area.split_vertically(LEGEND_HEIGHT);
-        head.draw_text(&self.title, &plain(), (LEFT, 6))?;
+        head.draw_text(&self.title, &plain(), (LEFT, 22))?;
         self.legend(&head)?;
         let points = || self.curves.iter().flat_map(Curve::numbers);
         let x = self.x.range(points().map(|(x, _)| x));
@@ -177,9 +177,9 @@ impl Panel {
     fn legend(&self, head: &Area<'_>) -> Drawn {
         let mut x = LEFT;
         for curve in self.curves.iter().filter(|curve| !curve.name.is_empty()) {
-            let line = PathElement::new([(x, 44), (x + 24, 44)], curve.ink.color().stroke_width(4));
+            let line = PathElement::new([(x, 60), (x + 24, 60)], curve.ink.color().stroke_width(4));
             head.draw(&line)?;
-            head.draw_text(&curve.name, &plain(), (x + 30, 36))?;
+            head.draw_text(&curve.name, &plain(), (x + 30, 52))?;
             x += 60 + head.estimate_text_size(&curve.name, &plain())?.0 as i32;
         }
         Ok(())

@@ -164,7 +164,7 @@ fn chart(cells: &[Cell], unit_pages: u32) -> Chart {
             [line, dots]
         });
         Panel {
-            title: format!("{}, {}", name_of(victims), trims.name()),
+            title: format!("{}, {}, D trims per write", name_of(victims), trims.name()),
             x: Axis { title: "spare factor (part of the NAND)".into(), ..Axis::default() },
             y: Axis::from(1.0, "WAF (bytes to media / host)"),
             curves: curves.collect(),
