@@ -132,11 +132,8 @@ impl Found {
         let height = HEAD_HEIGHT + group_height * groups.len() as i32 + MARGIN;
         Some(Canvas::svg(WIDTH, height, |canvas| {
             canvas.title(MARGIN, 20, title);
-            for (server, name) in self.servers.iter().enumerate() {
-                let x = MARGIN + server as i32 * 150;
-                canvas.bar((x, 53), (16, 14), self.ink(server));
-                canvas.text(x + 24, 53, name);
-            }
+            let names = self.servers.iter().enumerate();
+            canvas.legend(MARGIN, 53, names.map(|(server, name)| (&**name, self.ink(server))));
             let mut top = HEAD_HEIGHT;
             for (scenario, values) in groups {
                 canvas.text(MARGIN, top, &format!("{}, {}", scenario.title, scenario.policy));

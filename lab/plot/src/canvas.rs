@@ -68,7 +68,7 @@ pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> St
 }
 
 /// A picture to draw on, in pixels from its upper left corner.
-pub struct Canvas<'a, 'b>(&'a Area<'b>);
+pub struct Canvas<'a, 'b>(pub(crate) &'a Area<'b>);
 
 impl Canvas<'_, '_> {
     /// The SVG of a white picture of this size, drawn on.
@@ -91,6 +91,16 @@ impl Canvas<'_, '_> {
 
     fn write(&self, at: (i32, i32), text: &str, style: &TextStyle<'_>) {
         self.0.draw_text(text, style, at).expect("a string takes everything");
+    }
+
+    /// Names of colours beside one another; the upper left corner is at `x`, `y`.
+    pub fn legend<'n>(&self, mut x: i32, y: i32, names: impl IntoIterator<Item = (&'n str, Ink)>) {
+        for (name, ink) in names {
+            self.bar((x, y + 2), (16, 12), ink);
+            self.text(x + 22, y, name);
+            let size = self.0.estimate_text_size(name, &plain());
+            x += 44 + size.expect("its size is a product").0 as i32;
+        }
     }
 
     /// A filled rectangle from its upper left corner; none where it has no extent.

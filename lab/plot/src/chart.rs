@@ -7,7 +7,7 @@ use plotters::coord::ranged1d::{BoldPoints, DefaultFormatting, KeyPointHint, Ran
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::{ChartBuilder, Circle, Color, PathElement, Rectangle};
 
-use crate::canvas::{Area, Drawn, Ink, bold, plain, svg};
+use crate::canvas::{Area, Canvas, Drawn, Ink, bold, plain, svg};
 
 /// A title and its panels.
 #[derive(Clone, Debug)]
@@ -123,7 +123,8 @@ impl Panel {
     fn draw(&self, area: &Area<'_>) -> Drawn {
         let (head, body) = area.split_vertically(LEGEND_HEIGHT);
         head.draw_text(&self.title, &plain(), (LEFT, 22))?;
-        self.legend(&head)?;
+        let named = self.curves.iter().filter(|curve| !curve.name.is_empty());
+        Canvas(&head).legend(LEFT, 52, named.map(|curve| (curve.name.as_str(), curve.ink)));
         let points = || self.curves.iter().flat_map(Curve::numbers);
         let x = self.x.range(points().map(|(x, _)| x));
         let y = self.y.range(points().map(|(_, y)| y));
@@ -170,17 +171,6 @@ impl Panel {
                     chart.draw_series(points.map(|at| Circle::new(at, 4, color.filled())))?;
                 }
             }
-        }
-        Ok(())
-    }
-
-    fn legend(&self, head: &Area<'_>) -> Drawn {
-        let mut x = LEFT;
-        for curve in self.curves.iter().filter(|curve| !curve.name.is_empty()) {
-            let line = PathElement::new([(x, 60), (x + 24, 60)], curve.ink.color().stroke_width(4));
-            head.draw(&line)?;
-            head.draw_text(&curve.name, &plain(), (x + 30, 52))?;
-            x += 60 + head.estimate_text_size(&curve.name, &plain())?.0 as i32;
         }
         Ok(())
     }
@@ -332,10 +322,10 @@ mod tests {
         }
         assert!(picture.contains("font-size=\"16\""), "{picture}");
         let lines = |ink: &str| picture.matches(&format!("stroke=\"{ink}\"")).count();
-        assert_eq!((lines("#1E64C8"), lines("#E18214")), (2, 2), "in the legend, and a curve");
+        assert_eq!((lines("#1E64C8"), lines("#E18214")), (1, 1), "a curve each");
         blue.spans = vec![(2.0, 4.0)];
         let filled = |picture: &str| picture.matches("fill=\"#1E64C8\"").count();
-        assert_eq!((filled(&picture), filled(&drawn(&blue))), (0, 2), "a tint and a bar");
+        assert_eq!((filled(&picture), filled(&drawn(&blue))), (1, 3), "a tint and a bar");
         blue.mark = Mark::Dots;
         assert_eq!(drawn(&blue).matches("<circle").count(), 2);
     }

@@ -68,11 +68,7 @@ fn draw(volume: &str, summary: &str, units: &[Unit]) -> String {
         canvas.title(MARGIN, 10, volume);
         canvas.text(MARGIN, 36, summary);
         let others = [("not valid", Ink::Grey), ("not written", Ink::Pale)];
-        for (index, (name, ink)) in OWNERS.into_iter().zip(INKS).chain(others).enumerate() {
-            let x = MARGIN + index as i32 * 148;
-            canvas.bar((x, 62), (12, 12), ink);
-            canvas.text(x + 16, 62, name);
-        }
+        canvas.legend(MARGIN, 62, OWNERS.into_iter().zip(INKS).chain(others));
         for (index, unit) in units.iter().enumerate() {
             let column = (index % COLUMNS) as i32;
             let row = (index / COLUMNS) as i32;
