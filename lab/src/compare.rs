@@ -92,17 +92,6 @@ impl Runs {
         all.into_keys().collect()
     }
 
-    /// Latency in microseconds by percentile, the median of the rounds at each.
-    pub fn curve(&self) -> Vec<(f64, f64)> {
-        let Some(first) = self.results.first() else { return Vec::new() };
-        let median_at = |at: usize| {
-            let curves = self.results.iter().filter_map(|result| result.curve.get(at));
-            median(curves.map(|&(_, us)| us).collect())
-        };
-        let points = first.curve.iter().enumerate();
-        points.filter_map(|(at, &(percentile, _))| Some((percentile, median_at(at)?))).collect()
-    }
-
     fn values(&self, metric: &str) -> Vec<f64> {
         self.results.iter().filter_map(|result| result.metrics.get(metric)).copied().collect()
     }
@@ -347,7 +336,6 @@ mod tests {
     fn runs(values: &[f64]) -> Runs {
         let result = |&value: &f64| RunResult {
             metrics: Metrics::from([("m", value)]),
-            curve: vec![(50.0, value)],
             ..RunResult::default()
         };
         Runs { results: values.iter().map(result).collect(), errors: Vec::new() }
@@ -360,7 +348,6 @@ mod tests {
         assert_eq!(runs(&[]).median("m"), None);
         assert_eq!(runs(&[1.0]).median("other"), None);
         assert_eq!(runs(&[1.0, 2.0, 4.0]).spread("m"), Some(1.5));
-        assert_eq!(runs(&[1.0, 2.0, 4.0]).curve(), [(50.0, 2.0)]);
     }
 
     #[test]

@@ -1,193 +1,233 @@
-//! A comparison as pictures: bars per row, latency by percentile, throughput over time. Fonts are compiled in.
+//! A comparison as pictures: bars per row, latency by percentile, throughput over time. They are
+//! drawn from the file of its runs, so they can be drawn again without running anything.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
-use slimio_plot::{Canvas, Ink};
+use serde_json::Value;
+use slimio_plot::{Axis, Canvas, Chart, Curve, Ink, Panel, Scale};
 
-use crate::compare::Comparison;
-use crate::compare::Contender;
+use crate::compare::{RUNS_FILE, median};
 use crate::error::{Doing, Result};
-use crate::scenario::Work;
+use crate::scenario::{self, Scenario, Work};
 use crate::server::ServerKind;
-
-mod series;
 
 /// Metrics shown as bars: file, metric, title.
 const BARS: &[(&str, &str, &str)] = &[
-    ("throughput.png", "requests_per_s", "requests per second (more is better)"),
+    ("throughput.svg", "requests_per_s", "requests per second (more is better)"),
     (
-        "cpu.png",
+        "cpu.svg",
         "server_cpu_us_per_request",
         "server CPU per request, microseconds (less is better)",
     ),
-    ("tail.png", "latency_us_p999", "p99.9 latency, microseconds (less is better)"),
-    ("replay.png", "replay_mb_per_s", "log replay, MB of payload per second (more is better)"),
+    ("tail.svg", "latency_us_p999", "p99.9 latency, microseconds (less is better)"),
+    ("replay.svg", "replay_mb_per_s", "log replay, MB of payload per second (more is better)"),
     (
-        "during.png",
+        "during.svg",
         "during_per_without",
         "requests per second during a snapshot / without (more is better)",
     ),
-    ("snapshot.png", "snapshot_s", "seconds of a snapshot under load (less is better)"),
-    ("memory.png", "pss_peak_per_before", "memory at peak / before a snapshot (less is better)"),
-    ("recovery.png", "recovery_mb_per_s", "recovery, MB of payload per second (more is better)"),
+    ("snapshot.svg", "snapshot_s", "seconds of a snapshot under load (less is better)"),
+    ("memory.svg", "pss_peak_per_before", "memory at peak / before a snapshot (less is better)"),
+    ("recovery.svg", "recovery_mb_per_s", "recovery, MB of payload per second (more is better)"),
 ];
-const LATENCY_FILE: &str = "latency.png";
 
 const WIDTH: i32 = 1100;
 const MARGIN: i32 = 30;
 /// Where bars begin: left of it stand the rows' names.
-const BARS_LEFT: i32 = 330;
+const BARS_LEFT: i32 = 400;
 /// Where the longest bar ends: right of it stand the numbers.
-const BARS_RIGHT: i32 = 950;
-const BAR_HEIGHT: i32 = 16;
-const HEAD_HEIGHT: i32 = 80;
-const LATENCY_HEIGHT: i32 = 640;
-/// Percentiles marked on the axis, on which every further nine takes the same width.
-const PERCENTILES: &[f64] = &[0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+const BARS_RIGHT: i32 = 980;
+const BAR_HEIGHT: i32 = 20;
+const HEAD_HEIGHT: i32 = 90;
 
-/// Draws every picture that the comparison has numbers for into its directory; returns the names.
-pub fn draw(comparison: &Comparison) -> Result<Vec<String>> {
-    let out = &comparison.config.out;
-    let mut names = Vec::new();
-    for &(file, metric, title) in BARS {
-        if let Some(canvas) = bars(comparison, metric, title) {
-            write_png(&canvas, &out.join(file))?;
-            names.push(file.to_owned());
-        }
-    }
-    if let Some(canvas) = latency(comparison) {
-        write_png(&canvas, &out.join(LATENCY_FILE))?;
-        names.push(LATENCY_FILE.to_owned());
-    }
-    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
-        if let Some(canvas) = series::panels(comparison, index) {
-            let file = format!("over-time-{}.png", scenario.name);
-            write_png(&canvas, &out.join(&file))?;
-            names.push(file);
-        }
-    }
-    Ok(names)
+/// Draws every picture that the runs in a directory have numbers for into it; returns the names.
+pub fn draw(out: &Path) -> Result<Vec<String>> {
+    let found = Found::read(&out.join(RUNS_FILE))?;
+    let bars = BARS
+        .iter()
+        .filter_map(|&(file, metric, title)| Some((file.to_owned(), found.bars(metric, title)?)));
+    let latency = found.latency().map(|chart| ("latency.svg".to_owned(), chart.svg()));
+    let over_time = found.rows.iter().filter_map(|row| {
+        Some((format!("over-time-{}.svg", row.scenario.name), found.over_time(row)?.svg()))
+    });
+    let pictures = bars.chain(latency).chain(over_time).map(|(name, svg)| {
+        fs::write(out.join(&name), svg).doing(format!("writing {name} to {}", out.display()))?;
+        Ok(name)
+    });
+    pictures.collect()
 }
 
-/// The colours of stock servers, of which there are not more in a picture that can be read.
-const STOCK_INKS: &[Ink] = &[Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet];
-
-/// The colour of a server, by its position.
-fn ink(servers: &[Contender], server: usize) -> Ink {
-    match servers[server].kind {
-        ServerKind::SlimIO => Ink::Blue,
-        ServerKind::Stock => {
-            let before = servers[..server].iter().filter(|other| other.kind == ServerKind::Stock);
-            STOCK_INKS[before.count() % STOCK_INKS.len()]
-        }
-    }
+/// What is in a file of runs.
+#[derive(Default)]
+struct Found {
+    /// In the order of a round.
+    servers: Vec<String>,
+    rows: Vec<Row>,
 }
 
-/// One group of bars per row, each scaled to its own longest: rows differ by orders of magnitude.
-fn bars(comparison: &Comparison, metric: &str, title: &str) -> Option<Canvas> {
-    let servers = &comparison.config.servers;
-    let mut groups = Vec::new();
-    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
-        let of = |server| comparison.runs.get(&(index, server))?.median(metric);
-        let values = (0..servers.len()).filter_map(|server| Some((server, of(server)?)));
-        let values: Vec<_> = values.collect();
-        // Rows about log bytes are too short for anything else.
-        let is_short = matches!(scenario.work, Work::LogBytes { .. });
-        if !values.is_empty() && !is_short {
-            groups.push((scenario, values));
-        }
-    }
-    if groups.is_empty() {
-        return None;
-    }
-    let group_height = BAR_HEIGHT * servers.len() as i32 + 14;
-    let height = HEAD_HEIGHT + group_height * groups.len() as i32 + MARGIN;
-    let mut canvas = Canvas::new(WIDTH, height);
-    head(&mut canvas, comparison, title);
-    let mut top = HEAD_HEIGHT;
-    for (scenario, values) in groups {
-        canvas.text(MARGIN, top, &format!("{}, {}", scenario.title, scenario.policy));
-        let longest = values.iter().map(|&(_, value)| value).fold(f64::MIN_POSITIVE, f64::max);
-        for (row, &(server, value)) in values.iter().enumerate() {
-            let y = top + row as i32 * BAR_HEIGHT;
-            let length = (f64::from(BARS_RIGHT - BARS_LEFT) * value / longest) as i32;
-            canvas.bar((BARS_LEFT, y), (length.max(1), BAR_HEIGHT - 2), ink(servers, server));
-            canvas.text(BARS_LEFT + length + 8, y, &number(value));
-        }
-        top += group_height;
-    }
-    Some(canvas)
+struct Row {
+    scenario: &'static Scenario,
+    /// Runs by position of the server.
+    runs: BTreeMap<usize, Vec<Value>>,
 }
 
-fn head(canvas: &mut Canvas, comparison: &Comparison, title: &str) {
-    canvas.title(MARGIN, 20, title);
-    let mut x = MARGIN;
-    let servers = &comparison.config.servers;
-    for (server, contender) in servers.iter().enumerate() {
-        canvas.bar((x, 48), (14, 12), ink(servers, server));
-        canvas.text(x + 20, 47, &contender.name);
-        x += 110;
-    }
-}
-
-/// Latency by percentile of the open-loop rows, both axes logarithmic. Of several rounds, the median
-/// at each percentile.
-fn latency(comparison: &Comparison) -> Option<Canvas> {
-    let servers = &comparison.config.servers;
-    let mut curves = Vec::new();
-    for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
-        if !scenario.name.starts_with("open-") {
-            continue;
-        }
-        for (server, Contender { name, .. }) in servers.iter().enumerate() {
-            let curve = comparison.runs.get(&(index, server)).map(crate::compare::Runs::curve);
-            if let Some(curve) = curve.filter(|curve| !curve.is_empty()) {
-                curves.push((server, format!("{name} {}", scenario.policy), curve));
+impl Found {
+    fn read(path: &Path) -> Result<Self> {
+        let doing = || format!("reading {}", path.display());
+        let mut found = Self::default();
+        for line in fs::read_to_string(path).doing(doing())?.lines() {
+            let run: Value = serde_json::from_str(line).doing(doing())?;
+            let name = run["server"].as_str().unwrap_or_default().to_owned();
+            // A row that this laboratory does not know has no title.
+            let Some(scenario) = run["scenario"].as_str().and_then(scenario::named) else {
+                continue;
+            };
+            let server = found.servers.iter().position(|it| *it == name).unwrap_or_else(|| {
+                found.servers.push(name);
+                found.servers.len() - 1
+            });
+            if found.rows.last().is_none_or(|row| row.scenario.name != scenario.name) {
+                found.rows.push(Row { scenario, runs: BTreeMap::new() });
+            }
+            if let Some(row) = found.rows.last_mut() {
+                row.runs.entry(server).or_default().push(run);
             }
         }
+        Ok(found)
     }
-    let highest =
-        curves.iter().flat_map(|(.., curve)| curve).map(|&(_, us)| us).fold(0.0, f64::max);
-    if highest <= 0.0 {
-        return None;
-    }
-    let decades = highest.log10().ceil().max(1.0);
-    let mut canvas = Canvas::new(WIDTH, LATENCY_HEIGHT);
-    let (left, right, bottom) = (90, WIDTH - 200, LATENCY_HEIGHT - 60);
-    let x_of = |percentile: f64| {
-        let nines = -(1.0 - (percentile / 100.0).min(0.999_99)).log10();
-        left + (nines / 5.0 * f64::from(right - left)) as i32
-    };
-    let y_of =
-        |us: f64| bottom - (us.max(1.0).log10() / decades * f64::from(bottom - HEAD_HEIGHT)) as i32;
-    head(&mut canvas, comparison, "open loop at half of stock's capacity: latency by percentile");
-    for &percentile in PERCENTILES {
-        let x = x_of(percentile);
-        canvas.line((x, HEAD_HEIGHT), (x, bottom), Ink::Pale);
-        canvas.text(x - 14, bottom + 10, &percentile.to_string());
-    }
-    for decade in 0..=decades as i32 {
-        let us = 10f64.powi(decade);
-        canvas.line((left, y_of(us)), (right, y_of(us)), Ink::Pale);
-        canvas.text(10, y_of(us) - 6, &format!("{us} us"));
-    }
-    for (server, name, curve) in &curves {
-        for pair in curve.windows(2) {
-            let [from, to] =
-                [pair[0], pair[1]].map(|(percentile, us)| (x_of(percentile), y_of(us)));
-            canvas.line(from, to, ink(servers, *server));
+
+    /// The colour of a server: there are not more stock servers than these in a picture that can
+    /// be read.
+    fn ink(&self, server: usize) -> Ink {
+        let slimio = ServerKind::SlimIO.to_string();
+        if self.servers[server] == slimio {
+            return Ink::Blue;
         }
-        if let Some(&(percentile, us)) = curve.last() {
-            canvas.text(x_of(percentile) + 8, y_of(us) - 6, name);
-        }
+        let stock = self.servers[..server].iter().filter(|name| **name != slimio).count();
+        [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet][stock % 4]
     }
-    Some(canvas)
+
+    /// One group of bars per row, each scaled to its own longest: rows differ by orders of
+    /// magnitude.
+    fn bars(&self, metric: &str, title: &str) -> Option<String> {
+        let mut groups = Vec::new();
+        for Row { scenario, runs } in &self.rows {
+            let of = |runs: &[Value]| {
+                median(runs.iter().filter_map(|run| run["metrics"][metric].as_f64()).collect())
+            };
+            let values = runs.iter().filter_map(|(&server, runs)| Some((server, of(runs)?)));
+            let values: Vec<(usize, f64)> = values.collect();
+            // Rows about log bytes are too short for anything else.
+            let is_short = matches!(scenario.work, Work::LogBytes { .. });
+            if !values.is_empty() && !is_short {
+                groups.push((scenario, values));
+            }
+        }
+        if groups.is_empty() {
+            return None;
+        }
+        let group_height = BAR_HEIGHT * self.servers.len() as i32 + 14;
+        let height = HEAD_HEIGHT + group_height * groups.len() as i32 + MARGIN;
+        Some(Canvas::svg(WIDTH, height, |canvas| {
+            canvas.title(MARGIN, 20, title);
+            let names = self.servers.iter().enumerate();
+            canvas.legend(MARGIN, 53, names.map(|(server, name)| (&**name, self.ink(server))));
+            let mut top = HEAD_HEIGHT;
+            for (scenario, values) in groups {
+                canvas.text(MARGIN, top, &format!("{}, {}", scenario.title, scenario.policy));
+                let longest =
+                    values.iter().map(|&(_, value)| value).fold(f64::MIN_POSITIVE, f64::max);
+                for (row, &(server, value)) in values.iter().enumerate() {
+                    let y = top + row as i32 * BAR_HEIGHT;
+                    let length = (f64::from(BARS_RIGHT - BARS_LEFT) * value / longest) as i32;
+                    canvas.bar((BARS_LEFT, y), (length.max(1), BAR_HEIGHT - 2), self.ink(server));
+                    canvas.text(BARS_LEFT + length + 8, y + 2, &number(value));
+                }
+                top += group_height;
+            }
+        }))
+    }
+
+    /// Latency by percentile of the open-loop rows, both axes logarithmic.
+    fn latency(&self) -> Option<Chart> {
+        let rows = self.rows.iter().filter(|row| row.scenario.name.starts_with("open-"));
+        let curves: Vec<Curve> = rows
+            .flat_map(|Row { scenario, runs }| {
+                runs.iter().map(move |(&server, runs)| {
+                    let name = format!("{}, {}", self.servers[server], scenario.policy);
+                    Curve::line(name, self.ink(server), by_percentile(runs))
+                })
+            })
+            .filter(|curve| !curve.points.is_empty())
+            .collect();
+        let x = Axis { scale: Scale::Nines, ..Axis::from(0.0, "percentile (%)") };
+        let y = Axis { scale: Scale::Log, ..Axis::from(1.0, "latency (µs)") };
+        let title = "open loop at half of stock's capacity: latency by percentile".into();
+        let is_any = !curves.is_empty();
+        is_any.then(|| Chart { title, panels: vec![Panel { x, y, curves, ..Panel::default() }] })
+    }
+
+    /// Requests per second of all servers over time, with their snapshots: those of the first
+    /// round, as medians over time would hide short events.
+    fn over_time(&self, Row { scenario, runs }: &Row) -> Option<Chart> {
+        let curves: Vec<Curve> = runs
+            .iter()
+            .filter_map(|(&server, runs)| {
+                let series = &runs.first()?["series"];
+                let points = pairs(&series["requests_per_s_by_s"]);
+                let curve = Curve::line(&self.servers[server], self.ink(server), points);
+                Some(Curve { spans: pairs(&series["snapshots_from_to_s"]), ..curve })
+            })
+            .filter(|curve| !curve.points.is_empty())
+            .collect();
+        let panel = Panel {
+            title:
+                "tinted, with a bar at the top: while the server of that colour writes a snapshot"
+                    .into(),
+            x: Axis::from(0.0, "time (s)"),
+            y: Axis::from(0.0, "requests per second"),
+            is_low: false,
+            curves,
+        };
+        let title =
+            format!("{}, {}: requests per second over time", scenario.title, scenario.policy);
+        (!panel.curves.is_empty()).then(|| Chart { title, panels: vec![panel] })
+    }
+}
+
+/// Latency in microseconds by percentile, the median of the rounds at each.
+fn by_percentile(runs: &[Value]) -> Vec<(f64, f64)> {
+    let curves = runs.iter().map(|run| pairs(&run["latency_us_by_percentile"]));
+    let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (percentile, us) in curves.flatten() {
+        // Numbers above 0 are ordered as their bits are.
+        at.entry(percentile.to_bits()).or_default().push(us);
+    }
+    let medians = at.into_iter().map(|(bits, us)| Some((f64::from_bits(bits), median(us)?)));
+    medians.flatten().collect()
+}
+
+/// A list of pairs of numbers; empty where there is none.
+fn pairs(list: &Value) -> Vec<(f64, f64)> {
+    let pairs = list.as_array().into_iter().flatten();
+    pairs.filter_map(|pair| Some((pair[0].as_f64()?, pair[1].as_f64()?))).collect()
 }
 
 fn number(value: f64) -> String {
     if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-fn write_png(canvas: &Canvas, path: &Path) -> Result<()> {
-    slimio_plot::write_png(canvas, path).doing(format!("writing {}", path.display()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_medians_of_rounds() {
+        let run =
+            |us: f64| serde_json::json!({ "latency_us_by_percentile": [[50.0, us], [99.9, 9.0]] });
+        assert_eq!(by_percentile(&[1.0, 4.0, 2.0].map(run)), [(50.0, 2.0), (99.9, 9.0)]);
+        assert_eq!(by_percentile(&[Value::Null]), []);
+    }
 }

@@ -42,7 +42,7 @@ fn an_experiment_leaves_tables_and_pictures() {
         .map(|file| file.expect("it is listed").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
-    assert_eq!(names, ["tenants-3-7.png", "tenants-6-4.png", "tenants.md"]);
+    assert_eq!(names, ["tenants-3-7.svg", "tenants-6-4.svg", "tenants.md"]);
     let text = fs::read_to_string(out.join("tenants.md")).expect("it is text");
     assert!(text.contains("--machines 200 --simulated 20"), "{text}");
     let is_number = |word: &str| !matches!(word, "NaN" | "inf" | "-inf");
@@ -53,7 +53,7 @@ fn an_experiment_leaves_tables_and_pictures() {
 fn a_map_is_drawn_of_an_emulated_drive_with_a_volume() {
     let folder = tempfile::tempdir().expect("there is room");
     let drive = format!("emulated:{}", text_of(&folder.path().join("drive")));
-    let out = folder.path().join("map.png");
+    let out = folder.path().join("map.svg");
     let map = ["map", "--out", text_of(&out), "--volume", &drive];
     {
         let made = format!("{drive},size=360M");
@@ -70,7 +70,7 @@ fn a_map_is_drawn_of_an_emulated_drive_with_a_volume() {
     }
     let text = said(&map);
     assert!(text.contains(" reclaim units: "), "{text}");
-    assert!(fs::read(&out).expect("it is drawn").starts_with(b"\x89PNG"));
+    assert!(fs::read(&out).expect("it is drawn").starts_with(b"<svg "));
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn what_makes_no_sense_is_refused_with_a_sentence() {
         (&["tenants", "--load", "0"][..], "above 0 and 1 at most"),
         (&["tenants", "--machines", "5", "--simulated", "6"], "no more than there are"),
         (&["validate", "--out", "/dev/null/here"], "making /dev/null/here"),
-        (&["map", "--out", "x.png", "--volume", "/dev/null"], "only of an emulated SSD"),
-        (&["map", "--out", "x.png", "--volume", "emulated:/nowhere/drive"], "/nowhere/drive"),
+        (&["map", "--out", "x.svg", "--volume", "/dev/null"], "only of an emulated SSD"),
+        (&["map", "--out", "x.svg", "--volume", "emulated:/nowhere/drive"], "/nowhere/drive"),
     ] {
         let text = refused(args);
         assert!(text.contains(sentence), "{args:?}: {text}");

@@ -277,15 +277,12 @@ fn a_comparison_leaves_its_results() {
     assert!((1.1..1.4).contains(&median("log-always-10", "log_bytes_per_payload_byte")));
     assert!(median("replay", "replay_mb_per_s") > 1.0);
 
-    let plots = plot::draw(&comparison).unwrap();
-    assert_eq!(plots, ["throughput.png", "cpu.png", "tail.png", "replay.png", "latency.png"]);
+    let plots = plot::draw(&out).unwrap();
+    assert_eq!(plots, ["throughput.svg", "cpu.svg", "tail.svg", "replay.svg", "latency.svg"]);
     for name in plots {
-        let file = std::io::BufReader::new(std::fs::File::open(out.join(&name)).unwrap());
-        let mut reader = png::Decoder::new(file).read_info().unwrap();
-        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
-        reader.next_frame(&mut pixels).unwrap();
-        let drawn = pixels.iter().filter(|&&byte| byte != 255).count();
-        assert!(drawn > 1000, "{name} is empty");
+        let picture = std::fs::read_to_string(out.join(&name)).unwrap();
+        // That of stock is grey.
+        assert!(picture.contains("#6E6E6E"), "{name} is empty");
     }
 
     let report = markdown::render(&comparison, "this test");

@@ -1,6 +1,13 @@
-//! Curves over two axes, in panels below one another.
+//! Curves over two axes, in panels below one another. What is compared is in one panel.
 
-use crate::{Canvas, Ink};
+use std::iter::once;
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{BoldPoints, DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::{ChartBuilder, Circle, Color, PathElement, Rectangle};
+
+use crate::canvas::{Area, Canvas, Drawn, Ink, bold, plain, svg};
 
 /// A title and its panels.
 #[derive(Clone, Debug)]
@@ -11,24 +18,42 @@ pub struct Chart {
     pub panels: Vec<Panel>,
 }
 
-/// Curves that share their axes. The x axis begins at the least x of any of them.
+/// Curves that share their axes.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
     /// What it shows.
     pub title: String,
-    /// The title of the x axis, with its unit.
-    pub x_title: String,
-    /// The y at the bottom; at least one curve must rise above it.
-    pub y_min: f64,
-    /// The x and y that the axes reach at least, so that panels can be compared. If set, the x axis
-    /// begins at 0.
-    pub reach: Option<(f64, f64)>,
-    /// Stretches of x that are shaded.
-    pub shades: Vec<(f64, f64)>,
-    /// Whether it is a third as high as others.
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical one.
+    pub y: Axis,
+    /// Whether it is half as high as others.
     pub is_low: bool,
     /// The curves, later ones above earlier ones.
     pub curves: Vec<Curve>,
+}
+
+/// An axis, as long as its numbers want it.
+#[derive(Clone, Debug, Default)]
+pub struct Axis {
+    /// What is on it, with its unit.
+    pub title: String,
+    /// The number that it begins at; `None` for the least that there is.
+    pub from: Option<f64>,
+    /// Where a number lies on it.
+    pub scale: Scale,
+}
+
+/// How numbers become places on an axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// As they are.
+    #[default]
+    Linear,
+    /// Each power of ten takes the same width, from 1 on.
+    Log,
+    /// Percentiles, of which each further nine takes the same width.
+    Nines,
 }
 
 /// Points of one kind.
@@ -42,6 +67,8 @@ pub struct Curve {
     pub mark: Mark,
     /// Pairs of x and y; pairs that are not finite are left out.
     pub points: Vec<(f64, f64)>,
+    /// Stretches of x that are tinted in its colour, with a bar of their own at the top.
+    pub spans: Vec<(f64, f64)>,
 }
 
 /// How points are drawn.
@@ -49,157 +76,203 @@ pub struct Curve {
 pub enum Mark {
     /// Each point joined with the next.
     Line,
-    /// A square for each point.
-    Squares,
+    /// A dot for each point.
+    Dots,
 }
 
-const WIDTH: i32 = 1100;
-const LEFT: i32 = 90;
-const RIGHT: i32 = WIDTH - 30;
-const HEAD_HEIGHT: i32 = 60;
-/// Height of the axis below a panel, and of the next panel's title and legend.
-const GAP: i32 = 110;
-const PANEL_HEIGHT: i32 = 300;
-const LEGEND_GAP: i32 = 40;
-/// Width of a letter of the font.
-const LETTER: i32 = 7;
-const SQUARE: i32 = 7;
-/// About how many lines the grid has in each direction.
-const GRID_COUNT: f64 = 6.0;
+const WIDTH: u32 = 1100;
+/// Left and right of a panel's curves.
+const LEFT: i32 = 106;
+const RIGHT: i32 = 30;
+/// Left of the title of the vertical axis.
+const EDGE: i32 = 10;
+/// The chart's title.
+const HEAD_HEIGHT: u32 = 36;
+/// A panel's title and its legend.
+const LEGEND_HEIGHT: u32 = 80;
+const PANEL_HEIGHT: u32 = 370;
+/// Numbers and title below a panel's curves.
+const BELOW: u32 = 56;
+/// Part of the curves' height that a bar of spans takes. As much is free between two of them, and twice
+/// as much above the curves.
+const LANE: f64 = 0.025;
+const MARKS_MAX: usize = 8;
 
 impl Chart {
     /// The picture.
-    pub fn draw(&self) -> Canvas {
-        let height: i32 = self.panels.iter().map(|panel| panel.height() + GAP).sum();
-        let mut canvas = Canvas::new(WIDTH, HEAD_HEIGHT + height);
-        canvas.title(30, 18, &self.title);
-        let mut top = HEAD_HEIGHT + 50;
-        for panel in &self.panels {
-            panel.draw(&mut canvas, top);
-            top += panel.height() + GAP;
-        }
-        canvas
+    pub fn svg(&self) -> String {
+        let height: u32 = self.panels.iter().map(Panel::height).sum();
+        svg((WIDTH, HEAD_HEIGHT + height), |area| {
+            area.draw_text(&self.title, &bold(), (LEFT, 14))?;
+            let (_, mut rest) = area.split_vertically(HEAD_HEIGHT);
+            for panel in &self.panels {
+                let (above, below) = rest.split_vertically(panel.height());
+                panel.draw(&above)?;
+                rest = below;
+            }
+            Ok(())
+        })
     }
 }
 
 impl Panel {
-    fn height(&self) -> i32 {
-        if self.is_low { PANEL_HEIGHT / 3 } else { PANEL_HEIGHT }
+    fn height(&self) -> u32 {
+        LEGEND_HEIGHT + BELOW + if self.is_low { PANEL_HEIGHT / 2 } else { PANEL_HEIGHT }
     }
 
-    fn draw(&self, canvas: &mut Canvas, top: i32) {
-        canvas.text(LEFT, top - 42, &self.title);
-        self.legend(canvas, top - 22);
-        let Some(scale) = Scale::of(self, top) else {
-            canvas.text(LEFT, top, "nothing to show");
-            return;
-        };
-        let bottom = top + self.height();
-        for &(from, to) in &self.shades {
-            let [left, right] = [from, to].map(|x| scale.x(x.clamp(scale.x_min, scale.x_max)));
-            canvas.bar((left, top), ((right - left).max(1), self.height()), Ink::Shade);
+    fn draw(&self, area: &Area<'_>) -> Drawn {
+        let (head, body) = area.split_vertically(LEGEND_HEIGHT);
+        head.draw_text(&self.title, &plain(), (LEFT, 22))?;
+        let named = self.curves.iter().filter(|curve| !curve.name.is_empty());
+        Canvas(&head).legend(LEFT, 52, named.map(|curve| (curve.name.as_str(), curve.ink)));
+        let points = || self.curves.iter().flat_map(Curve::numbers);
+        let x = self.x.range(points().map(|(x, _)| x));
+        let y = self.y.range(points().map(|(_, y)| y));
+        let with_spans = self.curves.iter().filter(|curve| !curve.spans.is_empty());
+        let lane = LANE * (y.end - y.start);
+        let mut top = y.end + 2.0 * lane * (1 + with_spans.clone().count()) as f64;
+        let y = y.start..top;
+        let mut chart = ChartBuilder::on(&body)
+            .margin_left(EDGE)
+            .margin_right(RIGHT)
+            .x_label_area_size(BELOW)
+            .y_label_area_size(LEFT - EDGE)
+            .build_cartesian_2d(Scaled(self.x.scale, x.clone()), Scaled(self.y.scale, y.clone()))?;
+        chart
+            .configure_mesh()
+            .bold_line_style(Ink::Pale.color())
+            .axis_style(Ink::Grey.color())
+            .label_style(plain())
+            .axis_desc_style(plain())
+            .x_desc(&self.x.title)
+            .y_desc(&self.y.title)
+            .x_label_formatter(&|number| label(*number))
+            .y_label_formatter(&|number| label(*number))
+            .draw()?;
+        for curve in with_spans {
+            for &(from, to) in &curve.spans {
+                let [from, to] = [from, to].map(|at| at.clamp(x.start, x.end));
+                let span = |above, below, opacity| {
+                    let style = curve.ink.color().mix(opacity).filled();
+                    Rectangle::new([(from, above), (to, below)], style)
+                };
+                chart.draw_series([span(y.end, y.start, 0.1), span(top, top - lane, 0.8)])?;
+            }
+            top -= 2.0 * lane;
         }
-        for y in grid(self.y_min, scale.y_max) {
-            canvas.line((LEFT, scale.y(y)), (RIGHT, scale.y(y)), Ink::Pale);
-            canvas.text(20, scale.y(y) - 6, &rounded(y).to_string());
-        }
-        for x in grid(scale.x_min, scale.x_max) {
-            canvas.line((scale.x(x), top), (scale.x(x), bottom), Ink::Pale);
-            canvas.text(scale.x(x) - 8, bottom + 8, &rounded(x).to_string());
-        }
-        canvas.text(RIGHT - self.x_title.len() as i32 * LETTER, bottom + 26, &self.x_title);
         for curve in &self.curves {
-            curve.draw(canvas, &scale);
-        }
-    }
-
-    fn legend(&self, canvas: &mut Canvas, y: i32) {
-        let mut x = LEFT;
-        for curve in self.curves.iter().filter(|curve| !curve.name.is_empty()) {
+            let (points, color) = (curve.numbers(), curve.ink.color());
             match curve.mark {
-                Mark::Line => canvas.line((x, y + 6), (x + 14, y + 6), curve.ink),
-                Mark::Squares => canvas.bar((x + 4, y + 3), (SQUARE, SQUARE), curve.ink),
-            }
-            canvas.text(x + 20, y, &curve.name);
-            x += 20 + curve.name.len() as i32 * LETTER + LEGEND_GAP;
-        }
-    }
-}
-
-impl Curve {
-    fn numbers(&self) -> impl Iterator<Item = (f64, f64)> {
-        self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
-    }
-
-    fn draw(&self, canvas: &mut Canvas, scale: &Scale) {
-        let places = self.numbers().map(|(x, y)| (scale.x(x), scale.y(y)));
-        match self.mark {
-            Mark::Line => {
-                let mut before = None;
-                for place in places {
-                    canvas.line(before.unwrap_or(place), place, self.ink);
-                    before = Some(place);
+                Mark::Line => {
+                    let line = PathElement::new(points.collect::<Vec<_>>(), color.stroke_width(2));
+                    chart.draw_series(once(line))?;
                 }
-            }
-            Mark::Squares => {
-                for (x, y) in places {
-                    canvas.bar((x - SQUARE / 2, y - SQUARE / 2), (SQUARE, SQUARE), self.ink);
+                Mark::Dots => {
+                    chart.draw_series(points.map(|at| Circle::new(at, 4, color.filled())))?;
                 }
             }
         }
+        Ok(())
     }
 }
 
-/// Maps numbers to pixels.
-struct Scale {
-    bottom: i32,
-    height: i32,
-    x_min: f64,
-    x_max: f64,
-    y_min: f64,
-    y_max: f64,
+impl Axis {
+    /// The axis with this title, from this number on.
+    pub fn from(from: f64, title: impl Into<String>) -> Self {
+        Self { title: title.into(), from: Some(from), scale: Scale::Linear }
+    }
+
+    /// What it reaches over; it has an extent even where all numbers are the same.
+    fn range(&self, numbers: impl Iterator<Item = f64>) -> Range<f64> {
+        let (least, most) = numbers
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
+                (least.min(it), most.max(it))
+            });
+        let from = self.from.unwrap_or(if least.is_finite() { least } else { 0.0 });
+        from..if most > from { most } else { from + 1.0 }
+    }
 }
 
 impl Scale {
-    /// `None` if all points have the same x, or none lies above the panel's `y_min`.
-    fn of(panel: &Panel, top: i32) -> Option<Self> {
-        let points = || panel.curves.iter().flat_map(Curve::numbers);
-        let x_min = points().map(|(x, _)| x).fold(f64::INFINITY, f64::min);
-        let x_max = points().map(|(x, _)| x).fold(f64::NEG_INFINITY, f64::max);
-        let y_max = points().map(|(_, y)| y).fold(f64::NEG_INFINITY, f64::max);
-        let (x_reach, y_reach) = panel.reach.unwrap_or((f64::NEG_INFINITY, f64::NEG_INFINITY));
-        let (x_max, y_max) = (x_max.max(x_reach), y_max.max(y_reach));
-        let x_min = if panel.reach.is_some() { x_min.min(0.0) } else { x_min };
-        let has_extent = x_max > x_min && y_max > panel.y_min;
-        let height = panel.height();
-        let bottom = top + height;
-        has_extent.then_some(Self { bottom, height, x_min, x_max, y_min: panel.y_min, y_max })
+    fn place(self, number: f64) -> f64 {
+        match self {
+            Self::Linear => number,
+            Self::Log => number.max(1.0).log10(),
+            Self::Nines => -(1.0 - (number / 100.0).min(0.999_99)).log10(),
+        }
     }
 
-    fn x(&self, x: f64) -> i32 {
-        LEFT + ((x - self.x_min) / (self.x_max - self.x_min) * f64::from(RIGHT - LEFT)) as i32
-    }
-
-    fn y(&self, y: f64) -> i32 {
-        let share = (y - self.y_min) / (self.y_max - self.y_min);
-        self.bottom - (share * f64::from(self.height)) as i32
+    /// The number at a whole place.
+    fn number(self, place: i32) -> f64 {
+        match self {
+            Self::Linear => f64::from(place),
+            Self::Log => 10f64.powi(place),
+            Self::Nines => 100.0 * (1.0 - 10f64.powi(-place)),
+        }
     }
 }
 
-/// About six round numbers from `min` to `max`.
-pub fn grid(min: f64, max: f64) -> impl Iterator<Item = f64> {
-    let rough = (max - min) / GRID_COUNT;
-    let decade = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * decade);
-    let step = step.into_iter().find(|&step| step >= rough).unwrap_or(rough);
-    // A rounding error must not take away the first or last.
-    let [first, last] = [(min / step - 1e-9).ceil(), (max / step + 1e-9).floor()];
-    (0..=(last - first) as u32).map(move |index| (first + f64::from(index)) * step)
+/// The numbers of an axis, for the library.
+struct Scaled(Scale, Range<f64>);
+
+impl Scaled {
+    fn places(&self) -> RangedCoordf64 {
+        (self.0.place(self.1.start)..self.0.place(self.1.end)).into()
+    }
 }
 
-/// Rounds to three decimals, which hides the rounding errors of binary fractions.
-pub fn rounded(number: f64) -> f64 {
-    (number * 1000.0).round() / 1000.0
+impl Ranged for Scaled {
+    type ValueType = f64;
+    type FormatOption = DefaultFormatting;
+
+    fn map(&self, number: &f64, limit: (i32, i32)) -> i32 {
+        self.places().map(&self.0.place(*number), limit)
+    }
+
+    /// Round numbers, with a label and a line each.
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        let range = self.places().range();
+        if hint.weight().allow_light_points() {
+            return Vec::new();
+        }
+        match self.0 {
+            Scale::Linear => self.places().key_points(BoldPoints(MARKS_MAX)),
+            scale => {
+                let places = range.start.ceil() as i32..=range.end.floor() as i32;
+                places.map(|place| scale.number(place)).collect()
+            }
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.1.clone()
+    }
+}
+
+/// A number with commas between thousands.
+fn label(number: f64) -> String {
+    // Without the rounding errors of binary fractions, and never "-0".
+    let text = ((number * 1000.0).round() / 1000.0 + 0.0).to_string();
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut grouped = String::new();
+    for (index, digit) in whole.char_indices() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) && !grouped.ends_with('-') {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped + fraction
+}
+
+impl Curve {
+    /// A line without spans.
+    pub fn line(name: impl Into<String>, ink: Ink, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), ink, mark: Mark::Line, points, spans: Vec::new() }
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
+    }
 }
 
 #[cfg(test)]
@@ -207,40 +280,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grid_has_round_numbers() {
-        let lines = |min, max| grid(min, max).map(rounded).collect::<Vec<_>>();
-        assert_eq!(lines(0.0, 60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
-        assert_eq!(lines(0.0, 70_000.0), [0.0, 20_000.0, 40_000.0, 60_000.0]);
-        assert_eq!(lines(0.0, 0.9), [0.0, 0.2, 0.4, 0.6, 0.8]);
-        assert_eq!(lines(0.014, 8.1), [2.0, 4.0, 6.0, 8.0]);
-        assert_eq!(lines(1.0, 1.9), [1.0, 1.2, 1.4, 1.6, 1.8]);
+    fn marks_are_round_numbers() {
+        let labels = |scale, range| {
+            let marks = Scaled(scale, range).key_points(BoldPoints(MARKS_MAX));
+            marks.into_iter().map(label).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(Scale::Linear, 0.0..70_000.0)[..2], ["0", "10,000"]);
+        assert_eq!(
+            labels(Scale::Linear, 1.0..1.3),
+            ["1", "1.05", "1.1", "1.15", "1.2", "1.25", "1.3"]
+        );
+        assert_eq!(labels(Scale::Log, 1.0..3000.0), ["1", "10", "100", "1,000"]);
+        assert_eq!(labels(Scale::Nines, 0.0..100.0), ["0", "90", "99", "99.9", "99.99", "99.999"]);
+        assert_eq!(label(-100.0), "-100");
     }
 
     #[test]
-    fn a_point_lies_where_its_numbers_say() {
-        let points = vec![(0.0, 1.0), (10.0, 2.0), (5.0, f64::NAN)];
-        let curve = Curve { name: String::new(), ink: Ink::Blue, mark: Mark::Squares, points };
-        let panel = Panel { y_min: 1.0, curves: vec![curve], ..Panel::default() };
-        let scale = Scale::of(&panel, 0).unwrap();
-        assert_eq!((scale.x(0.0), scale.x(10.0)), (LEFT, RIGHT));
-        assert_eq!((scale.y(1.0), scale.y(2.0)), (PANEL_HEIGHT, 0));
-        let drawn = Chart { title: String::new(), panels: vec![panel.clone()] }.draw();
-        let empty = Chart { title: String::new(), panels: vec![Panel { curves: vec![], ..panel }] };
-        assert_ne!(drawn.bytes(), empty.draw().bytes());
+    fn an_axis_reaches_from_its_first_number_to_the_last_one() {
+        let numbers = [3.0, 2.0, 5.0];
+        let axis = Axis::default();
+        assert_eq!(axis.range(numbers.into_iter()), 2.0..5.0);
+        assert_eq!(Axis::from(0.0, "").range(numbers.into_iter()), 0.0..5.0);
+        assert_eq!(axis.range([2.0, 2.0].into_iter()), 2.0..3.0, "it has an extent");
+        assert_eq!(axis.range([].into_iter()), 0.0..1.0);
     }
 
     #[test]
-    fn panels_that_reach_as_far_have_the_same_axes() {
-        let line = |points| Curve { name: String::new(), ink: Ink::Blue, mark: Mark::Line, points };
-        let curves = vec![line(vec![(1.0, 0.0), (5.0, 50.0)])];
-        let panel = Panel { curves, reach: Some((10.0, 20.0)), ..Panel::default() };
-        let scale = Scale::of(&panel, 0).unwrap();
-        assert_eq!((scale.x(0.0), scale.x(10.0)), (LEFT, RIGHT));
-        assert_eq!(scale.y(50.0), 0, "what is there is shown");
-        let low = Panel { is_low: true, ..panel.clone() };
-        assert_eq!(Scale::of(&low, 0).unwrap().y(0.0), PANEL_HEIGHT / 3);
-        let draw = |panel| Chart { title: String::new(), panels: vec![panel] }.draw();
-        let shaded = draw(Panel { shades: vec![(6.0, 7.0)], ..panel.clone() });
-        assert_ne!(shaded.bytes(), draw(panel).bytes());
+    fn what_is_compared_is_in_one_panel_with_titles() {
+        let curve = |name, ink, points| Curve::line(name, ink, points);
+        let mut blue = curve("one <A>", Ink::Blue, vec![(0.0, 1.0), (10.0, 2.0), (5.0, f64::NAN)]);
+        let orange = curve("two", Ink::Orange, vec![(0.0, 2.0), (5.0, 3.0)]);
+        let drawn = |blue: &Curve| {
+            let curves = vec![blue.clone(), orange.clone()];
+            let (x, y) = (Axis::from(0.0, "time (s)"), Axis::from(0.0, "rate (1/s)"));
+            let panel = Panel { title: "panel".into(), x, y, is_low: false, curves };
+            Chart { title: "chart".into(), panels: vec![panel] }.svg()
+        };
+        let picture = drawn(&blue);
+        for text in ["chart", "panel", "one &lt;A&gt;", "two", "time (s)", "rate (1/s)", "10"] {
+            assert!(picture.contains(&format!(">\n{text}\n</text>")), "{text}: {picture}");
+        }
+        assert!(picture.contains("font-size=\"16\""), "{picture}");
+        let lines = |ink: &str| picture.matches(&format!("stroke=\"{ink}\"")).count();
+        assert_eq!((lines("#1E64C8"), lines("#E18214")), (1, 1), "a curve each");
+        blue.spans = vec![(2.0, 4.0)];
+        let filled = |picture: &str| picture.matches("fill=\"#1E64C8\"").count();
+        assert_eq!((filled(&picture), filled(&drawn(&blue))), (1, 3), "a tint and a bar");
+        blue.mark = Mark::Dots;
+        assert_eq!(drawn(&blue).matches("<circle").count(), 2);
     }
 }

@@ -47,6 +47,8 @@ pub struct Compare {
     extra: String,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[arg(long)]
+    redraw: bool,
 }
 
 impl Compare {
@@ -54,6 +56,10 @@ impl Compare {
     pub fn run(&self, command: &str) -> Result<String> {
         if self.scenarios.as_deref() == Some("list") {
             return Ok(list());
+        }
+        if self.redraw {
+            let (out, names) = (self.out.display(), plot::draw(&self.out)?.join(", "));
+            return Ok(format!("Written to {out}: {names}\n"));
         }
         let comparison = compare(self.config()?)?;
         write_report(&comparison, command)
@@ -108,7 +114,7 @@ fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
     let out = &comparison.config.out;
     let report = markdown::render(comparison, command);
     fs::write(out.join(REPORT_FILE), &report).doing("writing the report")?;
-    let plots = plot::draw(comparison)?;
+    let plots = plot::draw(out)?;
     let errors = comparison.errors();
     if errors.is_empty() {
         let names = [RUNS_FILE, REPORT_FILE].into_iter().chain(plots.iter().map(String::as_str));

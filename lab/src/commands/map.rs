@@ -1,9 +1,10 @@
 //! `slimio-lab map`: draws which lifetime lives in which reclaim unit of an emulated SSD.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use slimio_plot::{Canvas, Ink, write_png};
+use slimio_plot::{Canvas, Ink};
 use slimio_ssd::{Clock, DriveOptions, PREFIX};
 use slimio_storage::inspect;
 use slimio_volume::{OWNERS, Unit, open_watched, summary, units};
@@ -26,7 +27,7 @@ pub const HELP: &str = include_str!("../../help/map.txt");
 #[derive(Debug, Args)]
 pub struct Map {
     /// The picture
-    #[arg(long, value_name = "PNG")]
+    #[arg(long, value_name = "SVG")]
     out: PathBuf,
     /// The emulated SSD, which no server has: emulated:FILE
     #[arg(long)]
@@ -53,36 +54,32 @@ impl Map {
         let found = inspect(&mut *storage.media).map_err(|error| refused(&error))?;
         let units = watch.with_ftl(|ftl| units(ftl, &found));
         let summary = summary(&watch, &found);
-        write_png(&draw(volume, &summary, &units), &self.out)
+        fs::write(&self.out, draw(volume, &summary, &units))
             .doing(format!("writing {}", self.out.display()))?;
         Ok(format!("{summary}\n{}\n", storage.why_not_better))
     }
 }
 
-fn draw(volume: &str, summary: &str, units: &[Unit]) -> Canvas {
+fn draw(volume: &str, summary: &str, units: &[Unit]) -> String {
     let rows = units.len().div_ceil(COLUMNS) as i32;
     let (cell_width, cell_height) = CELL;
     let width = 2 * MARGIN + COLUMNS as i32 * (cell_width + GAP);
-    let mut canvas = Canvas::new(width, HEAD + rows * (cell_height + GAP) + MARGIN);
-    canvas.title(MARGIN, 10, volume);
-    canvas.text(MARGIN, 32, summary);
-    let others = [("not valid", Ink::Grey), ("not written", Ink::Pale)];
-    for (index, (name, ink)) in OWNERS.into_iter().zip(INKS).chain(others).enumerate() {
-        let x = MARGIN + index as i32 * 148;
-        canvas.bar((x, 58), (12, 12), ink);
-        canvas.text(x + 16, 58, name);
-    }
-    for (index, unit) in units.iter().enumerate() {
-        let column = (index % COLUMNS) as i32;
-        let row = (index / COLUMNS) as i32;
-        let corner = (MARGIN + column * (cell_width + GAP), HEAD + row * (cell_height + GAP));
-        draw_unit(&mut canvas, corner, unit);
-    }
-    canvas
+    Canvas::svg(width, HEAD + rows * (cell_height + GAP) + MARGIN, |canvas| {
+        canvas.title(MARGIN, 10, volume);
+        canvas.text(MARGIN, 36, summary);
+        let others = [("not valid", Ink::Grey), ("not written", Ink::Pale)];
+        canvas.legend(MARGIN, 62, OWNERS.into_iter().zip(INKS).chain(others));
+        for (index, unit) in units.iter().enumerate() {
+            let column = (index % COLUMNS) as i32;
+            let row = (index / COLUMNS) as i32;
+            let corner = (MARGIN + column * (cell_width + GAP), HEAD + row * (cell_height + GAP));
+            draw_unit(canvas, corner, unit);
+        }
+    })
 }
 
 /// A bar as long as a unit: valid pages by lifetime, then pages not valid, then pages not written.
-fn draw_unit(canvas: &mut Canvas, (x, y): (i32, i32), unit: &Unit) {
+fn draw_unit(canvas: &Canvas<'_, '_>, (x, y): (i32, i32), unit: &Unit) {
     let (width, height) = CELL;
     canvas.bar((x, y), CELL, Ink::Pale);
     let pixels = |pages: u32| (u64::from(pages) * width as u64 / u64::from(unit.pages)) as i32;
@@ -103,22 +100,14 @@ mod tests {
 
     #[test]
     fn each_lifetime_has_its_part_of_a_units_bar() {
-        let mut canvas = Canvas::new(CELL.0, CELL.1);
         let valid = [0, 10, 0, 5, 0];
-        draw_unit(
-            &mut canvas,
-            (0, 0),
-            &Unit { state: UnitState::Open, pages: 40, written: 30, valid },
-        );
-        let pixel = |x: usize| &canvas.bytes()[x * 3..][..3];
-        let mut colours: Vec<(&[u8], usize)> = Vec::new();
-        for x in 0..CELL.0 as usize {
-            match colours.last_mut() {
-                Some((colour, count)) if *colour == pixel(x) => *count += 1,
-                _ => colours.push((pixel(x), 1)),
-            }
-        }
-        let counts: Vec<usize> = colours.iter().map(|(_, count)| *count).collect();
-        assert_eq!(counts, [10, 5, 15, 10]);
+        let unit = Unit { state: UnitState::Open, pages: 40, written: 30, valid };
+        let picture = Canvas::svg(CELL.0, CELL.1, |canvas| draw_unit(canvas, (0, 0), &unit));
+        let bars = picture.lines().filter_map(|line| line.strip_prefix("<rect x=\""));
+        let bars: Vec<&str> = bars.filter_map(|bar| bar.split(" height").next()).collect();
+        let [_white, all, written, first, second] = bars[..] else { panic!("{picture}") };
+        assert!(all.ends_with("width=\"40\"") && written.ends_with("width=\"30\""), "{bars:?}");
+        assert_eq!(first, "0\" y=\"0\" width=\"10\"");
+        assert_eq!(second, "10\" y=\"0\" width=\"5\"");
     }
 }

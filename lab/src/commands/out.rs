@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use slimio_plot::{Chart, write_png};
+use slimio_plot::Chart;
 
 use crate::error::{Doing, Result};
 
@@ -28,7 +28,6 @@ impl OutArg {
     }
 
     pub(super) fn draw(&self, name: &str, chart: &Chart) -> Result<()> {
-        let path = self.out.join(name);
-        write_png(&chart.draw(), &path).doing(format!("writing {}", path.display()))
+        self.write(name, &chart.svg())
     }
 }

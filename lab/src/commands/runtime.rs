@@ -2,10 +2,9 @@
 //! a table and pictures.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use slimio_plot::write_png;
 
 use crate::environment::Environment;
 use crate::error::{BenchError, Doing as _, Result};
@@ -219,8 +218,8 @@ impl Experiment {
         };
         let shown: Vec<&Outcome> =
             middle_rounds(&self.outcomes).into_iter().filter(is_shown).collect();
-        let path = self.out.join(format!("runtime-{}-{policy}.png", drive.name));
-        write_picture(&shown, &path)
+        let path = self.out.join(format!("runtime-{}-{policy}.svg", drive.name));
+        fs::write(&path, chart(&shown).svg()).doing(format!("writing {}", path.display()))
     }
 
     /// Checks that the collector copies hardly anything with data placement. How much it copies
@@ -235,8 +234,4 @@ impl Experiment {
         }
         Ok(())
     }
-}
-
-fn write_picture(outcomes: &[&Outcome], path: &Path) -> Result<()> {
-    write_png(&chart(outcomes).draw(), path).doing(format!("writing {}", path.display()))
 }

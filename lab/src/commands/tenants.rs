@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
+use slimio_plot::{Axis, Chart, Curve, Ink, Panel};
 use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo};
 use slimio_ssd::workload::population::{Population, Stay, Stretch, schedule, stretches};
 use slimio_ssd::workload::{Moment, Tenants as Stream, on_all_cores, run_tenants};
@@ -108,7 +108,7 @@ impl Tenants {
         let mut rows = String::new();
         for (mix, ((name, _), (_, stretches))) in MIXES.iter().zip(&schedules).enumerate() {
             let (by_age, greedy) = (&pairs[mix * 2], &pairs[mix * 2 + 1]);
-            let file = format!("tenants-{}.png", name.replace(':', "-"));
+            let file = format!("tenants-{}.svg", name.replace(':', "-"));
             self.out.draw(&file, &chart(name, alpha, stretches, by_age))?;
             rows.push_str(&row(name, alpha, stretches, by_age, greedy));
         }
@@ -194,7 +194,7 @@ impl Tenants {
         for (name, _) in MIXES {
             let file = name.replace(':', "-");
             // Writing to a string does not fail.
-            let _ = writeln!(text, "\n![YCSB to DLRM {name}](tenants-{file}.png)");
+            let _ = writeln!(text, "\n![YCSB to DLRM {name}](tenants-{file}.svg)");
         }
         let _ = write!(
             text,
@@ -307,35 +307,34 @@ fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart 
             |index: usize| (stretches[index].start_s / 3600.0, values(index).unwrap_or(f64::NAN));
         (0..stretches.len()).map(at).collect::<Vec<_>>()
     };
-    let curve =
-        |name: &str, ink, points| Curve { name: name.into(), ink, mark: Mark::Line, points };
     let whole = fifo(alpha).ok();
     let after = |saved: Option<f64>| Some(whole? * (1.0 - saved?));
-    let panel = |title: &str, y_min, curves| Panel {
-        title: title.into(),
-        x_title: "hours".into(),
-        y_min,
-        curves,
-        ..Panel::default()
+    let panel = |title: &str, y, curves| {
+        let x = Axis { title: "time (hours)".into(), ..Axis::default() };
+        Panel { title: title.into(), x, y, is_low: false, curves }
     };
     let used = vec![
-        curve("held by machines", Ink::Grey, over_time(&|at| Some(stretches[at].held_share))),
-        curve(
+        Curve::line("held by machines", Ink::Grey, over_time(&|at| Some(stretches[at].held_share))),
+        Curve::line(
             "drive, without TRIM",
             Ink::Red,
             over_time(&|at| Some(by_age.without[at].mapped_share())),
         ),
-        curve("drive, with TRIM", Ink::Blue, over_time(&|at| Some(by_age.with[at].mapped_share()))),
+        Curve::line(
+            "drive, with TRIM",
+            Ink::Blue,
+            over_time(&|at| Some(by_age.with[at].mapped_share())),
+        ),
     ];
     let waf = vec![
-        curve("without TRIM", Ink::Red, over_time(&|at| by_age.without[at].waf)),
-        curve("with TRIM", Ink::Blue, over_time(&|at| by_age.with[at].waf)),
-        curve(
+        Curve::line("without TRIM", Ink::Red, over_time(&|at| by_age.without[at].waf)),
+        Curve::line("with TRIM", Ink::Blue, over_time(&|at| by_age.with[at].waf)),
+        Curve::line(
             "formula of the trim ratio",
             Ink::Orange,
             over_time(&|at| after(by_ratio(alpha, &stretches[at]))),
         ),
-        curve(
+        Curve::line(
             "formula of the live share",
             Ink::Green,
             over_time(&|at| after(by_live_shares(alpha, &by_age.with[at]))),
@@ -344,8 +343,12 @@ fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart 
     Chart {
         title: format!("Machines that come and go, YCSB to DLRM {name}"),
         panels: vec![
-            panel("part of the drive in use", 0.0, used),
-            panel("write amplification, FIFO, simulated and by formula", 1.0, waf),
+            panel("what is in use", Axis::from(0.0, "part of the drive"), used),
+            panel(
+                "write amplification, FIFO, simulated and by formula",
+                Axis::from(1.0, "WAF (bytes to media / host)"),
+                waf,
+            ),
         ],
     }
 }

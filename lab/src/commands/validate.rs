@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
+use slimio_plot::{Axis, Chart, Curve, Ink, Mark, Panel};
 use slimio_ssd::Victims;
 use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo, greedy};
 use slimio_ssd::workload::{Case, CompareError, Compared, Size, compare, on_all_cores};
@@ -74,11 +74,11 @@ impl Validate {
         for (case, result) in cases.into_iter().zip(results) {
             cells.push(Cell { case, compared: result.map_err(failed)? });
         }
-        self.out.draw("validation.png", &chart(&cells, self.unit_pages))?;
+        self.out.draw("validation.svg", &chart(&cells, self.unit_pages))?;
         self.out.write("validation.md", &self.table(&cells))?;
         Ok(format!(
             "{} drives: formula and simulation differ by {:.2} % at most; wrote validation.md and \
-             validation.png to {folder}\n",
+             validation.svg to {folder}\n",
             cells.len(),
             worst(&cells) * 100.0
         ))
@@ -97,7 +97,7 @@ impl Validate {
              over the next six. `model`: formula for a drive without bound. `first third`: what the \
              first third of the capacity would have shown, right after the fill.\n\n\
              The formulas and the simulation differ by **{:.2} % at most**.\n\n\
-             ![formula and simulation](validation.png)\n",
+             ![formula and simulation](validation.svg)\n",
             settled.unwrap_or_default(),
             worst(cells) * 100.0
         );
@@ -150,12 +150,7 @@ fn chart(cells: &[Cell], unit_pages: u32) -> Chart {
     let panels = KINDS.map(|(victims, trims)| {
         let curves = RATIOS.iter().flat_map(|&(ratio, ink)| {
             let name = format!("D = {ratio}");
-            let line = Curve {
-                name,
-                ink,
-                mark: Mark::Line,
-                points: by_formula(victims, unit_pages, trims, ratio),
-            };
+            let line = Curve::line(name, ink, by_formula(victims, unit_pages, trims, ratio));
             let points = cells
                 .iter()
                 .filter(|Cell { case, .. }| {
@@ -165,18 +160,19 @@ fn chart(cells: &[Cell], unit_pages: u32) -> Chart {
                 })
                 .map(|Cell { compared, .. }| (compared.spare, compared.steady.waf))
                 .collect();
-            [line, Curve { name: String::new(), ink, mark: Mark::Squares, points }]
+            let dots = Curve { mark: Mark::Dots, ..Curve::line("", ink, points) };
+            [line, dots]
         });
         Panel {
-            title: format!("{}, {}", name_of(victims), trims.name()),
-            x_title: "spare factor".into(),
-            y_min: 1.0,
+            title: format!("{}, {}, D trims per write", name_of(victims), trims.name()),
+            x: Axis { title: "spare factor (part of the NAND)".into(), ..Axis::default() },
+            y: Axis::from(1.0, "WAF (bytes to media / host)"),
             curves: curves.collect(),
             ..Panel::default()
         }
     });
     Chart {
-        title: "Write amplification: formulas as lines, simulations as squares".into(),
+        title: "Write amplification: formulas as lines, simulations as dots".into(),
         panels: panels.into(),
     }
 }

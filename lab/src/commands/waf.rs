@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
 use clap::Args;
-use slimio_plot::write_png;
 use slimio_ssd::workload::PaperRun;
 
 use self::table::{DriveRow, Row, chart, drives_table, points, table};
@@ -279,9 +278,8 @@ impl Experiment {
                 }
             }
         }
-        let picture = self.out.join(format!("{file}.png"));
-        write_png(&chart(&rows).draw(), &picture)
-            .doing(format!("writing {}", picture.display()))?;
+        let picture = self.out.join(format!("{file}.svg"));
+        fs::write(&picture, chart(&rows).svg()).doing(format!("writing {}", picture.display()))?;
         self.write(file, table(&rows))
     }
 

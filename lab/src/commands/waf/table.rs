@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use slimio_plot::{Chart, Curve, Ink, Mark, Panel};
+use slimio_plot::{Axis, Chart, Curve, Ink, Panel};
 
 use super::{DRIVES, HANDLES, PAPER, Subject};
 use crate::error::{BenchError, Result};
@@ -164,12 +164,12 @@ pub(super) fn chart(rows: &[Row]) -> Chart {
             };
             let points = row.points.iter().map(waf).collect();
             let name = row.name.trim_start_matches("stock Redis, ").to_owned();
-            Curve { name, ink, mark: Mark::Line, points }
+            Curve::line(name, ink, points)
         });
         Panel {
             title: format!("appendfsync {policy}"),
-            x_title: "GiB written by the host".into(),
-            y_min: 1.0,
+            x: Axis::from(0.0, "written by the host (GiB)"),
+            y: Axis::from(1.0, "WAF (bytes to media / host)"),
             curves: curves.collect(),
             ..Panel::default()
         }
