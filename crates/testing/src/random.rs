@@ -16,13 +16,12 @@ pub fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
 /// # Panics
 /// When what is in the environment is no number.
 pub fn seed() -> u64 {
-    let seed = match std::env::var("SLIMIO_SEED") {
-        Ok(text) => text.parse().expect("SLIMIO_SEED is a number"),
-        Err(_) => {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            since.expect("after 1970").as_nanos() as u64
-        }
-    };
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let set = std::env::var("SLIMIO_SEED");
+    let seed = set.map_or_else(
+        |_| now().as_nanos() as u64,
+        |text| text.parse().expect("SLIMIO_SEED is a number"),
+    );
     eprintln!("seed {seed}; repeat with SLIMIO_SEED={seed}");
     seed
 }
