@@ -6,7 +6,7 @@ mod contents;
 #[path = "common/entries.rs"]
 mod entries;
 
-use common::{Driver, Generator};
+use common::Driver;
 use entries::{Entry, contents, sorted};
 use fastrand::Rng;
 use slimio_keyspace::{
@@ -14,6 +14,7 @@ use slimio_keyspace::{
     EvictionPolicy, Keyspace, Mode, Outcome, command_table,
 };
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
+use slimio_testing::random::{Generator, seed};
 
 /// Rounds of one capture each.
 const ROUNDS: usize = 10_000;
@@ -71,8 +72,8 @@ fn commands(driver: &mut Driver, generator: &mut Generator, count: usize) {
 /// flushed and swapped.
 #[test]
 fn what_is_captured_is_what_was_there() {
-    let seed = common::seed();
-    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let seed = seed();
+    let mut generator = Generator::new(seed, 3_000);
     let mut driver = Driver::new(seed);
     driver.now_ms = 1_700_000_000_000;
     let policy = EvictionPolicy::AllKeysRandom;
@@ -126,7 +127,7 @@ fn what_is_captured_is_what_was_there() {
 /// Buckets are split and merged by the thousand while the walk goes over them.
 #[test]
 fn a_capture_survives_splits_and_merges() {
-    let seed = common::seed();
+    let seed = seed();
     let mut rng = Rng::with_seed(seed);
     for (before, after) in [(3_000, 60_000), (60_000, 500), (20_000, 20_000), (0, 3_000)] {
         let mut driver = Driver::new(rng.u64(..));

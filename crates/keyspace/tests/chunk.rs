@@ -6,7 +6,7 @@ mod contents;
 #[path = "common/entries.rs"]
 mod entries;
 
-use common::{Driver, Generator};
+use common::Driver;
 use entries::contents;
 use fastrand::Rng;
 use slimio_keyspace::{
@@ -15,6 +15,7 @@ use slimio_keyspace::{
     Keyspace, Loader, Mode, WHOLE_SIZE_MAX, decode_chunk, inspect,
 };
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
+use slimio_testing::random::{Generator, seed};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -73,9 +74,8 @@ fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkE
 
 #[test]
 fn what_is_loaded_is_what_was_captured() {
-    let seed = common::seed();
-    let mut generator =
-        Generator { rng: Rng::with_seed(seed), now_ms: NOW_MS, ttl_ms_max: 100_000 };
+    let seed = seed();
+    let mut generator = Generator { now_ms: NOW_MS, ..Generator::new(seed, 100_000) };
     let mut driver = Driver::new(seed);
     driver.now_ms = NOW_MS;
     for round in 0..300 {
@@ -230,9 +230,8 @@ fn a_chunk_that_is_none_is_refused() {
 /// Damaged chunks cause no panic, and neither does reading the data loaded from them.
 #[test]
 fn chunks_with_damage_are_survived() {
-    let seed = common::seed();
-    let mut generator =
-        Generator { rng: Rng::with_seed(seed), now_ms: NOW_MS, ttl_ms_max: 100_000 };
+    let seed = seed();
+    let mut generator = Generator { now_ms: NOW_MS, ..Generator::new(seed, 100_000) };
     let mut driver = Driver::new(seed);
     driver.now_ms = NOW_MS;
     let (mut refused, mut taken) = (0, 0);

@@ -4,10 +4,11 @@ mod common;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{Driver, Generator};
+use common::Driver;
 use fastrand::Rng;
 use slimio_keyspace::DbIndex;
 use slimio_resp::{Protocol, parse_i64};
+use slimio_testing::random::{Generator, seed};
 use slimio_testing::raw::RawConnection;
 use slimio_testing::server::Server;
 use slimio_testing::stock;
@@ -163,9 +164,8 @@ fn lossy(bytes: &[u8]) -> String {
 #[test]
 fn replies_are_those_of_redis() {
     let Some(server) = Stock::start() else { return };
-    let seed = common::seed();
-    let mut generator =
-        Generator { rng: Rng::with_seed(seed), now_ms: now_ms(), ttl_ms_max: 1 << 50 };
+    let seed = seed();
+    let mut generator = Generator { now_ms: now_ms(), ..Generator::new(seed, 1 << 50) };
     let stock = [server.connect(Protocol::Resp2), server.connect(Protocol::Resp3)];
     let mut pair = Pair { ours: Driver::new(seed), stock };
     pair.stock[0].run(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
@@ -197,7 +197,7 @@ fn replies_are_those_of_redis() {
 #[test]
 fn float_sums_are_those_of_redis() {
     let Some(server) = Stock::start() else { return };
-    let seed = common::seed();
+    let seed = seed();
     let mut rng = Rng::with_seed(seed);
     let mut stock = server.connect(Protocol::Resp2);
     let mut ours = Driver::new(seed);

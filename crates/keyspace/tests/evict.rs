@@ -6,11 +6,12 @@ mod contents;
 
 use std::collections::{BTreeMap, HashMap};
 
-use common::{Driver, Generator};
+use common::Driver;
 use fastrand::Rng;
 use slimio_keyspace::{
     Config, DbIndex, Effects, EvictionConfig, EvictionPolicy, Keyspace, Payload, Touched, no_args,
 };
+use slimio_testing::random::{Generator, seed};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -77,9 +78,9 @@ fn policies() -> impl Iterator<Item = (EvictionPolicy, &'static str)> {
 
 #[test]
 fn what_is_evicted_is_logged() {
-    let seed = common::seed();
+    let seed = seed();
     for (policy, name) in policies() {
-        let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 30_000 };
+        let mut generator = Generator::new(seed, 30_000);
         let mut pair = Pair::new(policy, 3_000, seed);
         for step in 0..4_000 {
             pair.live.now_ms += generator.rng.usize(..20) as i64;
@@ -105,7 +106,7 @@ fn what_is_evicted_is_logged() {
 
 #[test]
 fn memory_stays_below_its_limit_and_only_those_go_that_may() {
-    let seed = common::seed();
+    let seed = seed();
     for (policy, name) in policies() {
         let is_volatile = name.starts_with("volatile");
         let mut rng = Rng::with_seed(seed);

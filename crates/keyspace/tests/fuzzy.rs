@@ -6,14 +6,14 @@ mod contents;
 #[path = "common/entries.rs"]
 mod entries;
 
-use common::{Driver, Generator};
+use common::Driver;
 use entries::contents;
-use fastrand::Rng;
 use slimio_keyspace::{
     CaptureBudget, CaptureKind, CaptureState, Captured, Chunk, ChunkEncoder, ChunkOptions, Config,
     DbIndex, Effects, EvictionConfig, EvictionPolicy, Keyspace, Loader, Payload, decode_chunk,
     no_args,
 };
+use slimio_testing::random::{Generator, seed};
 
 /// Rounds of one capture each.
 const ROUNDS: usize = 6_000;
@@ -37,7 +37,7 @@ impl Server {
         driver.now_ms = 1_700_000_000_000;
         let policy = EvictionPolicy::AllKeysRandom;
         driver.keyspace.set_eviction(EvictionConfig { policy, ..EvictionConfig::default() });
-        let generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
+        let generator = Generator::new(seed, 3_000);
         Self { driver, generator, log: Vec::new() }
     }
 
@@ -129,7 +129,7 @@ fn replay(keyspace: &mut Keyspace, log: &Log) {
 /// Random commands of all kinds before, during and after captures.
 #[test]
 fn with_the_log_it_is_the_data_set() {
-    let seed = common::seed();
+    let seed = seed();
     let mut server = Server::new(seed);
     let (mut complete, mut left_out, mut entries) = (0, 0, 0);
     for round in 0..ROUNDS {

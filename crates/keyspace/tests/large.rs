@@ -4,10 +4,10 @@ mod common;
 #[path = "large/hashes.rs"]
 mod hashes;
 
-use common::{Driver, Generator};
-use fastrand::Rng;
+use common::Driver;
 use slimio_keyspace::{Context, DbIndex, Effects, Mode, Outcome, command_table};
 use slimio_resp::{BLOB_PIECE_SIZE, Blob, OwnedRequest, ReplyBuf};
+use slimio_testing::random::{Generator, seed};
 
 const MB: usize = 1024 * 1024;
 
@@ -209,9 +209,8 @@ fn active_expiry_keeps_to_its_budget_and_finds_everything() {
 /// While nothing can be logged, reads reply as ever, and delete no expired keys.
 #[test]
 fn frozen_reads_change_nothing() {
-    let seed = common::seed();
-    let mut generator =
-        Generator { rng: Rng::with_seed(seed), now_ms: 1_000_000, ttl_ms_max: 3_000 };
+    let seed = seed();
+    let mut generator = Generator { now_ms: 1_000_000, ..Generator::new(seed, 3_000) };
     let mut driver = Driver::new(seed);
     driver.now_ms = 1_000_000;
     for _ in 0..300 {

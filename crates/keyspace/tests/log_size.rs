@@ -4,13 +4,13 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Driver, Generator};
-use fastrand::Rng;
+use common::Driver;
 use slimio_keyspace::{
     Context, DbIndex, Effects, EvictionConfig, EvictionPolicy, Flags, Mode, Outcome, Payload,
     Yielded, command_table, debug_populate, populate_log_size_max,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
+use slimio_testing::random::{Generator, seed};
 
 /// Commands to try until every row of the command table was reached.
 const COMMANDS_MAX: usize = 200_000;
@@ -53,12 +53,12 @@ fn drivers<const COUNT: usize>(seed: u64) -> ([Driver; COUNT], Generator) {
         driver.now_ms = 1_000_000;
         driver
     });
-    (drivers, Generator { rng: Rng::with_seed(seed), now_ms: 1_000_000, ttl_ms_max: 300 })
+    (drivers, Generator { now_ms: 1_000_000, ..Generator::new(seed, 300) })
 }
 
 #[test]
 fn every_command_logs_at_most_what_it_asks_for() {
-    let seed = common::seed();
+    let seed = seed();
     let ([mut driver], mut generator) = drivers(seed);
     let writes = command_table().rows().iter().filter(|row| row.flags.has(Flags::WRITE));
     let mut reached: BTreeMap<&str, u32> = writes.map(|row| (row.name, 0)).collect();
@@ -194,7 +194,7 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
 /// However little room there is, a read is answered as if expired keys were gone.
 #[test]
 fn a_read_answers_the_same_whatever_room_there_is() {
-    let seed = common::seed();
+    let seed = seed();
     let ([mut limited, mut free], mut generator) = drivers(seed);
     let (mut stayed, mut went) = (0, 0);
     for _ in 0..20_000 {

@@ -4,10 +4,10 @@ mod common;
 #[path = "common/contents.rs"]
 mod contents;
 
-use common::{Driver, Generator};
-use fastrand::Rng;
+use common::Driver;
 use slimio_keyspace::{ApplyError, Config, DbIndex, Effects, Keyspace, Payload, Touched, no_args};
 use slimio_resp::OwnedRequest;
+use slimio_testing::random::{Generator, seed};
 
 const COMMANDS: usize = 60_000;
 
@@ -25,8 +25,8 @@ fn contents(keyspace: &Keyspace, db: u16) -> Contents {
 
 #[test]
 fn replaying_the_log_gives_the_same_data() {
-    let seed = common::seed();
-    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let seed = seed();
+    let mut generator = Generator::new(seed, 3_000);
     let mut live = Driver::new(seed);
     live.now_ms = 1_700_000_000_000;
     // Another seed: nothing may depend on the order of the keys.
@@ -87,8 +87,8 @@ fn expire(live: &mut Driver, replayed: &mut Keyspace) -> usize {
 
 #[test]
 fn touched_keys_are_those_that_changed() {
-    let seed = common::seed();
-    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let seed = seed();
+    let mut generator = Generator::new(seed, 3_000);
     let mut live = Driver::new(seed);
     live.now_ms = 1_700_000_000_000;
     for _ in 0..10_000 {
@@ -154,8 +154,8 @@ fn a_payload_that_is_none_is_refused() {
 /// Replaying commands that are never logged may fail with an error, but nothing worse.
 #[test]
 fn any_commands_in_a_log_are_survived() {
-    let seed = common::seed();
-    let mut generator = Generator { rng: Rng::with_seed(seed), now_ms: 0, ttl_ms_max: 3_000 };
+    let seed = seed();
+    let mut generator = Generator::new(seed, 3_000);
     let mut keyspace = Keyspace::new(Config::default(), u128::from(seed));
     let mut effects = Effects::new();
     effects.log_request(DbIndex(0));

@@ -7,7 +7,6 @@ mod crashes;
 mod ending;
 mod exchange;
 mod half;
-mod held;
 mod loading;
 mod long;
 mod memory;

@@ -13,6 +13,7 @@ use slimio_device::{EngineChoice, PathOptions};
 use slimio_server::config::Config;
 use slimio_server::{Server, WallClock};
 use slimio_storage::Storage;
+use slimio_testing::held::Gate;
 
 /// Both I/O back ends.
 pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
@@ -76,6 +77,18 @@ pub(crate) fn start_on(
     wrap: impl FnOnce(Storage) -> Storage + Send + 'static,
 ) -> Option<Running> {
     launch(back_end, volume, directives, wrap).map(Starting::serving)
+}
+
+/// As [`start`], with the log behind a gate, which is open.
+pub(crate) fn start_held(
+    back_end: &str,
+    volume: &Path,
+    directives: &str,
+) -> Option<(Running, Gate)> {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let server = start_on(back_end, volume, directives, move |storage| held.hold_log(storage))?;
+    Some((server, gate))
 }
 
 /// A server whose sockets are open, and which may still be loading.

@@ -5,17 +5,20 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use slimio_device::{
-    Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, OpenError, Token,
-};
-use slimio_storage::{Area, Media, Pool, SlotName, Storage};
+use slimio_device::{Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, Token};
+use slimio_storage::{Area, Storage};
+use slimio_testing::media::{Path, wrapped};
 
 use super::media::SimMedia;
 
 /// What the server opens.
 pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
+    let media = wrapped(Box::new(media), |area, path| match area {
+        Area::Wal => Box::new(Readable::new(path)),
+        _ => path,
+    });
     Storage {
-        media: Box::new(Watched(media)),
+        media,
         exists,
         name: "a simulated disk".into(),
         is_best: true,
@@ -25,59 +28,19 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
     }
 }
 
-struct Watched(SimMedia);
-
-impl Media for Watched {
-    fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError> {
-        let path = self.0.open_path(area)?;
-        if area != Area::Wal {
-            return Ok(path);
-        }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Box::new(Readable { path, ready: eventfd(0, flags).unwrap() }))
-    }
-
-    fn pool(&self) -> Option<&Pool> {
-        self.0.pool()
-    }
-
-    fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
-        self.0.open_free()
-    }
-
-    fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError> {
-        self.0.make_slot(slot)
-    }
-
-    fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
-        self.0.create(super_lbas, wal_lbas)
-    }
-
-    fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError> {
-        self.0.open_buffers(size)
-    }
-
-    fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError> {
-        self.0.make_buffers(count, size)
-    }
-
-    fn buffers_outlive_process(&self) -> bool {
-        self.0.buffers_outlive_process()
-    }
-
-    fn fresh_blocks_need_zeroing(&self) -> bool {
-        self.0.fresh_blocks_need_zeroing()
-    }
-}
-
 /// Its descriptor is readable while operations are in flight: a simulated device completes them
 /// when it is polled.
 struct Readable {
-    path: Box<dyn Device + Send>,
+    path: Path,
     ready: OwnedFd,
 }
 
 impl Readable {
+    fn new(path: Path) -> Self {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Self { path, ready: eventfd(0, flags).unwrap() }
+    }
+
     fn tell(&mut self) {
         if self.path.in_flight() > 0 && !self.path.has_unsubmitted() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();

@@ -12,63 +12,56 @@ use slimio_server::exchange::{
     ExportOptions, Exporter, RdbVersion, export_volume, import_file, load_volume,
 };
 use slimio_storage::{RootChoice, Storage};
+use slimio_testing::random::Generator;
 
-use crate::common::{Client, start, until};
+use crate::common::{Client, encode, start, until};
 use crate::info;
 
 /// Databases that commands use.
 const DBS: u64 = 3;
-/// Keys that commands behind the snapshot use.
-const KEYS: u64 = 40;
 const SEEDS: u64 = 8;
+/// Commands that write. More often than others are drawn those that have one database change another.
+const WRITES: &str = "\
+    append copy copy copy del del flushall flushdb getdel hdel hincrby hset hset hset incr move move \
+    move mset persist pexpireat pexpireat rename rename set set set set setrange swapdb swapdb";
+/// No key expires within the test.
+const TTL_MS_MAX: usize = 1 << 50;
 
-fn command(random: &mut Rng) -> Vec<String> {
-    let key = format!("k:{}", random.u64(..KEYS));
-    let other = format!("k:{}", random.u64(..KEYS));
-    let (db, number) = (random.u64(..DBS).to_string(), random.u64(..1000));
-    let long = "y".repeat(10_000 + number as usize);
-    let line = match random.u64(..26) {
-        0..=3 => format!("SET {key} {number}"),
-        4 => format!("SET {key} {long}"),
-        5 => format!("SET {key} {number} PXAT 4000000000{number:03}"),
-        6 | 7 => format!("DEL {key} {other}"),
-        8..=10 => format!("HSET {key} f{number} {number} g x"),
-        11 => format!("HDEL {key} g"),
-        12 => format!("APPEND {key} {number}"),
-        13 => format!("INCR {key}"),
-        14 => format!("PEXPIREAT {key} 4000000000{number:03}"),
-        15 => format!("PERSIST {key}"),
-        16 | 17 => format!("RENAME {key} {other}"),
-        18 => format!("COPY {key} {other} REPLACE"),
-        19 => format!("COPY {key} {other} DB {db}"),
-        20 | 21 => format!("MOVE {key} {db}"),
-        22 => format!("SWAPDB {db} {}", random.u64(..DBS)),
-        23 if number < 100 => "FLUSHDB".into(),
-        23 if number < 150 => "FLUSHALL".into(),
-        _ => format!("SELECT {db}"),
-    };
-    line.split(' ').map(str::to_owned).collect()
+/// A client that sends random commands.
+struct Random {
+    client: Client,
+    generator: Generator,
 }
 
-fn run(client: &mut Client, random: &mut Rng, count: u64) {
-    for _ in 0..count {
-        let is_transaction = random.u64(..10) == 0;
-        let commands: Vec<_> = (0..=random.u64(..4)).map(|_| command(random)).collect();
-        if is_transaction {
-            client.call(&["MULTI"]);
-        }
-        for command in &commands {
-            let args: Vec<&str> = command.iter().map(String::as_str).collect();
-            // Some fail: there is no such key, or it is of another type.
-            client.call(&args);
-        }
-        if is_transaction {
-            client.call(&["EXEC"]);
+impl Random {
+    fn command(&mut self) {
+        let command = match self.generator.rng.u64(..10) {
+            0 => vec!["SELECT".into(), self.generator.rng.u64(..DBS).to_string().into()],
+            _ => self.generator.command(),
+        };
+        let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+        self.client.send_bytes(&encode(&words));
+        // Some fail: there is no such key, or it is of another type.
+        self.client.read();
+    }
+
+    fn run(&mut self, count: u64) {
+        for _ in 0..count {
+            let is_transaction = self.generator.rng.u64(..10) == 0;
+            if is_transaction {
+                self.client.call(&["MULTI"]);
+            }
+            for _ in 0..=self.generator.rng.u64(..4) {
+                self.command();
+            }
+            if is_transaction {
+                self.client.call(&["EXEC"]);
+            }
         }
     }
 }
 
-/// Fills several chunks with keys that no later command uses, except the huge `k:0`. Huge values
+/// Fills several chunks with keys that no later command uses, except the huge `k0`. Huge values
 /// are in parts.
 fn fill(client: &mut Client, random: &mut Rng) {
     let (value, huge) = ("x".repeat(3000), "z".repeat(900_000));
@@ -78,7 +71,7 @@ fn fill(client: &mut Client, random: &mut Rng) {
             client.call(&["SET", &format!("u:{db}:{number}"), &value]);
         }
         client.call(&["SET", &format!("huge:{db}"), &huge]);
-        client.call(&["SET", "k:0", &huge]);
+        client.call(&["SET", "k0", &huge]);
     }
     client.call(&["SELECT", "0"]);
 }
@@ -135,6 +128,10 @@ fn exported(volume: &Path, folder: &Path, batch_size: usize) -> (Contents, u64) 
     (contents(&keyspace), keys)
 }
 
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
 #[test]
 fn an_export_in_parts_is_what_a_replay_in_memory_is() {
     for seed in 0..SEEDS {
@@ -142,16 +139,20 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
         let volume = dir.path().join("volume");
         let directives = "appendfsync no\nauto-aof-rewrite-percentage 0";
         let server = start("plain", &volume, directives).unwrap();
-        let mut client = server.connect();
-        let mut random = Rng::with_seed(seed);
+        let generator = Generator {
+            now_ms: now_s() as i64 * 1000,
+            names: WRITES.split(' ').collect(),
+            ..Generator::new(seed, TTL_MS_MAX)
+        };
+        let mut random = Random { client: server.connect(), generator };
         if seed % 4 > 0 {
-            fill(&mut client, &mut random);
-            run(&mut client, &mut random, 100);
-            rewrite(&mut client);
+            fill(&mut random.client, &mut random.generator.rng);
+            random.run(100);
+            rewrite(&mut random.client);
         }
-        let count = random.u64(..150);
-        run(&mut client, &mut random, count);
-        drop(client);
+        let count = random.generator.rng.u64(..150);
+        random.run(count);
+        drop(random);
         server.stop();
 
         let loaded = load_volume(&mut open(&volume), RootChoice::InForce, &mut |_, _| {}).unwrap();
@@ -183,7 +184,6 @@ fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     client.call(&["SET", "behind", "v"]);
     server.stop();
 
-    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let rdb = dir.path().join("dump.rdb");
     let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size: 1 };
     let mut exporter = Exporter::create(&rdb, options).unwrap();

@@ -1,11 +1,8 @@
 //! Clients that stop sending: those that wait for their replies, and those that have disconnected.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{BACK_ENDS, Client, encode, start_on, until};
-use crate::held::hold;
+use crate::common::{BACK_ENDS, Client, encode, start_held, until};
 use crate::serving;
 
 /// Number and size of words. Together they are just a few kilobytes more than the server reads
@@ -54,20 +51,19 @@ fn who_sends_nothing_more_is_answered_whatever_it_takes() {
 fn who_sends_nothing_more_behind_much_is_answered() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        let is_shut = Arc::new(AtomicBool::new(false));
-        let for_log = Arc::clone(&is_shut);
-        let wrap = move |storage| hold(storage, for_log);
         let volume = dir.path().join("volume");
-        let Some(server) = start_on(back_end, &volume, "save 3600 1000", wrap) else { continue };
+        let Some((server, gate)) = start_held(back_end, &volume, "save 3600 1000") else {
+            continue;
+        };
         let mut client = server.connect();
-        is_shut.store(true, Ordering::SeqCst);
+        gate.shut();
         let [count, size] = BEHIND;
         let word = vec![b'x'; size];
         client.send_bytes(b"SET k 1\r\nWAITAOF 1 0 0\r\n");
         client.send_bytes(&encode(&[b"ECHO", &word]).repeat(count));
         client.end_sending();
         std::thread::sleep(Duration::from_millis(100));
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(client.read(), b"*2\r\n:1\r\n:0\r\n");
         for _ in 0..count {

@@ -2,48 +2,42 @@
 //! until the test lets it go.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use slimio_testing::held::Gate;
 
 use crate::common::{BACK_ENDS, Client, Starting, launch, start, until};
-use crate::held::hold;
 use crate::info;
 
 const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
 
-/// Fills a volume, and starts a server on it that can read nothing of its log until `is_shut` is
-/// false. `None` where the back end is refused.
-fn loading(
-    back_end: &str,
-    volume: &Path,
-    directives: &str,
-    is_shut: &Arc<AtomicBool>,
-) -> Option<Starting> {
+/// Fills a volume, and starts a server on it that can read nothing of its log until the gate is
+/// opened. `None` where the back end is refused.
+fn loading(back_end: &str, volume: &Path, directives: &str) -> Option<(Starting, Gate)> {
     let server = start(back_end, volume, "appendfsync always")?;
     let mut client = server.connect();
     for number in 0..100 {
         client.call(&["SET", &format!("key:{number}"), &"v".repeat(20_000)]);
     }
     server.stop();
-    is_shut.store(true, Ordering::SeqCst);
-    let held = Arc::clone(is_shut);
-    launch(back_end, volume, directives, |storage| hold(storage, held))
+    let gate = Gate::default();
+    gate.shut();
+    let held = gate.clone();
+    let server = launch(back_end, volume, directives, move |storage| held.hold_log(storage))?;
+    Some((server, gate))
 }
 
 #[test]
 fn while_the_log_is_read_clients_get_loading() {
     for back_end in BACK_ENDS {
-        let (dir, is_shut) = (tempfile::tempdir().unwrap(), Arc::default());
+        let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("volume");
-        let Some(server) = loading(back_end, &volume, "maxclients 10", &is_shut) else {
-            continue;
-        };
+        let Some((server, gate)) = loading(back_end, &volume, "maxclients 10") else { continue };
         let mut client = server.connect();
         check_replies(&mut client);
         check_transaction(&mut server.connect());
         check_info(&mut client);
 
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         let server = server.serving();
         assert_eq!(client.call(&["PING"]), "+PONG\r\n", "a connection outlives the loading");
         assert_eq!(client.call(&["DBSIZE"]), ":100\r\n");
@@ -58,9 +52,9 @@ fn while_the_log_is_read_clients_get_loading() {
 #[test]
 fn what_is_changed_while_loading_is_in_force_behind_it() {
     for back_end in BACK_ENDS {
-        let (dir, is_shut) = (tempfile::tempdir().unwrap(), Arc::default());
+        let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("volume");
-        let Some(server) = loading(back_end, &volume, "appendonly no", &is_shut) else { continue };
+        let Some((server, gate)) = loading(back_end, &volume, "appendonly no") else { continue };
         let mut client = server.connect();
         let changes = "appendonly yes maxmemory 1 maxmemory-policy allkeys-lru \
                        hash-max-listpack-entries 1 proto-max-bulk-len 1mb";
@@ -68,7 +62,7 @@ fn what_is_changed_while_loading_is_in_force_behind_it() {
             "CONFIG SET".split(' ').chain(changes.split_whitespace()).collect();
         assert_eq!(client.call(&request), "+OK\r\n");
 
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         let server = server.serving();
         until("the log is on", || info(&mut client, "log_state") == "on");
         until("every key is evicted", || client.call(&["DBSIZE"]) == ":0\r\n");
@@ -161,10 +155,10 @@ fn check_info(client: &mut Client) {
 #[test]
 fn stopped_while_loading_it_leaves_no_socket_file_and_the_volume_as_it_was() {
     for back_end in BACK_ENDS {
-        let (dir, is_shut) = (tempfile::tempdir().unwrap(), Arc::default());
+        let dir = tempfile::tempdir().unwrap();
         let (volume, socket) = (dir.path().join("volume"), dir.path().join("socket"));
         let directives = format!("unixsocket {}", socket.display());
-        let Some(mut server) = loading(back_end, &volume, &directives, &is_shut) else { continue };
+        let Some((mut server, gate)) = loading(back_end, &volume, &directives) else { continue };
         let mut client = server.connect();
         assert_eq!(client.call(&["PING"]), LOADING);
         assert!(socket.exists());
@@ -174,7 +168,7 @@ fn stopped_while_loading_it_leaves_no_socket_file_and_the_volume_as_it_was() {
         for _ in 0..2 {
             assert_eq!(client.call(&["PING"]), LOADING);
         }
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         assert_eq!(server.ended(), Ok(()));
         assert!(!socket.exists(), "{back_end}: the socket's file was left behind");
 

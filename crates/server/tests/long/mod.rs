@@ -3,12 +3,14 @@
 mod counts;
 mod others;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{BACK_ENDS, Client, Running, encode, patience, start, start_on, until};
-use crate::held::{hold, hold_snapshots};
+use slimio_testing::held::Gate;
+
+use crate::common::{
+    BACK_ENDS, Client, Running, encode, patience, start, start_held, start_on, until,
+};
 use crate::undurable::held;
 use crate::{info, serving};
 
@@ -208,20 +210,17 @@ fn what_it_has_written_is_read_when_it_is_durable() {
 fn a_large_value_is_kept_when_it_is_written() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        let is_shut = Arc::new(AtomicBool::new(false));
-        let (volume, shut) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let volume = dir.path().join("volume");
         let directives = "appendfsync everysec\nlog-segment-size 16mb";
-        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, shut)) else {
-            continue;
-        };
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
         let (mut client, mut observer) = (server.connect(), server.connect());
-        is_shut.store(true, Ordering::SeqCst);
+        gate.shut();
         client.send(&["SET", "text", &"x".repeat(LARGE)]);
         until("it is not in the log", || {
             info(&mut observer, "log_backlog_bytes").parse::<usize>().unwrap() > LARGE
         });
         assert!(client.is_silent(), "acknowledged before it outlives the process");
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         // Nothing signals that the log's path may report again, but any turn polls it.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
@@ -297,15 +296,16 @@ fn no_snapshot_lacks_what_it_overwrites() {
         until_met("no snapshot was written while one ran", || {
             let dir = tempfile::tempdir().unwrap();
             let volume = dir.path().join("volume");
-            let is_shut = Arc::new(AtomicBool::new(false));
-            let shut = Arc::clone(&is_shut);
-            let server = start_on(back_end, &volume, directives, |s| hold_snapshots(s, shut));
+            let gate = Gate::default();
+            let held = gate.clone();
+            let wrap = move |storage| held.hold_snapshots(storage);
+            let server = start_on(back_end, &volume, directives, wrap);
             let Some(server) = server else { return true };
             let (mut client, mut observer) = (server.connect(), server.connect());
             client.call(&["DEBUG", "POPULATE", &OTHERS.to_string(), "other", "10000"]);
             client.send_bytes(&first);
             assert_eq!(client.read(), b"+OK\r\n");
-            is_shut.store(true, Ordering::SeqCst);
+            gate.shut();
             observer.call(&["BGREWRITEAOF"]);
             let mut is_written = false;
             std::thread::scope(|scope| {
@@ -319,12 +319,12 @@ fn no_snapshot_lacks_what_it_overwrites() {
                     if !says("long_request:running") {
                         continue;
                     }
-                    is_shut.store(false, Ordering::SeqCst);
+                    gate.open();
                     is_written |= !says("snapshot_stage:taking");
                     let is_adopted = says("snapshot_rewrites_complete:1");
                     assert!(!is_adopted, "a kill now would lose what it has overwritten");
                 }
-                is_shut.store(false, Ordering::SeqCst);
+                gate.open();
                 assert!(server.abandon().is_ok());
                 // The server has closed its connection.
                 drop(task.join());

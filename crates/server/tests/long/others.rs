@@ -8,9 +8,8 @@ use slimio_server::WallClock;
 use slimio_sim::SimConfig;
 
 use super::{MANY, beside, key, many, mset, until_met};
-use crate::common::{BACK_ENDS, config, encode, start, start_on, until};
+use crate::common::{BACK_ENDS, config, encode, start, start_held, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
-use crate::held::hold;
 use crate::undurable::{held, send_all};
 use crate::{info, serving};
 
@@ -120,20 +119,16 @@ fn whether_it_is_durable_is_told_when_it_is() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("volume");
-        let is_shut = std::sync::Arc::default();
-        let shut = std::sync::Arc::clone(&is_shut);
         let directives = "appendfsync everysec";
-        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, shut)) else {
-            continue;
-        };
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
         let mut client = server.connect();
-        is_shut.store(true, Ordering::SeqCst);
+        gate.shut();
         let keys: Vec<_> = (0..2000).map(key).collect();
         let words = keys.iter().flat_map(|key| [key.as_bytes(), b"v"]);
         client.send_bytes(&encode(&[&b"MSET"[..]].into_iter().chain(words).collect::<Vec<_>>()));
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(client.call(&["WAITAOF", "1", "0", "50"]), "*2\r\n:0\r\n:0\r\n");
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         server.stop();
     }

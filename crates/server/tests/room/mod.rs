@@ -4,11 +4,7 @@ mod eviction;
 mod full;
 mod pinned;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::common::{BACK_ENDS, Client, start_on, until};
-use crate::held::hold;
+use crate::common::{BACK_ENDS, Client, start_held, until};
 use crate::info;
 
 /// Milliseconds for which a test watches whether the server sleeps.
@@ -30,14 +26,11 @@ fn cpu_ms(client: &mut Client) -> f64 {
 fn a_long_command_without_room_does_not_spin() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        let is_shut = Arc::new(AtomicBool::new(false));
-        let (volume, held) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let volume = dir.path().join("volume");
         let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0";
-        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, held)) else {
-            continue;
-        };
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
         let (mut observer, mut client) = (server.connect(), server.connect());
-        is_shut.store(true, Ordering::SeqCst);
+        gate.shut();
         client.send(&["DEBUG", "POPULATE", "20000", "key", "1000"]);
         let mut size = String::new();
         loop {
@@ -54,7 +47,7 @@ fn a_long_command_without_room_does_not_spin() {
         let took = cpu_ms(&mut observer) - before;
         assert!(took < WATCHED_MS / 10.0, "{took} ms of CPU time while nothing could be done");
 
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         // Nothing signals that the log's path may report again, but any turn polls it.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
@@ -67,14 +60,11 @@ fn a_long_command_without_room_does_not_spin() {
 fn who_waits_for_room_is_served_in_the_order_of_arrival() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        let is_shut = Arc::new(AtomicBool::new(false));
-        let (volume, held) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let volume = dir.path().join("volume");
         let directives = "auto-aof-rewrite-percentage 0";
-        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, held)) else {
-            continue;
-        };
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
         let (mut observer, mut filler) = (server.connect(), server.connect());
-        is_shut.store(true, Ordering::SeqCst);
+        gate.shut();
         let parked = |observer: &mut Client| {
             let list = observer.call(&["CLIENT", "LIST"]);
             list.lines().filter(|line| line.contains(" flags=b ")).count()
@@ -90,7 +80,7 @@ fn who_waits_for_room_is_served_in_the_order_of_arrival() {
             client.send(&["APPEND", "k", &value]);
             until("it does not wait", || parked(&mut observer) == number + 2);
         }
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         // Nothing signals that the log's path may report again, but any turn polls it.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));

@@ -12,13 +12,13 @@
 //! command does.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
+use slimio_testing::random::{pick, seed};
 
 use super::exempt::is_exempt;
 use super::rows::{self, Row};
-use super::words::{KEYS, draw, is_improper, pick};
+use super::words::{KEYS, draw, is_improper};
 use super::world::World;
 use super::{read_text, send_all};
 use crate::common::{BACK_ENDS, Client, until};
@@ -133,12 +133,7 @@ struct Pair {
 
 #[test]
 fn no_row_of_the_command_table_shows_what_is_not_durable() {
-    let seed = match std::env::var("SLIMIO_SEED") {
-        Ok(text) => text.parse().expect("SLIMIO_SEED is a number"),
-        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64,
-    };
-    eprintln!("seed {seed}; repeat with SLIMIO_SEED={seed}");
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(seed());
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
         let Some(mut pair) = Pair::start(back_end, dir.path()) else { continue };

@@ -1,13 +1,9 @@
 //! Requests for any row of the command table, drawn at random.
 
 use fastrand::Rng;
+use slimio_testing::random::pick;
 
 use super::rows::Row;
-
-/// One of these words.
-pub(crate) fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
-    from[rng.usize(..from.len())]
-}
 
 /// The keys that the data set begins with, and `new`, which does not exist.
 pub(crate) const KEYS: [&str; 7] = ["str", "num", "hash", "ttl", "gone", "still", "new"];

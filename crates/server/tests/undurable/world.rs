@@ -2,13 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use slimio_device::{EngineChoice, PathOptions};
 use slimio_server::WallClock;
+use slimio_testing::held::Gate;
 
 use crate::common::{Client, Running, config, launch_at, until};
-use crate::held::hold;
 
 /// The time unless a test moves the clock: milliseconds since 1970.
 const BEGIN_MS: i64 = 1_700_000_000_000;
@@ -18,7 +18,7 @@ const BASE: &str = "appendfsync always\nenable-debug-command local\n";
 
 pub(crate) struct World {
     server: Running,
-    is_shut: Arc<AtomicBool>,
+    gate: Gate,
     clock: Arc<AtomicI64>,
     /// Never writes, and asks for figures only, so that it is always answered.
     pub(crate) observer: Client,
@@ -34,30 +34,30 @@ impl World {
             eprintln!("SKIPPED with io_uring: {refused}");
             return None;
         }
-        let is_shut = Arc::new(AtomicBool::new(false));
+        let gate = Gate::default();
         let clock = Arc::new(AtomicI64::new(BEGIN_MS));
         let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
         let options = PathOptions { engine, ..PathOptions::default() };
         let config = config(back_end, volume, &format!("{BASE}{directives}"));
-        let (held, volume) = (Arc::clone(&is_shut), volume.to_owned());
+        let (held, volume) = (gate.clone(), volume.to_owned());
         let starting = launch_at(config, WallClock::Given(Arc::clone(&clock)), move |config| {
             let size_max = config.int("log-size-max") as u64;
             let storage = slimio_volume::open(&volume, options, true, size_max);
-            Ok(Some(hold(storage.map_err(|error| error.to_string())?, held)))
+            Ok(Some(held.hold_log(storage.map_err(|error| error.to_string())?)))
         });
         let server = starting.serving();
         let observer = server.connect();
-        Some(Self { server, is_shut, clock, observer })
+        Some(Self { server, gate, clock, observer })
     }
 
     /// From now on nothing becomes durable.
     pub(crate) fn shut(&self) {
-        self.is_shut.store(true, Ordering::SeqCst);
+        self.gate.shut();
     }
 
     /// Lets what was held become durable.
     pub(crate) fn open(&mut self) {
-        self.is_shut.store(false, Ordering::SeqCst);
+        self.gate.open();
         // Nothing signals that the log's path may report again, but any turn polls it.
         self.settle();
     }

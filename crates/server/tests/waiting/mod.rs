@@ -1,11 +1,8 @@
 //! Clients that wait for something, and how they go on.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{BACK_ENDS, Client, encode, start, start_on, until};
-use crate::held::hold;
+use crate::common::{BACK_ENDS, Client, encode, start, start_held, until};
 use crate::undurable::{held, send_all};
 use crate::{info, serving};
 
@@ -43,13 +40,10 @@ fn who_asks_for_the_log_waits_for_each_kind_of_write() {
     ];
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        let is_shut = Arc::new(AtomicBool::new(false));
-        let (volume, shut) = (dir.path().join("volume"), Arc::clone(&is_shut));
+        let volume = dir.path().join("volume");
         let directives = "appendfsync everysec\nenable-debug-command yes";
-        let Some(server) = start_on(back_end, &volume, directives, |s| hold(s, shut)) else {
-            continue;
-        };
-        is_shut.store(true, Ordering::SeqCst);
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
+        gate.shut();
         let mut clients = Vec::new();
         for write in writes {
             let mut client = server.connect();
@@ -61,7 +55,7 @@ fn who_asks_for_the_log_waits_for_each_kind_of_write() {
             assert_eq!(reply, "*2\r\n:0\r\n:0\r\n", "{back_end}: {write:?}");
             clients.push(client);
         }
-        is_shut.store(false, Ordering::SeqCst);
+        gate.open();
         for mut client in clients {
             assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         }

@@ -1,0 +1,70 @@
+//! A volume on which the device of the log, or of the snapshots, can be held back: it reports no
+//! completion until it is let go. A simulated disk needs none of this: its faults hold single blocks,
+//! fail, or fill it up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use slimio_device::{Completion, Layer, Layered};
+use slimio_storage::{Area, Storage};
+
+use crate::media::wrapped;
+
+/// What completions pass while it is open. Clones are the same gate.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    is_shut: Arc<AtomicBool>,
+}
+
+impl Gate {
+    /// From now on nothing is reported.
+    pub fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets go what was held. Nothing signals that a path may report again: it must be polled.
+    pub fn open(&self) {
+        self.is_shut.store(false, Ordering::SeqCst);
+    }
+
+    /// The volume with its log behind this gate.
+    pub fn hold_log(&self, storage: Storage) -> Storage {
+        self.hold(storage, |area| area == Area::Wal)
+    }
+
+    /// The volume with its snapshots behind this gate.
+    pub fn hold_snapshots(&self, storage: Storage) -> Storage {
+        self.hold(storage, |area| matches!(area, Area::Snapshot(_)))
+    }
+
+    fn hold(&self, storage: Storage, is_held: fn(Area) -> bool) -> Storage {
+        let gate = self.clone();
+        let media = wrapped(storage.media, move |area, path| {
+            if !is_held(area) {
+                return path;
+            }
+            Box::new(Layered::new(Held { gate: gate.clone(), completions: Vec::new() }, path))
+        });
+        Storage { media, ..storage }
+    }
+}
+
+/// Keeps completions back while its gate is shut.
+struct Held {
+    gate: Gate,
+    completions: Vec<Completion>,
+}
+
+impl Layer for Held {
+    fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
+        if self.gate.is_shut.load(Ordering::SeqCst) {
+            self.completions.extend(completions.drain(from..));
+        } else {
+            completions.append(&mut self.completions);
+        }
+    }
+
+    fn kept(&self) -> usize {
+        self.completions.len()
+    }
+}
