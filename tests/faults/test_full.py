@@ -1,5 +1,6 @@
 """No room for the log: reads go on, room can be made, a restart changes nothing, nothing hangs."""
 
+import base64
 import errno
 import os
 import random
@@ -14,7 +15,8 @@ from harness.server import Server
 from harness.target import TestCase, slimio_only
 from harness.wait import until
 
-VALUE = "x" * 50_000
+# A snapshot of such values is as large as they are.
+VALUE = base64.b64encode(random.Random(0).randbytes(37_500))
 WRITES_MAX = 4000
 # Requests of a pipeline.
 AT_ONCE = 128
@@ -213,6 +215,7 @@ class SmallFileSystem(TestCase):
     what its next snapshot needs, nor keep what it does not use."""
 
     seconds = 15
+    size = "240m"
 
     def setUp(self):
         if os.geteuid() != 0:
@@ -221,7 +224,7 @@ class SmallFileSystem(TestCase):
             self.mount = server.folder + "-mount"
         os.makedirs(self.mount)
         self.addCleanup(os.rmdir, self.mount)
-        mount = ["mount", "-t", "tmpfs", "-o", "size=320m", "slimio-test", self.mount]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={self.size}", "slimio-test", self.mount]
         if subprocess.run(mount, check=False).returncode != 0:
             self.skipTest("no file system can be mounted here")
         self.addCleanup(unmount, self.mount)
@@ -239,11 +242,44 @@ class SmallFileSystem(TestCase):
                     replies = [client.stream.readline() for _ in range(AT_ONCE)]
                     self.assertEqual(set(replies), {reply})
 
-    def requests(self, chance, block, name, *offset):
+    def test_a_point_in_time_leaves_the_log_its_next_snapshot(self):
+        chance = random.Random(2)
+        block = chance.randbytes(1 << 20)
+        volume = os.path.join(self.mount, "volume")
+        keys = range(15_360)
+        with Server(volume=volume, log_segment_size="1mb") as server, server.client() as client:
+
+            def overwrite(keys):
+                for start in range(0, len(keys), AT_ONCE):
+                    batch = keys[start : start + AT_ONCE]
+                    requests = (self.request(chance, block, key, "SET") for key in batch)
+                    client.send(b"".join(requests))
+                    replies = [client.stream.readline() for _ in batch]
+                    self.assertEqual(set(replies), {b"+OK\r\n"})
+
+            def is_quiet():
+                info = server.info("persistence")
+                running = "rdb_bgsave_in_progress", "aof_rewrite_in_progress"
+                return all(info[name] == "0" for name in running)
+
+            overwrite(keys)
+            until(is_quiet)
+            client("BGREWRITEAOF")
+            until(is_quiet)
+            # The log takes about as much as a snapshot: a second one and this leave none for a third.
+            overwrite(chance.choices(keys, k=14_080))
+            client("BGSAVE")
+            until(is_quiet)
+            overwrite(chance.choices(keys, k=8_000))
+
+    def requests(self, chance, block, *command):
         """Overwrites any of 24 MB of keys."""
         for _ in range(AT_ONCE):
-            at = chance.randrange(len(block) - 4096)
-            yield encode(name, f"key:{chance.randrange(6000)}", *offset, block[at : at + 4096])
+            yield self.request(chance, block, chance.randrange(6000), *command)
+
+    def request(self, chance, block, key, name, *offset):
+        at = chance.randrange(len(block) - 4096)
+        return encode(name, f"key:{key}", *offset, block[at : at + 4096])
 
 
 def mount_small(test, folder):

@@ -15,6 +15,11 @@ use slimio_storage::{Error, SlotName, SlotSummary, SnapshotKind};
 use super::Core;
 use crate::snapshot::{Checked, SnapshotThread};
 
+/// Factor on what a snapshot will likely take, by the last one.
+const MARGIN: f64 = 1.25;
+/// LBAs that it may take besides, whatever its size.
+const LBAS_BESIDE: u64 = (1 << 20) / LBA_SIZE as u64;
+
 /// Why no pass was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotChecked {
@@ -89,21 +94,34 @@ impl Core {
         self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
+    /// LBAs that a snapshot of the data set will have at most, if its values can be compressed as well
+    /// as those of the last one.
+    pub(super) fn snapshot_lbas_max(&self) -> u64 {
+        let memory_lbas = self.memory_lbas();
+        let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
+        match self.snapshots.lbas_per_byte {
+            Some(per_byte) if !is_on_device && self.settings.compresses => {
+                let likely = (memory_lbas * LBA_SIZE as u64) as f64 * per_byte * MARGIN;
+                memory_lbas.min(likely as u64 + LBAS_BESIDE)
+            }
+            _ => memory_lbas,
+        }
+    }
+
     /// Makes the log leave room for a snapshot of the present data set. Called before the log may ask
     /// for more.
     pub(crate) fn leave_room_for_snapshot(&mut self) {
-        let memory_lbas = self.memory_lbas();
+        let lbas_max = self.snapshot_lbas_max();
         let (Some(wal), Some(thread)) = (&mut self.wal, &self.snapshots.thread) else { return };
-        wal.log_mut().leave_room_for_snapshot(memory_lbas, thread.slot_lbas());
+        wal.log_mut().leave_room_for_snapshot(lbas_max, thread.slot_lbas());
     }
 
-    /// On a device, the log may hold the room that a `BGSAVE` lacks, and releases it when it is
-    /// rewritten: postpones the failed snapshot until then, once. Returns whether it did.
+    /// The log may hold the room that a `BGSAVE` lacks, and releases it when it is rewritten: postpones
+    /// the failed snapshot until then, once. Returns whether it did.
     pub(super) fn goes_behind_rewrite(&mut self, error: &Error) -> bool {
-        let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
         let is_first =
             self.snapshots.runs(SnapshotKind::OnDemand) && !self.snapshots.is_behind_rewrite;
-        if !(lacks_space(error) && is_on_device && is_first && self.is_log_on()) {
+        if !(lacks_space(error) && is_first && self.is_log_on()) {
             return false;
         }
         self.give_up("the log has its room, and is rewritten first");
@@ -183,6 +201,6 @@ impl Core {
 }
 
 /// Whether a snapshot has failed because there is no space for it on the volume.
-fn lacks_space(error: &Error) -> bool {
+pub(super) fn lacks_space(error: &Error) -> bool {
     matches!(error, Error::Device { error: DeviceError::NoSpace, .. })
 }

@@ -6,6 +6,7 @@ use slimio_keyspace::{CaptureBudget, CaptureKind, CaptureState, ChunkOptions, Db
 use slimio_planted::is_planted;
 use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind, WriterOptions};
 
+use super::checks::lacks_space;
 use super::{Core, Shutdown};
 use crate::clients::{Client, State};
 use crate::cpu::thread_cpu_time;
@@ -42,8 +43,8 @@ impl Core {
     /// Begins a snapshot of what is in memory now.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
         let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
-        let writer = WriterOptions {
-            reserve_lbas: self.memory_lbas(),
+        let mut writer = WriterOptions {
+            reserve_lbas: self.snapshot_lbas_max(),
             must_reserve: !self.snapshots.of(kind).is_second_try,
             ..WriterOptions::default()
         };
@@ -73,6 +74,7 @@ impl Core {
             let is_pinned = wal.log().lacks_pinned();
             return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         };
+        writer.leave = wal.log().space_behind(&plan);
         self.keyspace.begin_capture(if plan.is_fuzzy {
             CaptureKind::Fuzzy
         } else {
@@ -265,8 +267,14 @@ impl Core {
         let Some(answer) = self.snapshots.thread.as_ref().and_then(SnapshotThread::answer) else {
             return;
         };
+        if let Answer::Failed(error) = &answer
+            && lacks_space(error)
+        {
+            self.snapshots.lbas_per_byte = None;
+        }
         match answer {
-            Answer::Written(summary) => {
+            Answer::Written(summary, payload) => {
+                self.snapshots.was_written(summary.len_lbas, payload);
                 let Some(running) = &mut self.snapshots.running else { return };
                 running.stage = Stage::Adopting;
                 if let Some(wal) = &mut self.wal {

@@ -133,6 +133,9 @@ pub(crate) struct Snapshots {
     pub(crate) saved_at_s: i64,
     /// A `BGSAVE` that lacked room is taken again behind a rewrite of the log, which makes some.
     pub(crate) is_behind_rewrite: bool,
+    /// LBAs of the last snapshot for each byte of its keys and values. `None` where none was long
+    /// enough to tell, or where one lacked space since.
+    pub(crate) lbas_per_byte: Option<f64>,
     /// The scheduled or running `BGSAVE` keeps what a flush did. No client has asked for it.
     pub(crate) is_of_flush: bool,
     /// Clients whose `SAVE` is under way.
@@ -153,7 +156,17 @@ pub(crate) struct Snapshots {
     pub(crate) loaded_keys: usize,
 }
 
+/// A snapshot of fewer bytes of keys and values does not tell what others will take.
+const TELLING_SIZE: u64 = 1 << 20;
+
 impl Snapshots {
+    /// A snapshot of `payload` bytes of keys and values has `lbas` LBAs.
+    pub(crate) fn was_written(&mut self, lbas: u64, payload: u64) {
+        if payload >= TELLING_SIZE {
+            self.lbas_per_byte = Some(lbas as f64 / payload as f64);
+        }
+    }
+
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             thread: None,
@@ -163,6 +176,7 @@ impl Snapshots {
             changes: 0,
             saved_at_s: 0,
             is_behind_rewrite: false,
+            lbas_per_byte: None,
             is_of_flush: false,
             saving: Vec::new(),
             pinning: Vec::new(),

@@ -55,8 +55,8 @@ pub(crate) struct DbSize {
 /// What became of a snapshot.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// It is complete and stable.
-    Written(SlotSummary),
+    /// It is complete and stable: what it is, and the bytes of keys and values in it.
+    Written(SlotSummary, u64),
     /// It failed; batches that still come are dropped.
     Failed(Error),
 }

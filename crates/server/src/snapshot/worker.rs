@@ -238,10 +238,10 @@ impl Worker {
 
     fn finish(&mut self) {
         self.write(|encoder, emit| encoder.finish(&mut |chunk| emit(chunk)));
-        let Some(Current { writer, .. }) = self.current.take() else { return };
+        let Some(Current { writer, payload, .. }) = self.current.take() else { return };
         let path = self.paths.get(writer.plan().slot);
         let answer = match writer.finish(path) {
-            Ok(summary) => Answer::Written(summary),
+            Ok(summary) => Answer::Written(summary, payload),
             Err(error) => Answer::Failed(error),
         };
         self.answer(answer);
@@ -336,6 +336,6 @@ mod tests {
         assert!(answers.try_recv().is_err(), "and leaves the end to the other");
         drop(orders);
         assert!(!worker.work(|worker| worker.is_paced()));
-        assert!(matches!(answers.try_recv(), Ok((1, Answer::Written(_)))));
+        assert!(matches!(answers.try_recv(), Ok((1, Answer::Written(..)))));
     }
 }

@@ -8,11 +8,12 @@
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
 
-use super::Log;
-use crate::SlotName;
+use super::{Log, LogState};
 use crate::layout::SLOT_COUNT;
+use crate::snapshot::SnapshotPlan;
 #[cfg(doc)]
 use crate::{Job, Pool};
+use crate::{SlotName, SnapshotKind};
 
 /// What becomes of the space of segments that hold nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,15 +59,27 @@ impl Log {
         if self.pool.is_some() || is_planted("snapshot-space-taken") {
             return 0;
         }
-        let need = self.longest_snapshot(true);
-        let lacks = |slot: Option<SlotName>| {
-            let has = slot.map_or(0, |slot| self.snapshot_need.slot_lbas[slot.index()]);
-            need.saturating_sub(has) * LBA_SIZE as u64
-        };
         match self.writing_slot() {
-            Some((slot, replaced)) => lacks(Some(slot)) + lacks(replaced),
-            None => lacks(self.next_slot()),
+            Some((slot, next)) => self.lacks(Some(slot)) + self.lacks(next),
+            None => self.lacks(self.next_slot()),
         }
+    }
+
+    /// Bytes of the file system that the snapshot behind the planned one will need. 0 on a device, where
+    /// the [pool](Pool) sees to it, and for a WAL-snapshot, behind which the log is short.
+    pub fn space_behind(&self, plan: &SnapshotPlan) -> u64 {
+        let needs_none = plan.kind == SnapshotKind::Wal || self.log_state() != LogState::On;
+        if self.pool.is_some() || needs_none || is_planted("save-takes-all") {
+            return 0;
+        }
+        let next = self.writing_slot().and_then(|(_, next)| next);
+        self.lacks(next)
+    }
+
+    /// Bytes that the longest snapshot needs beyond what a slot has.
+    fn lacks(&self, slot: Option<SlotName>) -> u64 {
+        let has = slot.map_or(0, |slot| self.snapshot_need.slot_lbas[slot.index()]);
+        self.longest_snapshot(true).saturating_sub(has) * LBA_SIZE as u64
     }
 
     /// Blocks that a slot has: the longer of two reserves is written next.

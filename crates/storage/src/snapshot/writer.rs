@@ -29,6 +29,9 @@ pub struct WriterOptions {
     pub reserve_lbas: u64,
     /// Whether the snapshot fails at once where it can't get them all.
     pub must_reserve: bool,
+    /// Bytes of the file system that must stay free beside them: without the next WAL-snapshot the log
+    /// could never become short again.
+    pub leave: u64,
 }
 
 impl Default for WriterOptions {
@@ -41,6 +44,7 @@ impl Default for WriterOptions {
             flush_lbas: (64 << 20) / LBA_SIZE as u64,
             reserve_lbas: 0,
             must_reserve: false,
+            leave: 0,
         }
     }
 }
@@ -367,6 +371,11 @@ const SHORT_BELOW: u64 = 16;
 
 /// Gives a slot of a file what the snapshot needs at most, where somebody else may take it first.
 fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), DeviceError> {
+    let lacks = options.reserve_lbas.saturating_sub(device.geometry().lba_count);
+    let takes = lacks.saturating_mul(LBA_SIZE as u64).saturating_add(options.leave);
+    if options.leave > 0 && device.free_space().is_some_and(|free| free < takes) {
+        return Err(DeviceError::NoSpace);
+    }
     let needed = options.reserve_lbas.saturating_mul(LBA_SIZE as u64);
     let is_short = device.free_space().is_some_and(|free| free / SHORT_BELOW < needed);
     if !is_short || is_planted("snapshot-unreserved") {

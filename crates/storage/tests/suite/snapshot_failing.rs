@@ -143,12 +143,28 @@ fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     let options = WriterOptions { reserve_lbas: before + 40, must_reserve: true, ..SMALL_WRITES };
     SlotWriter::begin(device, plan, options).expect("there is much space");
     assert!(device.geometry().lba_count < before + 40, "it takes no more than it needs");
-    media.disk.faults(|faults| faults.full = true);
     let (doing, error) = ("making room for a snapshot", DeviceError::NoSpace);
-    let refused = SlotWriter::begin(device, plan, options).err();
-    assert_eq!(refused, Some(Error::Device { doing, error }));
+    let no_space = Some(Error::Device { doing, error });
+    let leaving = WriterOptions { leave: 1 << 40, must_reserve: false, ..options };
+    assert_eq!(SlotWriter::begin(device, plan, leaving).err(), no_space, "others need it");
+    media.disk.faults(|faults| faults.full = true);
+    assert_eq!(SlotWriter::begin(device, plan, options).err(), no_space);
     let options = WriterOptions { must_reserve: false, ..options };
     SlotWriter::begin(device, plan, options).expect("it may need less");
+}
+
+/// What the log needs to become short again is not for a point in time.
+#[test]
+fn a_point_in_time_in_a_file_leaves_the_next_snapshot_its_space() {
+    let (mut client, _media) = client(Policy::Always);
+    let log = &mut client.volume.log;
+    log.leave_room_for_snapshot(1000, [10, 20, 0]);
+    let plan = log.begin_snapshot(SnapshotKind::OnDemand, 7).expect("it may");
+    assert_eq!(plan.slot, SlotName::B, "it has most blocks already");
+    assert!(log.space_behind(&plan) >= 990 * LBA_SIZE as u64);
+    log.snapshot_failed();
+    let plan = log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    assert_eq!(log.space_behind(&plan), 0, "the log is short behind it");
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) const SMALL_WRITES: WriterOptions = WriterOptions {
     flush_lbas: 1000,
     reserve_lbas: 0,
     must_reserve: false,
+    leave: 0,
 };
 
 /// Records in a chunk.
