@@ -130,7 +130,7 @@ impl Log {
     /// The slot of the next snapshot: the reserve that already has the most blocks, for there may be
     /// no more.
     pub(super) fn next_slot(&self) -> Option<SlotName> {
-        self.longest_reserve(|held| match held {
+        self.longest_reserve(|_, held| match held {
             Some(held) if is_planted("overwrite-root") => held.kind == SnapshotKind::Wal,
             held => held.is_none(),
         })
@@ -142,18 +142,20 @@ impl Log {
         let running = stage.running.as_ref().map(|plan| (plan.slot, plan.kind));
         let finished = stage.finished.map(|summary| (summary.slot, summary.kind));
         let (slot, kind) = running.or(finished)?;
-        let next = self.longest_reserve(|held| held.is_none_or(|held| held.kind == kind));
-        Some((slot, next.filter(|next| *next != slot)))
+        let next = self.longest_reserve(|other, held| {
+            other != slot && held.is_none_or(|held| held.kind == kind)
+        });
+        Some((slot, next))
     }
 
     /// The longest slot that nobody reads and that holds what `may_overwrite` allows.
     fn longest_reserve(
         &self,
-        may_overwrite: impl Fn(Option<&SlotSummary>) -> bool,
+        may_overwrite: impl Fn(SlotName, Option<&SlotSummary>) -> bool,
     ) -> Option<SlotName> {
         let stage = &self.snapshots;
         let is_free = |slot: &SlotName| {
-            may_overwrite(stage.known.get(*slot)) && stage.pins[slot.index()] == 0
+            may_overwrite(*slot, stage.known.get(*slot)) && stage.pins[slot.index()] == 0
         };
         let reserves = SlotName::ALL.into_iter().filter(is_free);
         reserves.rev().max_by_key(|slot| self.slot_lbas(*slot))

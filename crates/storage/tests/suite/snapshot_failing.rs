@@ -1,6 +1,8 @@
 //! Snapshots that fail, wait, come too late or are not wanted any more: nothing else fails with
 //! them, and the last good state is kept.
 
+use std::time::Duration;
+
 use crate::common::snapshots::{SMALL_WRITES, encode_records};
 use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, formatted, formatted_as, options, reopen, script,
@@ -9,8 +11,8 @@ use crate::common::{
 use slimio_device::{Device, DeviceError, LBA_SIZE, Layer, Layered, WriteCache};
 use slimio_sim::SimConfig;
 use slimio_storage::{
-    Error, FormatOptions, Job, LatchCause, Policy, Room, SlotName, SlotWriter, SnapshotEvent,
-    SnapshotKind, WriterOptions, give_back,
+    Error, FormatOptions, Job, LatchCause, Outcome, Policy, Room, SlotName, SlotWriter,
+    SnapshotEvent, SnapshotKind, WriterOptions, give_back,
 };
 
 pub(crate) fn client(policy: Policy) -> (Client, SimMedia) {
@@ -151,6 +153,50 @@ fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     assert_eq!(SlotWriter::begin(device, plan, options).err(), no_space);
     let options = WriterOptions { must_reserve: false, ..options };
     SlotWriter::begin(device, plan, options).expect("it may need less");
+}
+
+/// Bytes that the log's next segment must leave free, with a data set of 1000 blocks.
+fn left_by_log(client: &mut Client, slot_lbas: [u64; 3]) -> u64 {
+    client.now += Duration::from_secs(2);
+    let log = &mut client.volume.log;
+    log.leave_room_for_snapshot(1000, slot_lbas);
+    match log.next_job(client.now) {
+        Some(Job::Prepare { leave }) => {
+            log.job_done(Outcome::PrepareFailed(DeviceError::NoSpace), client.now);
+            leave
+        }
+        job => panic!("{job:?} is due"),
+    }
+}
+
+#[test]
+fn the_log_in_a_file_leaves_what_the_running_snapshot_and_the_next_one_lack() {
+    let (mut client, _media) = client(Policy::Always);
+    let lbas = |count: u64| count * LBA_SIZE as u64;
+    let need = left_by_log(&mut client, [0; 3]);
+    assert!(need >= lbas(1000), "{need}");
+    assert_eq!(left_by_log(&mut client, [10, 20, 0]), need - lbas(20), "the longest is the next");
+    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    assert_eq!(plan.slot, SlotName::B);
+    assert_eq!(left_by_log(&mut client, [10, 20, 0]), 2 * need - lbas(30));
+    assert_eq!(
+        left_by_log(&mut client, [10, 5000, 0]),
+        need - lbas(10),
+        "it has all that it needs"
+    );
+}
+
+#[test]
+fn no_snapshot_begins_before_space_was_given_back() {
+    let (mut client, _media) = client(Policy::Always);
+    left_by_log(&mut client, [0; 3]);
+    let log = &mut client.volume.log;
+    assert!(log.prepare_failed().is_some() && log.give_back_space());
+    assert!(log.begin_snapshot(SnapshotKind::Wal, 7).is_none());
+    assert_eq!(log.next_job(client.now), Some(Job::GiveBack));
+    log.job_done(Outcome::GivenBack, client.now);
+    assert!(log.prepare_failed().is_none(), "there may be space for a segment now");
+    assert!(log.begin_snapshot(SnapshotKind::Wal, 7).is_some());
 }
 
 /// What the log needs to become short again is not for a point in time.
