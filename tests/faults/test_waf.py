@@ -80,7 +80,7 @@ class Waf(TestCase):
         self.assertIn("a part of the NAND", self.refused("--model", "--spare", 1.5))
         self.assertIn("0 or more", self.refused("--model", "--trim", -0.1))
         self.assertIn("simulate more --units", self.refused("--model", "--spare", 0.0001))
-        self.assertIn("say what", self.refused())
+        self.assertIn("name a trace", self.refused())
         self.assertIn("from 0 to below 1", self.refused("trace", "--background", 1))
 
     def test_trimming_all_that_is_written_has_no_steady_state(self):
