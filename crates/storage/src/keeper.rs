@@ -181,8 +181,8 @@ impl Keeper {
         let is_given_back = !is_written && wal_slot < self.superblock.wal_slots.len();
         let has_blocks = !is_given_back && range.end.0 <= wal.geometry().lba_count;
         let takes = if has_blocks { 0 } else { self.superblock.geometry.segment_size() };
-        let is_free = self.leave_free(wal, wal_slot, takes.saturating_add(leave));
-        if !is_free && self.has_second_segment() {
+        let has_space = self.leave_free(wal, wal_slot, takes.saturating_add(leave));
+        if !has_space && self.has_second_segment() {
             return Err(DeviceError::NoSpace);
         }
         wal.reserve(range)?;
@@ -203,7 +203,7 @@ impl Keeper {
         let ready = if self.pool.is_some() {
             free().find(|&slot| self.has_extents(slot as u64))
         } else {
-            free().find(|&slot| self.is_written(slot) && self.sees_blocks(wal, slot))
+            free().find(|&slot| self.is_written(slot) && self.fill_slot_holes(wal, slot))
         };
         let ready = ready.filter(|_| !is_planted("extents-passed-over"));
         let slot = ready.or_else(|| free().next()).unwrap_or(slots.len());
@@ -213,7 +213,7 @@ impl Keeper {
 
     /// Gives their blocks again to the parts of a slot that an earlier process has given back: a hole
     /// would hit a full disk only when the log gets there. Returns whether the slot has all of them.
-    fn sees_blocks(&mut self, wal: &mut dyn Device, slot: usize) -> bool {
+    fn fill_slot_holes(&mut self, wal: &mut dyn Device, slot: usize) -> bool {
         if is_planted("given-back-unfilled") {
             return true;
         }
@@ -347,7 +347,7 @@ impl Keeper {
             let mut unused = self.unused_slots();
             if !self.has_second_segment() && !is_planted("second-segment-given-back") {
                 let kept =
-                    unused.iter().copied().find(|&slot| self.sees_blocks(wal, slot as usize));
+                    unused.iter().copied().find(|&slot| self.fill_slot_holes(wal, slot as usize));
                 unused.retain(|&slot| Some(slot) != kept);
             }
             self.give_back(wal, &runs(&unused));

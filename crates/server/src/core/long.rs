@@ -450,8 +450,8 @@ impl Core {
             {
                 return Next::End;
             }
-            let now = reads.map(|reads| &reads[from..reads.len().min(from + STEP_ITEMS)]);
-            long.needs = long.needs.max(self.depends_on_reads(long.row, now));
+            let step = reads.map(|reads| &reads[from..reads.len().min(from + STEP_ITEMS)]);
+            long.needs = long.needs.max(self.depends_on_reads(long.row, step));
             return if reads.is_some() { Next::Step } else { Next::End };
         }
         long.needs = long.lsn.unwrap_or_default();

@@ -179,8 +179,7 @@ impl Log {
         } else if self.unused_space == UnusedSpace::Wanted {
             Some(Job::GiveBack)
         } else {
-            let leave = self.snapshot_space();
-            self.prepare_due(now).then_some(Job::Prepare { leave })
+            self.prepare_due(now).then(|| Job::Prepare { leave: self.snapshot_space() })
         };
         self.is_job_running = job.is_some();
         job
